@@ -1,0 +1,306 @@
+"""The public classes: `Store`, and the `Transaction`, `Snapshot` and `Pipeline` it gives out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import lmdb
+
+from streamkeep.engine import environment as environments
+from streamkeep.engine import keyspace
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.commands import StreamCommands
+from streamkeep.engine.info import StreamStat, stream_stat
+from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.pipeline import Pipeline
+from streamkeep.engine.txn import ReadTxn, WriteTxn
+from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
+from streamkeep.format.keys import GARBAGE
+from streamkeep.format.records import PAGE_FIT
+
+Sync = Literal["commit", "interval", "none"]
+_SYNC_MODES: Final = ("commit", "interval", "none")
+_MAX_LIMIT: Final = (1 << 32) - 2
+
+
+class Snapshot(StreamCommands):
+    """All reading commands on one unchanging state of the store; a context manager.
+
+    Others write meanwhile, unseen and undisturbed. The store keeps every page of the snapshot
+    until it is closed, so do not keep one for long while much is written. `delete` of a scanned
+    entry goes to the store itself.
+    """
+
+    def __init__(self, store: Store, txn: ReadTxn) -> None:
+        self._store = store
+        self._txn = txn
+        self._set_decode(store._decode)
+
+    def close(self) -> None:
+        """Let the snapshot go."""
+        self._txn.close()
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def stats(self) -> Iterator[StreamStat]:
+        """Yield length, nodes and sizes of every stream, ascending by name."""
+        for name, number in keyspace.iter_keys(self._txn):
+            yield stream_stat(self._txn.load_numbered(number, name))
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        if not self._txn.open:
+            raise StoreClosedError("the snapshot is closed")
+        try:
+            result = command(self._txn, *args)
+        except lmdb.Error as error:
+            raise translate(error) from error
+        return result if convert is None else convert(result)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._write(convert, command, *args)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        return self._txn, False
+
+
+class Transaction(StreamCommands):
+    """Several commands as one: `with store.transaction() as txn:`.
+
+    Commands see what earlier ones of the transaction did; everybody else sees all of it after the
+    block, or nothing when the block raises. It holds the store's only write lock: keep it short,
+    stay in the thread that began it, and call no writing method of the store itself inside the
+    block.
+    """
+
+    def __init__(self, store: Store, txn: WriteTxn) -> None:
+        self._store = store
+        self._txn = txn
+        self._set_decode(store._decode)
+        self._thread = threading.get_ident()
+
+    def abort(self) -> None:
+        """Undo everything; the block may go on, but the transaction takes no more commands."""
+        self._txn.abort()
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        if not self._txn.open:
+            raise StoreClosedError("the transaction has ended")
+        if threading.get_ident() != self._thread:
+            raise StoreError("a transaction belongs to the thread that began it")
+        try:
+            result = command(self._txn, *args)
+        except lmdb.Error as error:
+            self._txn.abort()
+            raise translate(error) from error
+        return result if convert is None else convert(result)
+
+    _write = _read
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        return self._txn, False  # type: ignore[return-value]  # both kinds read alike
+
+
+class Store(StreamCommands):
+    """A directory of Redis Streams; `streamkeep.open` makes one.
+
+    Safe to share between threads, and any number of processes may have the store open. A process
+    that forks must open it anew in the child.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        sync: Sync = "commit",
+        interval_ms: int = 1000,
+        readonly: bool = False,
+        create: bool = True,
+        decode_responses: bool = False,
+        max_readers: int = 512,
+        max_store_bytes: int | None = None,
+        node_max_bytes: int | None = None,
+        node_max_entries: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Open the store at `path`; see `streamkeep.open`."""
+        if sync not in _SYNC_MODES:
+            raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+        if interval_ms < 1:
+            raise ArgumentError("interval_ms must be at least 1")
+        self.path = Path(path)
+        self.sync_mode = sync
+        self._set_decode(decode_responses)
+        self._closed = False
+        user_limits = node_max_bytes is not None or node_max_entries is not None
+        self._environment = environments.open_environment(
+            self.path.absolute(),
+            readonly=readonly,
+            create=create,
+            synced=sync == "commit",
+            max_readers=max_readers,
+            max_store_bytes=max_store_bytes,
+            clock=clock or Clock(),
+            node_max_bytes=_limit(4096, node_max_bytes) if user_limits else PAGE_FIT,
+            node_max_entries=_limit(100, node_max_entries),
+        )
+        if not readonly:
+            self._collect_garbage()
+
+    # --- life -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the store. Threads that are still in a call finish it; later calls raise."""
+        if not self._closed:
+            self._closed = True
+            self._environment.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"sync={self.sync_mode!r}"
+        return f"<streamkeep.Store {str(self.path)!r} {state}>"
+
+    @property
+    def uuid(self) -> str:
+        """The store's identity, given when it was created."""
+        return str(self._environment.uuid)
+
+    @property
+    def map_size_bytes(self) -> int:
+        """Address space reserved for the store; the disk holds only what was written."""
+        return self._environment.map_size()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the data file that were ever used."""
+        return self._environment.used_size()
+
+    # --- several commands at once -----------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Make several commands one transaction, across streams; see `Transaction`."""
+        self._check_open()
+        txn = self._environment.begin_write()
+        transaction = Transaction(self, txn)
+        try:
+            yield transaction
+            if txn.open:
+                txn.commit()
+        except lmdb.Error as error:
+            txn.abort()
+            raise translate(error) from error
+        except BaseException:
+            txn.abort()
+            raise
+        if txn.garbage:
+            self._collect_garbage()
+
+    def snapshot(self) -> Snapshot:
+        """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
+        self._check_open()
+        return Snapshot(self, self._environment.begin_read())
+
+    def pipeline(self, transaction: bool = True, shard_hint: object = None) -> Pipeline:
+        """Queue commands and run them in one transaction, as redis-py's pipeline does.
+
+        Args:
+            transaction: accepted for redis-py's sake; the commands are one transaction anyway.
+        """
+        self._check_open()
+        return Pipeline(self, transaction, self._decode)
+
+    def sync(self) -> None:
+        """Make everything committed so far durable, whatever the sync mode."""
+        self._check_open()
+        try:
+            self._environment.raw.sync(True)
+        except lmdb.Error as error:
+            raise translate(error) from error
+
+    # --- how commands run -------------------------------------------------------------------
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        if self._closed:
+            self._check_open()
+        result = self._environment.read(command, *args)
+        return result if convert is None else convert(result)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        if self._closed:
+            self._check_open()
+        result = self._environment.write(command, *args)
+        return result if convert is None else convert(result)
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        self._check_open()
+        result = self._environment.write(command, *args, frees=True)
+        if command in (keyspace.delete, keyspace.rename):
+            self._collect_garbage()
+        return result if convert is None else convert(result)
+
+    def _run_steps(self, run: Callable[..., Any], steps: list[Any]) -> Any:
+        self._check_open()
+        result = self._environment.write(run, steps)
+        self._collect_garbage()
+        return result
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        self._check_open()
+        return self._environment.begin_read(), True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+
+    def _collect_garbage(self) -> None:
+        """Remove what deleted streams left, in bounded transactions."""
+        while self._environment.read(_has_garbage):
+            self._environment.write(keyspace.collect_garbage, frees=True)
+
+
+def _has_garbage(txn: ReadTxn) -> bool:
+    return txn.rows(GARBAGE) > 0
+
+
+def _limit(default: int, value: int | None) -> int:
+    if value is None:
+        return default
+    if not 0 <= value <= _MAX_LIMIT:
+        raise ArgumentError(f"a node limit must be between 0 and {_MAX_LIMIT}")
+    return value

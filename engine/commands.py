@@ -1,0 +1,536 @@
+"""The commands of Redis Streams as methods, with redis-py's names, parameters and return shapes.
+
+`StreamCommands` only checks and converts arguments; where a command runs is decided by three
+subclasses: `Store` (a transaction of its own), `Transaction` (the one that is open), `Snapshot`
+(reading only), and by `Pipeline`, which queues it. Arguments that redis-py refuses on the client
+side raise `ArgumentError` here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from streamkeep.engine import append, delete, info, keyspace, read, scan, trim
+from streamkeep.engine.arguments import (
+    check_count,
+    check_policy,
+    pairs_to_flat,
+    range_end,
+    range_start,
+    to_bytes,
+    to_id,
+    to_id_text,
+    to_ids,
+    to_pairs,
+)
+from streamkeep.format.entry import Entry, StreamId
+from streamkeep.format.errors import ArgumentError
+from streamkeep.format.node import ENTRY, PAIRS, TEXT, Range
+
+if TYPE_CHECKING:
+    from streamkeep.engine.txn import ReadTxn
+
+Key = bytes | str | memoryview | int | float
+Value = bytes | str | int | float | memoryview
+Fields = Mapping[Any, Value]
+Pair = tuple[Value, Value]
+Id = int | bytes | str | StreamId
+RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
+
+_NO_LIMIT = 1 << 62
+_SCAN_BATCH = 256
+
+
+class ScanEntry:
+    """An entry that `scan` stands on: its ID, its pairs, and `delete`."""
+
+    __slots__ = ("_commands", "_name", "id", "pairs")
+
+    def __init__(
+        self, commands: StreamCommands, name: bytes, entry_id: StreamId, flat: list[bytes]
+    ) -> None:
+        self._commands = commands
+        self._name = name
+        self.id = entry_id
+        self.pairs: list[tuple[bytes, bytes]] = list(zip(flat[0::2], flat[1::2], strict=True))
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        """The pairs as a dict; of a field that stands several times, the last value."""
+        return dict(self.pairs)
+
+    def delete(self) -> bool:
+        """Delete this entry (XDEL); False when it was gone already."""
+        return bool(self._commands.xdel(self._name, self.id))
+
+    def __repr__(self) -> str:
+        return f"ScanEntry({self.id}, {self.pairs!r})"
+
+
+class StreamCommands:
+    """Every stream command; see the subclasses for how each runs."""
+
+    _decode = False  # whether results are str instead of bytes
+    _text: Callable[[Any], Any] | None = None  # what turns bytes of a result into text then
+
+    # --- how a command runs -----------------------------------------------------------------
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run `command(txn, *args)` on a snapshot; return `convert` of its result."""
+        raise NotImplementedError
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run `command(txn, *args)` in a write transaction; return `convert` of its result."""
+        raise NotImplementedError
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """As `_write`, for a command that makes room and so may use the store's reserve."""
+        return self._write(convert, command, *args)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        """Return a read transaction for an iterator, and whether the iterator must close it."""
+        raise NotImplementedError
+
+    @property
+    def _shape(self) -> int:
+        return int(TEXT if self._decode else ENTRY)
+
+    def _set_decode(self, decode: bool) -> None:
+        self._decode = decode
+        self._text = to_text if decode else None
+
+    # --- append -----------------------------------------------------------------------------
+
+    def xadd(
+        self,
+        name: Key,
+        fields: Fields,
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Any:
+        """Append an entry to a stream, which is created when missing (XADD).
+
+        The entry and all counters change in one transaction: a reader or a crash sees all or
+        nothing. Durable on return as the store's `sync` says.
+
+        Args:
+            fields: at least one field and its value.
+            id: `*` for one from the clock, `ms-*` for the next in that millisecond, or an ID
+                above the stream's last one.
+            maxlen, minid: trim the stream afterwards to this many entries, or to IDs from this
+                one on; not both.
+            approximate: trim whole macro nodes only, which is cheaper and may leave more.
+            nomkstream: do nothing when the stream is missing.
+            limit: trim at most about this many entries; only with `approximate`. 0: no limit.
+
+        Returns:
+            The ID as bytes `b"ms-seq"` (str with decode_responses); None when `nomkstream` applied.
+
+        Raises:
+            IdTooSmallError: the ID is not above the stream's last ID.
+            ArgumentError, InvalidIdError: an argument is not valid.
+            StoreFullError: no room on the disk; the store still reads and deletes.
+        """
+        flat = to_pairs(fields)
+        new_id = append.ANY_ID if id == "*" else append.parse_new_id(to_id_text(id))
+        trim_spec = None
+        if maxlen is not None or minid is not None or limit is not None or ref_policy is not None:
+            trim_spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
+        return self._write(
+            self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, trim_spec
+        )
+
+    def xadd_pairs(self, name: Key, pairs: Iterable[Pair], id: Id = "*") -> Any:
+        """Append an entry given as (field, value) pairs: order and duplicate fields are kept
+        (XADD).
+        """
+        flat = pairs_to_flat(list(pairs))
+        new_id = append.parse_new_id(to_id_text(id))
+        return self._write(self._text, append.xadd, to_bytes(name), flat, new_id, False, None)
+
+    def xadd_many(
+        self,
+        name: Key,
+        entries: Iterable[Fields | Iterable[Pair]],
+        ids: Iterable[Id] | None = None,
+    ) -> Any:
+        """Append many entries in one transaction: all of them or none.
+
+        Args:
+            entries: each a dict, or a list of (field, value) pairs.
+            ids: an ID for each entry, as `xadd` takes them; None for `*`.
+
+        Returns:
+            The IDs, in order.
+        """
+        flats = [
+            to_pairs(entry) if isinstance(entry, dict) else pairs_to_flat(_listed(entry))
+            for entry in entries
+        ]
+        new_ids = None
+        if ids is not None:
+            new_ids = [append.parse_new_id(to_id_text(one)) for one in ids]
+            if len(new_ids) != len(flats):
+                raise ArgumentError(f"{len(flats)} entries, but {len(new_ids)} ids")
+        if not flats:
+            raise ArgumentError("XADD needs at least one entry")
+        return self._write(self._text, append.xadd_many, to_bytes(name), flats, new_ids)
+
+    def xsetid(
+        self,
+        name: Key,
+        id: Id,
+        entries_added: int | None = None,
+        max_deleted_id: Id | None = None,
+    ) -> Any:
+        """Set the stream's last generated ID, and two of its counters where given (XSETID).
+
+        Raises:
+            NoSuchKeyError: the stream does not exist.
+            CommandError: the ID is below what the stream holds or has deleted.
+        """
+        deleted = None if max_deleted_id is None else to_id(max_deleted_id)
+        return self._write(None, info.xsetid, to_bytes(name), to_id(id), entries_added, deleted)
+
+    # --- read -------------------------------------------------------------------------------
+
+    def xlen(self, name: Key) -> Any:
+        """Return the number of entries of a stream, 0 when it is missing (XLEN)."""
+        return self._read(None, _xlen, to_bytes(name))
+
+    def xrange(self, name: Key, min: Id = "-", max: Id = "+", count: int | None = None) -> Any:
+        """Return entries with ascending IDs from `min` to `max`, both included (XRANGE).
+
+        Args:
+            min, max: an ID; `ms` alone stands for all of that millisecond; `-` and `+` for the
+            ends;
+                `(id` excludes the ID itself.
+            count: at most this many.
+
+        Returns:
+            A list of `Entry`, each equal to redis-py's `(id, {field: value})`.
+        """
+        return self._range(
+            range_start(min), range_end(max), check_count("XRANGE", "count", count), False, name
+        )
+
+    def xrevrange(self, name: Key, max: Id = "+", min: Id = "-", count: int | None = None) -> Any:
+        """Return entries with descending IDs from `max` to `min`, both included (XREVRANGE)."""
+        end = range_end(max)
+        return self._range(
+            range_start(min), end, check_count("XREVRANGE", "count", count), True, name
+        )
+
+    def _range(
+        self,
+        start: tuple[int, int],
+        end: tuple[int, int],
+        count: int,
+        newest_first: bool,
+        name: Key,
+    ) -> Any:
+        wanted = Range(*start, *end, count or _NO_LIMIT, newest_first, self._shape)
+        return self._read(None, scan.xrange, to_bytes(name), wanted)
+
+    def xread(
+        self, streams: Mapping[Any, Id], count: int | None = None, block: int | None = None
+    ) -> Any:
+        """Return entries above the given IDs from several streams (XREAD).
+
+        Args:
+            streams: for each stream the last ID that was seen; `$` stands for the stream's last
+                generated ID, `+` for the ID before its last entry.
+            count: at most this many of each stream.
+            block: not available yet: a value other than None raises ArgumentError.
+
+        Returns:
+            `[name, [Entry, ...]]` of each stream that has entries; [] when none has.
+        """
+        if block is not None:
+            raise ArgumentError("XREAD block is not supported yet; leave it out and call again")
+        wanted = _read_streams("XREAD", streams)
+        limit = check_count("XREAD", "count", count)
+        return self._read(self._named_text, read.xread, wanted, limit, self._shape)
+
+    @property
+    def _named_text(self) -> Callable[[Any], Any] | None:
+        """What turns the names of an XREAD result into text; its entries are text already."""
+        if not self._decode:
+            return None
+        return lambda result: [[name.decode(), entries] for name, entries in result]
+
+    def scan(
+        self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False
+    ) -> Iterator[ScanEntry]:
+        """Iterate over the entries of a stream, as they were when the iteration began.
+
+        Memory stays bounded by a batch. The iterator reads one snapshot, so a loop may delete the
+        entry it stands on: `for entry in store.scan(key): entry.delete()`. While it runs, the
+        store keeps every page of the snapshot; close iterators that are not used up.
+
+        Args:
+            start, end: as `min` and `max` of `xrange`.
+            reverse: from `end` to `start`.
+        """
+        low, high = range_start(start), range_end(end)
+        return self._scan(to_bytes(name), low, high, reverse)
+
+    def _scan(
+        self, name: bytes, low: tuple[int, int], high: tuple[int, int], reverse: bool
+    ) -> Iterator[ScanEntry]:
+        txn, must_close = self._begin_scan()
+        try:
+            while low <= high:
+                wanted = Range(*low, *high, _SCAN_BATCH, reverse, int(PAIRS))
+                batch: list[Any] = scan.xrange(txn, name, wanted)
+                for ms, seq, flat in batch:
+                    yield ScanEntry(self, name, StreamId(ms, seq), flat)
+                last = StreamId(batch[-1][0], batch[-1][1]) if batch else low
+                if len(batch) < _SCAN_BATCH or last == (low if reverse else high):
+                    return
+                if reverse:
+                    high = StreamId(*last).previous()
+                else:
+                    low = StreamId(*last).next()
+        finally:
+            if must_close:
+                txn.close()
+
+    # --- remove -----------------------------------------------------------------------------
+
+    def xdel(self, name: Key, *ids: Id) -> Any:
+        """Delete entries; return how many there were (XDEL)."""
+        if not ids:
+            raise ArgumentError("wrong number of arguments for 'xdel' command")
+        return self._free(None, delete.xdel, to_bytes(name), to_ids(ids))
+
+    def xtrim(
+        self,
+        name: Key,
+        maxlen: int | None = None,
+        approximate: bool = True,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Any:
+        """Remove the oldest entries of a stream; return how many went (XTRIM).
+
+        Args:
+            maxlen: how many entries stay; or
+            minid: the lowest ID that stays.
+            approximate: remove whole macro nodes only; up to one node more than asked for stays.
+            limit: remove at most about this many; only with `approximate`. 0: no limit.
+        """
+        if maxlen is None and minid is None:
+            raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
+        spec = _trim_spec("XTRIM", maxlen, approximate, minid, limit, ref_policy)
+        return self._free(None, trim.xtrim, to_bytes(name), spec)
+
+    def delete(self, *names: Key) -> Any:
+        """Delete streams with all they hold; return how many there were (DEL).
+
+        The streams are gone at once; what they take on the disk is freed in bounded steps.
+        """
+        return self._free(None, keyspace.delete, [to_bytes(name) for name in names])
+
+    def unlink(self, *names: Key) -> Any:
+        """As `delete`: removal is always deferred (UNLINK)."""
+        return self.delete(*names)
+
+    # --- keys -------------------------------------------------------------------------------
+
+    def exists(self, *names: Key) -> Any:
+        """Return how many of the names are streams (EXISTS)."""
+        return self._read(None, keyspace.exists, [to_bytes(name) for name in names])
+
+    def type(self, name: Key) -> Any:
+        """Return `stream`, or `none` when there is no such key (TYPE)."""
+        return self._read(self._text, _type, to_bytes(name))
+
+    def keys(self, pattern: Key = "*") -> Any:
+        """Return the names of all streams that match a glob pattern, ascending (KEYS)."""
+        return self._read(self._text, _keys, to_bytes(pattern))
+
+    def scan_iter(self, match: Key | None = None, count: int | None = None) -> Iterator[Any]:
+        """Iterate over the names of streams, ascending, on one snapshot (SCAN).
+
+        Args:
+            match: a glob pattern.
+            count: a hint in Redis, without effect here.
+        """
+        pattern = None if match is None else glob(to_bytes(match))
+        txn, must_close = self._begin_scan()
+        try:
+            for name, _ in keyspace.iter_keys(txn):
+                if pattern is None or pattern.fullmatch(name):
+                    yield name.decode() if self._decode else name
+        finally:
+            if must_close:
+                txn.close()
+
+    def rename(self, src: Key, dst: Key) -> Any:
+        """Rename a stream; a stream of the new name is deleted (RENAME).
+
+        Raises:
+            NoSuchKeyError: there is no stream `src`.
+        """
+        return self._free(None, keyspace.rename, to_bytes(src), to_bytes(dst), False)
+
+    def renamenx(self, src: Key, dst: Key) -> Any:
+        """Rename a stream unless the new name is taken; say whether it was renamed (RENAMENX)."""
+        return self._write(None, keyspace.rename, to_bytes(src), to_bytes(dst), True)
+
+    # --- observe ----------------------------------------------------------------------------
+
+    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Any:
+        """Return what the store knows of a stream, in redis-py's shape (XINFO STREAM).
+
+        Args:
+            full: with entries and groups in detail (FULL).
+            count: how many entries, and pending entries of each kind, `full` lists; 0 for all.
+
+        Raises:
+            NoSuchKeyError: the stream does not exist.
+        """
+        if full:
+            limit = 10 if count < 0 else count
+            return self._read(
+                self._text, info.xinfo_stream_full, to_bytes(name), limit, self._shape
+            )
+        return self._read(self._text, info.xinfo_stream, to_bytes(name), self._shape)
+
+
+def _xlen(txn: Any, name: bytes) -> int:
+    stream = txn.find_stream(name)
+    return 0 if stream is None else int(stream.record.length)
+
+
+def _type(txn: Any, name: bytes) -> bytes:
+    return b"none" if txn.find_stream(name) is None else b"stream"
+
+
+def _keys(txn: Any, pattern: bytes) -> list[bytes]:
+    if pattern == b"*":
+        return [name for name, _ in keyspace.iter_keys(txn)]
+    matcher = glob(pattern)
+    return [name for name, _ in keyspace.iter_keys(txn) if matcher.fullmatch(name)]
+
+
+def glob(pattern: bytes) -> re.Pattern[bytes]:
+    """Return the regular expression of a Redis glob: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, `\\x`."""
+    out = [b"(?s:"]
+    index = 0
+    while index < len(pattern):
+        char = pattern[index : index + 1]
+        index += 1
+        if char == b"*":
+            out.append(b".*")
+        elif char == b"?":
+            out.append(b".")
+        elif char == b"\\" and index < len(pattern):
+            out.append(re.escape(pattern[index : index + 1]))
+            index += 1
+        elif char == b"[":
+            text, index = _glob_class(pattern, index)
+            out.append(text)
+        else:
+            out.append(re.escape(char))
+    out.append(b")")
+    return re.compile(b"".join(out))
+
+
+def _glob_class(pattern: bytes, index: int) -> tuple[bytes, int]:
+    """Translate what follows a `[`; return the expression and where the pattern goes on."""
+    negated = pattern[index : index + 1] == b"^"
+    index += negated
+    members: list[bytes] = []
+    while index < len(pattern) and pattern[index : index + 1] != b"]":
+        if pattern[index : index + 1] == b"\\" and index + 1 < len(pattern):
+            index += 1
+        first = pattern[index : index + 1]
+        index += 1
+        if pattern[index : index + 1] == b"-" and index + 1 < len(pattern):
+            last = pattern[index + 1 : index + 2]
+            index += 2
+            first, last = min(first, last), max(first, last)
+            members.append(re.escape(first) + b"-" + re.escape(last))
+        else:
+            members.append(re.escape(first))
+    body = b"".join(members)
+    if not body:
+        return (b"." if negated else b"(?!)"), index + 1
+    return b"[" + (b"^" if negated else b"") + body + b"]", index + 1
+
+
+def to_text(value: Any) -> Any:
+    """Return a result with every bytes in it decoded from UTF-8, as redis-py does."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, Entry):
+        return Entry(to_text(value.id), to_text(value.fields))
+    if isinstance(value, list):
+        return [to_text(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(to_text(item) for item in value)
+    if isinstance(value, dict):
+        return {to_text(key): to_text(item) for key, item in value.items()}
+    return value
+
+
+def _listed(entry: Any) -> Any:
+    return entry if isinstance(entry, (list, tuple, Mapping)) else list(entry)
+
+
+def _trim_spec(
+    command: str,
+    maxlen: int | None,
+    approximate: bool,
+    minid: Id | None,
+    limit: int | None,
+    ref_policy: str | None,
+) -> trim.TrimSpec | None:
+    """Check the trimming options in the order and with the words of redis-py and Redis."""
+    if maxlen is not None and minid is not None:
+        raise ArgumentError("Only one of ``maxlen`` or ``minid`` may be specified")
+    if check_policy(command, ref_policy) != "KEEPREF":
+        raise ArgumentError(f"{command} ref_policy {ref_policy} is not supported yet")
+    if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 0):
+        if command == "XADD":
+            raise ArgumentError("XADD maxlen must be non-negative integer")
+        raise ArgumentError("The MAXLEN argument must be >= 0.")
+    if limit is not None:
+        if not isinstance(limit, int):
+            raise ArgumentError("value is not an integer or out of range")
+        if limit < 0:
+            raise ArgumentError("The LIMIT argument must be >= 0.")
+        if maxlen is None and minid is None and limit > 0:
+            raise ArgumentError(
+                "syntax error, LIMIT cannot be used without specifying a trimming strategy"
+            )
+        if not approximate or (maxlen is None and minid is None):
+            raise ArgumentError("syntax error, LIMIT cannot be used without the special ~ option")
+    if maxlen is None and minid is None:
+        return None
+    ms, seq = (0, 0) if minid is None else to_id(minid)
+    strategy = trim.MAXLEN if maxlen is not None else trim.MINID
+    chosen = trim.DEFAULT_LIMIT if limit is None else limit
+    return trim.TrimSpec(strategy, maxlen or 0, ms, seq, approximate, chosen)
+
+
+def _read_streams(command: str, streams: Any) -> list[tuple[bytes, read.ReadId]]:
+    if not isinstance(streams, Mapping) or not streams:
+        raise ArgumentError(f"{command} streams must be a non empty dict")
+    return [(to_bytes(name), read.parse_read_id(to_id_text(one))) for name, one in streams.items()]

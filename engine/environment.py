@@ -1,0 +1,453 @@
+"""One LMDB environment per process and store: open, create, share, grow, close.
+
+LMDB allows an environment to be open once in a process, so every `Store` on the same files shares
+one `Environment`, found by the identity of `data.mdb` and counted. A forked child must not touch
+what its parent opened: there every environment is marked closed, and kept alive, since closing it
+would disturb the parent.
+
+The map is address space, not memory or disk. We reserve a terabyte, which never has to grow;
+where the system refuses that (a limit on address space), as much as it grants, and `resize` grows
+it when it is used up: under the write lock, with the gate for new readers closed, after the last
+reader of this process has left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import lmdb
+
+from streamkeep.engine import files
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.txn import (
+    ReadTxn,
+    Shared,
+    WriteTxn,
+    begin_read,
+    begin_write,
+    run_read,
+    run_write,
+)
+from streamkeep.format.checksum import open_row, seal_row
+from streamkeep.format.errors import (
+    CorruptionError,
+    FormatVersionError,
+    NotAStoreError,
+    StoreError,
+    StoreFullError,
+)
+from streamkeep.format.keys import META, TABLES
+from streamkeep.format.records import PAGE_FIT, decode_number, encode_number
+from streamkeep.format.versions import STORE_VERSION
+
+DATA_FILE: Final = "data.mdb"
+LOCK_FILE: Final = "lock.mdb"
+
+META_FORMAT: Final = b"format_version"
+META_UUID: Final = b"store_uuid"
+META_EPOCH: Final = b"epoch"
+META_CREATED: Final = b"created_ms"
+
+PAGE: Final = 4096
+_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
+_SMALLEST_STORE: Final = 1 << 20
+_SPARE_READERS: Final = 4
+_RESIZE_WAIT_S: Final = 10.0
+
+_registry: dict[tuple[int, int], Environment] = {}
+_registry_lock = threading.RLock()
+_orphans: list[lmdb.Environment] = []  # of a parent process; never closed here
+
+Result = TypeVar("Result")
+
+
+class Environment:
+    """The open LMDB environment of a store, shared by all `Store` objects of this process."""
+
+    def __init__(
+        self,
+        path: Path,
+        raw: lmdb.Environment,
+        shared: Shared,
+        *,
+        uuid_bytes: bytes,
+        readonly: bool,
+        synced: bool,
+        max_store_bytes: int | None,
+    ) -> None:
+        self.path = path
+        self.raw = raw
+        self.shared = shared
+        self.uuid = uuid.UUID(bytes=uuid_bytes)
+        self.readonly = readonly
+        self.synced = synced
+        self.max_store_bytes = max_store_bytes
+        self.users = 0
+        self.identity = _identity(path)
+
+    # --- transactions -----------------------------------------------------------------------
+
+    def begin_read(self) -> ReadTxn:
+        """Begin a read transaction."""
+        return self._retrying(begin_read, self.shared)
+
+    def begin_write(self) -> WriteTxn:
+        """Wait for the write lock and begin a write transaction."""
+        self._check_writable()
+        return self._retrying(begin_write, self.shared)
+
+    def read(self, command: Callable[..., Result], *args: Any) -> Result:
+        """Run `command(txn, *args)` on a snapshot."""
+        try:
+            return cast(Result, run_read(self.shared, command, args))
+        except lmdb.Error:
+            return cast(Result, self._retrying(run_read, self.shared, command, args))
+
+    def write(self, command: Callable[..., Result], *args: Any, frees: bool = False) -> Result:
+        """Run `command(txn, *args)` in a write transaction of its own, and commit.
+
+        When the map is full it grows and the command runs again, from the start.
+
+        Args:
+            frees: the command makes room; it may use a reserve when the store is at its limit.
+        """
+        self._check_writable()
+        if self.max_store_bytes is not None and not frees:
+            self.limit_again()
+        while True:
+            try:
+                return cast(Result, run_write(self.shared, command, args))
+            except lmdb.MapFullError as error:
+                self._make_room(frees, error)
+            except lmdb.MapResizedError:
+                self.resize(0)
+            except lmdb.Error as error:
+                raise translate(error) from error
+
+    def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
+        """Call `begin`, which changes nothing, again after what can be cured; else translate."""
+        cleared = False
+        while True:
+            try:
+                return begin(*args)
+            except lmdb.MapResizedError:
+                self.resize(0)
+            except lmdb.ReadersFullError as error:
+                if cleared or self.raw.reader_check() == 0:
+                    raise translate(error) from error
+                cleared = True
+            except lmdb.Error as error:
+                raise translate(error) from error
+
+    def _check_writable(self) -> None:
+        if self.readonly:
+            raise StoreError("the store was opened with readonly=True")
+
+    # --- size -------------------------------------------------------------------------------
+
+    def map_size(self) -> int:
+        """Return the reserved map in bytes."""
+        return self.raw.info()["map_size"]
+
+    def used_size(self) -> int:
+        """Return the bytes of the data file that were ever used: its last page's end."""
+        return (self.raw.info()["last_pgno"] + 1) * PAGE
+
+    def _make_room(self, frees: bool, error: lmdb.Error) -> None:
+        """After a full map: grow it, or raise when the store is at its limit."""
+        size = self.map_size()
+        if self.max_store_bytes is None:
+            self.resize(size * 2)
+            return
+        reserve = self.max_store_bytes + max(_SMALLEST_STORE, self.max_store_bytes // 8)
+        if frees and size < reserve:
+            self.resize(reserve)
+            return
+        raise StoreFullError(
+            f"the store has reached max_store_bytes={self.max_store_bytes}; "
+            "delete or trim entries, or raise the limit"
+        ) from error
+
+    def limit_again(self) -> None:
+        """Take back the reserve that a command which frees space was given."""
+        if self.max_store_bytes is not None and self.map_size() > _whole(self.max_store_bytes):
+            self.resize(_whole(self.max_store_bytes))
+
+    def resize(self, size: int) -> None:
+        """Set the map's size; 0 takes over what another process has set.
+
+        Raises:
+            StoreError: a snapshot or iterator of this process stays open and pins the map.
+        """
+        shared = self.shared
+        shared.check_not_writing()
+        with shared.write_lock, shared.gate:
+            deadline = time.monotonic() + _RESIZE_WAIT_S
+            while shared.left < shared.entered:
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        "the store's map must be resized, which open snapshots and iterators of "
+                        "this process prevent; close them"
+                    )
+                time.sleep(0.001)
+            shared.cache.clear()
+            self.raw.set_mapsize(size)
+
+    # --- end --------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Give up one use; the last one closes the environment."""
+        with _registry_lock:
+            self.users -= 1
+            if self.users or self.shared.closed:
+                return
+            _registry.pop(self.identity, None)
+            with self.shared.write_lock, self.shared.gate:
+                self.shared.closed = "the store is closed"
+                self.shared.cache.clear()
+                self.raw.close()
+
+
+def open_environment(
+    path: Path,
+    *,
+    readonly: bool,
+    create: bool,
+    synced: bool,
+    max_readers: int,
+    max_store_bytes: int | None,
+    clock: Clock,
+    node_max_bytes: int = PAGE_FIT,
+    node_max_entries: int = 100,
+) -> Environment:
+    """Open the store at `path`, or create it; one more use of it when it is open already."""
+    if max_store_bytes is not None and max_store_bytes < _SMALLEST_STORE:
+        raise StoreError(f"max_store_bytes must be at least {_SMALLEST_STORE}")
+    with _registry_lock:
+        known = _registry.get(_identity(path)) if (path / DATA_FILE).exists() else None
+        if known is not None:
+            _check_compatible(known, readonly=readonly, synced=synced)
+            known.users += 1
+            return known
+        _check_place(path, create=create and not readonly)
+        raw = _open_lmdb(path, readonly, synced, max_readers, max_store_bytes)
+        try:
+            environment = _initialize(
+                path,
+                raw,
+                readonly,
+                synced,
+                max_store_bytes,
+                clock,
+                node_max_bytes,
+                node_max_entries,
+            )
+        except lmdb.Error as error:
+            raw.close()
+            raise translate(error) from error
+        except BaseException:
+            raw.close()
+            raise
+        environment.users = 1
+        _registry[environment.identity] = environment
+        return environment
+
+
+def _check_compatible(known: Environment, *, readonly: bool, synced: bool) -> None:
+    """Raise when an environment that is open cannot serve this use, too."""
+    if known.readonly and not readonly:
+        raise StoreError(
+            f"{known.path}: open in this process with readonly=True; close that store first"
+        )
+    if synced and not known.synced:
+        raise StoreError(
+            f"{known.path}: open in this process with a weaker sync mode; close that store first"
+        )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = (path / DATA_FILE).stat()
+    return status.st_dev, status.st_ino
+
+
+def _whole(size: int) -> int:
+    return size // PAGE * PAGE
+
+
+def _check_place(path: Path, *, create: bool) -> None:
+    """Raise unless `path` is a store, or can become one; make its folder."""
+    if path.exists() and not path.is_dir():
+        raise NotAStoreError(f"{path}: not a folder; a store is one")
+    data = path / DATA_FILE
+    if data.exists():
+        if data.stat().st_size and not (path / LOCK_FILE).exists():
+            _check_is_ours(path)
+        return
+    if path.is_dir() and any(path.iterdir()):
+        raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
+    if not create:
+        raise NotAStoreError(f"{path}: no such store")
+    try:
+        files.create_folder(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
+
+
+def _check_is_ours(path: Path) -> None:
+    """Look into a file that nobody has open before LMDB leaves its lock file beside it."""
+    try:
+        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+    except lmdb.Error as error:
+        raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
+    try:
+        with raw.begin() as txn:
+            _tables(raw, txn, path)
+    finally:
+        raw.close()
+
+
+def _open_lmdb(
+    path: Path, readonly: bool, synced: bool, max_readers: int, max_store_bytes: int | None
+) -> lmdb.Environment:
+    writable = os.access(path, os.W_OK) and (
+        not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
+    )
+    needed = (path / DATA_FILE).stat().st_size if (path / DATA_FILE).exists() else 0
+    sizes = [size for size in _MAPS if size >= 2 * needed] or [4 * needed]
+    if max_store_bytes is not None:
+        sizes = [_whole(max_store_bytes)]
+    for size in sizes:
+        try:
+            return lmdb.open(
+                str(path),
+                map_size=size,
+                readonly=readonly,
+                sync=synced,
+                mode=files.FILE_MODE,
+                create=not readonly,
+                max_readers=max_readers,
+                max_dbs=len(TABLES) + 1,
+                max_spare_txns=_SPARE_READERS,
+                lock=writable or not readonly,
+                lib_version=0,
+            )
+        except lmdb.MemoryError:
+            continue
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
+            raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
+        except lmdb.ReadonlyError as error:
+            raise StoreError(
+                f"{path}: no permission to write; open it with readonly=True"
+            ) from error
+        except lmdb.LockError as error:
+            raise StoreError(
+                f"{path}: no file locks on this file system ({error}); use a local disk"
+            ) from error
+        except lmdb.Error as error:
+            raise translate(error) from error
+    raise StoreError(f"{path}: the system grants no {sizes[-1]} bytes of address space")
+
+
+def _tables(
+    raw: lmdb.Environment, txn: lmdb.Transaction[bytes], path: Path
+) -> list[lmdb._Database]:
+    """Return the handles of an existing store's tables; check its version."""
+    try:
+        meta = raw.open_db(TABLES[META].name.encode(), txn, create=False)
+    except lmdb.NotFoundError as error:
+        raise NotAStoreError(f"{path}: an LMDB environment, but not a store") from error
+    value = txn.get(META_FORMAT, None, meta)
+    if value is None:
+        raise NotAStoreError(f"{path}: an LMDB environment, but not a store")
+    where = f"{path}: meta"
+    version = decode_number(open_row(META, META_FORMAT, value, where), where)
+    if version > STORE_VERSION:
+        raise FormatVersionError(
+            f"{path}: store format {version}, this version of Streamkeep reads up to "
+            f"{STORE_VERSION}; upgrade Streamkeep"
+        )
+    handles = []
+    for table in TABLES:
+        try:
+            handles.append(raw.open_db(table.name.encode(), txn, create=False))
+        except lmdb.NotFoundError as error:
+            raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
+    return handles
+
+
+def _initialize(
+    path: Path,
+    raw: lmdb.Environment,
+    readonly: bool,
+    synced: bool,
+    max_store_bytes: int | None,
+    clock: Clock,
+    node_max_bytes: int,
+    node_max_entries: int,
+) -> Environment:
+    """Read what an existing store says of itself, or write it into a new one."""
+    if not readonly:
+        with raw.begin(write=True) as txn:
+            if txn.stat()["entries"] == 0:
+                _create(raw, txn, clock)
+                files.sync_folder(path)
+    with raw.begin() as txn:
+        handles = _tables(raw, txn, path)
+        where = f"{path}: meta"
+
+        def row(name: bytes) -> bytes:
+            value = txn.get(name, None, handles[META])
+            if value is None:
+                raise CorruptionError(where, f"the row {name.decode()!r} is missing")
+            return open_row(META, name, value, where)
+
+        epoch = decode_number(row(META_EPOCH), where)
+        identity = row(META_UUID)
+    shared = Shared(raw, handles, epoch, clock, node_max_bytes, node_max_entries)
+    return Environment(
+        path,
+        raw,
+        shared,
+        uuid_bytes=identity,
+        readonly=readonly,
+        synced=synced,
+        max_store_bytes=max_store_bytes,
+    )
+
+
+def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:
+    """Write the tables and the first rows of a new store."""
+    for table in TABLES:
+        raw.open_db(table.name.encode(), txn)
+    meta = raw.open_db(TABLES[META].name.encode(), txn)
+    for key, body in (
+        (META_FORMAT, encode_number(STORE_VERSION)),
+        (META_UUID, uuid.uuid4().bytes),
+        (META_EPOCH, encode_number(1)),
+        (META_CREATED, encode_number(clock.now_ms())),
+    ):
+        txn.put(key, seal_row(META, key, body), db=meta)
+
+
+def _after_fork_in_child() -> None:
+    """Mark every environment unusable in a forked child; LMDB's locks belong to the parent."""
+    global _registry_lock
+    _registry_lock = threading.RLock()
+    for environment in _registry.values():
+        environment.shared.closed = (
+            "the store was opened before this process was forked; open it again in the child"
+        )
+        environment.shared.write_lock = threading.Lock()
+        environment.shared.gate = threading.Lock()
+        _orphans.append(environment.raw)
+    _registry.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

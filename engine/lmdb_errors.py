@@ -1,0 +1,45 @@
+"""LMDB's exceptions as ours: nothing above the engine sees an `lmdb.Error`."""
+
+from __future__ import annotations
+
+import errno
+
+import lmdb
+
+from streamkeep.format.errors import (
+    CorruptionError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StreamkeepError,
+)
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DAMAGED = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.CursorFullError,
+    lmdb.BadDbiError,
+    lmdb.IncompatibleError,
+)
+
+
+def translate(error: lmdb.Error) -> StreamkeepError:
+    """Return our error for one of LMDB's."""
+    code = getattr(error, "code", 0)
+    if code in _FULL or isinstance(error, lmdb.DiskError):
+        return StoreFullError(f"the disk is full ({error}); reading and deleting still work")
+    if isinstance(error, lmdb.MapFullError):
+        return StoreFullError("the store has reached its size limit; delete or trim entries")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StoreError(
+            "too many readers: every reader slot of the store is taken; close snapshots and "
+            "iterators, or create the store with a higher max_readers"
+        )
+    if isinstance(error, _DAMAGED):
+        return CorruptionError("LMDB", str(error))
+    text = str(error)
+    if "closed" in text or "deleted/dropped" in text:
+        return StoreClosedError("the store, transaction or iterator is closed")
+    return StoreError(f"LMDB: {text}")

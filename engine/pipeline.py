@@ -1,0 +1,95 @@
+"""Commands queued and run together, with the interface of redis-py's pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from streamkeep.engine.commands import StreamCommands
+from streamkeep.format.errors import ArgumentError, CommandError
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api import Store
+    from streamkeep.engine.txn import ReadTxn, WriteTxn
+
+_Step = tuple[Callable[[Any], Any] | None, Callable[..., Any], tuple[Any, ...]]
+
+
+class Pipeline(StreamCommands):
+    """Queues commands; `execute` runs them in one transaction and returns their results.
+
+    Each command method returns the pipeline. As in Redis, a command that breaks a rule does not
+    undo the others; unlike Redis, a crash never leaves half of them, whatever `transaction` says.
+    """
+
+    def __init__(self, store: Store, transaction: bool, decode: bool) -> None:
+        self._store = store
+        self._set_decode(decode)
+        self._steps: list[_Step] = []
+        self.transaction = transaction
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __bool__(self) -> bool:
+        """An empty pipeline is still one."""
+        return True
+
+    def reset(self) -> None:
+        """Forget the queued commands."""
+        self._steps = []
+
+    def multi(self) -> None:
+        """Begin a transaction; every pipeline is one already."""
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Run the queued commands in order, in one transaction; empty the queue.
+
+        Args:
+            raise_on_error: raise the first command's error after all have run and were committed;
+                otherwise errors stand among the results.
+        """
+        steps, self._steps = self._steps, []
+        if not steps:
+            return []
+        results: list[Any] = self._store._run_steps(_run_all, steps)
+        if raise_on_error:
+            for number, result in enumerate(results, start=1):
+                if isinstance(result, CommandError):
+                    result.add_note(f"command {number} of {len(results)} in the pipeline")
+                    raise result
+        return results
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        self._steps.append((convert, command, args))
+        return self
+
+    _write = _read
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        raise ArgumentError("iterators cannot be queued; use the store or a transaction")
+
+
+def _run_all(txn: WriteTxn, steps: list[_Step]) -> list[Any]:
+    results: list[Any] = []
+    for convert, command, args in steps:
+        try:
+            result = command(txn, *args)
+            results.append(result if convert is None else convert(result))
+        except CommandError as error:
+            results.append(error)
+    return results

@@ -1,0 +1,142 @@
+"""One stream as a transaction sees it: its record and its tail node.
+
+The tail node is the one that entries are appended to. It is stored with the stream record, in the
+row of `streams`, because an append changes both; all older nodes are *sealed* and stand in
+`nodes`. The tail may be absent: in an empty stream, after its last entry went, and when the
+newest node holds a single entry that is too big to be written again with each append.
+
+Between appends the tail lives as a `NodeBuilder`; `data` is brought up to date when it is asked
+for. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter
+
+from streamkeep.format.envelope import (
+    CHECKSUM_SIZE,
+    HEADER_SIZE,
+    close_envelope,
+    decode_envelope,
+    put_header,
+)
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import pack_number
+from streamkeep.format.node import NodeBuilder, builder_from
+from streamkeep.format.records import StreamRecord, decode_stream_record
+
+ABSENT: Final = b""
+
+
+class Stream:
+    """Record and tail node of one stream; `changed` until the row is written."""
+
+    def __init__(self, number: int, name: bytes, record: StreamRecord) -> None:
+        self.number = number
+        self.name = name
+        self.db_key: bytes = pack_number(number)
+        self.record = record
+        self.tail_ms = 0
+        self.tail_seq = 0
+        self.trimmed = b""  # bitmap of the tail's trimmed slots
+        self.changed = False
+        self._data = ABSENT
+        self._builder: NodeBuilder | None = None
+        self._behind = False  # `_data` lacks what was appended to `_builder`
+
+    def has_tail(self) -> bool:
+        """Say whether there is a tail node."""
+        return self._behind or self._data != ABSENT
+
+    def tail_data(self) -> bytes:
+        """Return the tail's listpack; empty when there is none."""
+        if self._behind and self._builder is not None:
+            self._data = self._builder.listpack()
+            self._behind = False
+        return self._data
+
+    def tail_builder(self) -> NodeBuilder | None:
+        """Return the tail to append to, or None; call `appended` afterwards."""
+        if self._builder is None and self._data != ABSENT:
+            self._builder = builder_from(self._data, self.tail_ms, self.tail_seq)
+        return self._builder
+
+    def appended(self) -> None:
+        """Note that the tail's builder has a new entry."""
+        self._behind = True
+        self.changed = True
+
+    def start_tail(self, builder: NodeBuilder) -> None:
+        """Make `builder` the tail; the former one has been stored elsewhere."""
+        self.tail_ms = builder.ms
+        self.tail_seq = builder.seq
+        self.trimmed = b""
+        self._builder = builder
+        self.appended()
+
+    def replace_tail(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
+        """Set the tail to stored bytes; `ABSENT` for none."""
+        self.tail_ms = ms
+        self.tail_seq = seq
+        self.trimmed = trimmed
+        self._data = data
+        self._builder = None
+        self._behind = False
+        self.changed = True
+
+    def drop_tail(self) -> None:
+        """Leave the stream without a tail node."""
+        self.replace_tail(0, 0, ABSENT, b"")
+
+    def tail_size(self) -> int:
+        """Return the size of the tail's listpack."""
+        if self._behind and self._builder is not None:
+            return int(self._builder.size())
+        return len(self._data)
+
+    def nodes(self) -> int:
+        """Return the number of macro nodes (radix-tree-keys)."""
+        return self.record.sealed_nodes + (1 if self.has_tail() else 0)
+
+    def node_bytes(self) -> int:
+        """Return the size of all listpacks."""
+        return self.record.sealed_bytes + self.tail_size()
+
+    def encode(self, epoch: int, commit_number: int) -> bytes:
+        """Return the value of the row in `streams`."""
+        writer = BytesWriter()
+        record = self.record
+        record_size = record.size()
+        tail_size = self.tail_size()
+        put_header(
+            writer,
+            HEADER_SIZE + record_size + tail_size + len(self.trimmed) + CHECKSUM_SIZE,
+            self.number,
+            self.tail_ms,
+            self.tail_seq,
+            epoch,
+            commit_number,
+            record_size,
+            tail_size,
+        )
+        record.put(writer)
+        if self._behind and self._builder is not None:
+            self._builder.put(writer)
+        else:
+            writer.write(self._data)
+        writer.write(self.trimmed)
+        return close_envelope(writer)
+
+
+def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
+    """Parse a row of `streams`; raise CorruptionError."""
+    where = f"stream {number}"
+    envelope = decode_envelope(value, where)
+    if envelope.number != number:
+        raise CorruptionError(where, f"the row holds stream {envelope.number}")
+    stream = Stream(number, name, decode_stream_record(envelope.record, where))
+    stream.replace_tail(envelope.ms, envelope.seq, envelope.listpack, envelope.trimmed)
+    stream.changed = False
+    return stream

@@ -1,0 +1,137 @@
+"""Trimming: XTRIM and the MAXLEN and MINID options of XADD.
+
+The loop walks nodes from the oldest, as Redis does, and stops at the first that must stay:
+
+1. MAXLEN: stop when the length is reached.
+2. LIMIT: stop when this node's live entries would exceed it. So LIMIT never splits a node.
+3. A node may go whole when the length stays at or above MAXLEN without it, or when all its IDs
+   (tombstones
+   included) are below MINID.
+4. `~` stops at the first node that may not go whole.
+5. Otherwise its oldest entries become tombstones, marked as trimmed.
+
+Trimming changes first_id, and neither max_deleted_id nor entries_added: what is trimmed was not
+deleted. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.nodes import NodeWalk, refresh_ends
+from streamkeep.engine.stream import Stream
+from streamkeep.engine.txn import WriteTxn
+from streamkeep.format.envelope import set_trimmed, trimmed_slots
+from streamkeep.format.id_codec import MAX
+from streamkeep.format.node import end_ids, mark_oldest, peek_counts, rewrite
+from streamkeep.format.records import PAGE_FIT
+
+MAXLEN: Final = 0
+MINID: Final = 1
+
+DEFAULT_LIMIT: Final = -1
+_PAGE_ENTRIES: Final = 100  # Redis's default stream-node-max-entries, for the limit of `~`
+_MOST_LIMIT: Final = 1_000_000
+
+
+class TrimSpec:
+    """What to trim.
+
+    Args:
+        strategy: MAXLEN or MINID.
+        maxlen: how many entries stay (MAXLEN).
+        ms, seq: the lowest ID that stays (MINID).
+        approximate: only whole nodes go (`~`).
+        limit: most entries to remove; 0 for no limit, DEFAULT_LIMIT for Redis's default.
+    """
+
+    def __init__(
+        self, strategy: int, maxlen: int, ms: int, seq: int, approximate: bool, limit: int
+    ) -> None:
+        self.strategy = strategy
+        self.maxlen = maxlen
+        self.ms = ms
+        self.seq = seq
+        self.approximate = approximate
+        self.limit = limit
+
+
+def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
+    """Trim the stream `name`; return how many entries went."""
+    stream = txn.find_stream(name)
+    return 0 if stream is None else trim_stream(txn, stream, spec)
+
+
+def effective_limit(spec: TrimSpec, node_max_bytes: int, node_max_entries: int) -> int:
+    """Return how many entries a call removes at most; 0 for no limit."""
+    if spec.limit != DEFAULT_LIMIT:
+        return spec.limit
+    if not spec.approximate:
+        return 0
+    per_node = _PAGE_ENTRIES if node_max_bytes == PAGE_FIT else node_max_entries
+    return 10_000 if per_node <= 0 else min(100 * per_node, _MOST_LIMIT)
+
+
+def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
+    """Trim a stream; return how many entries went."""
+    record = stream.record
+    limit = effective_limit(spec, record.node_max_bytes, record.node_max_entries)
+    by_length = spec.strategy == MAXLEN
+    removed = 0
+    while record.length > (spec.maxlen if by_length else 0):
+        walk = NodeWalk(txn, stream)
+        if not walk.first():
+            break
+        data = walk.load()
+        live, dead = peek_counts(data[:32])
+        if limit and removed + live > limit:
+            break
+        if by_length:
+            whole = record.length - live >= spec.maxlen
+        else:
+            whole = end_ids(data, walk.ms, walk.seq).last_slot < (spec.ms, spec.seq)
+        if whole:
+            walk.drop()
+            record.length -= live
+            record.tombstones -= dead
+            removed += live
+            continue
+        if not spec.approximate:
+            removed += _trim_inside(walk, data, spec)
+        break
+    if removed:
+        refresh_ends(txn, stream, first=True, last=False)
+    return removed
+
+
+def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec) -> int:
+    """Make tombstones of the oldest entries of a node that stays; return how many."""
+    record = walk.stream.record
+    if spec.strategy == MAXLEN:
+        marked = mark_oldest(data, walk.ms, walk.seq, record.length - spec.maxlen, MAX, MAX, set())
+    else:
+        marked = mark_oldest(data, walk.ms, walk.seq, record.length, spec.ms, spec.seq, set())
+    count = len(marked.ids)
+    if count == 0:
+        return 0
+    record.length -= count
+    record.tombstones += count
+    store_marked(
+        walk, marked.data, marked.live, marked.deleted, set_trimmed(walk.trimmed, marked.slots)
+    )
+    return count
+
+
+def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes) -> None:
+    """Store a node that has new tombstones; rewrite it when they outnumber what lives.
+
+    The tail is never rewritten: Redis counts its tombstones against stream-node-max-entries.
+    """
+    if deleted <= live or walk.on_tail:
+        walk.store(data, trimmed)
+        return
+    rewritten = rewrite(data, walk.ms, walk.seq, set())
+    old_bits = trimmed_slots(trimmed)
+    bits = [slot for slot, old in enumerate(rewritten.kept) if old in old_bits]
+    walk.stream.record.tombstones -= live + deleted - len(rewritten.kept)
+    walk.store(rewritten.data, set_trimmed(b"", bits))

@@ -1,0 +1,335 @@
+"""Transactions: typed access to the sub-databases, one LMDB transaction at a time.
+
+Reading: a `ReadTxn` is one snapshot. Writing: a `WriteTxn` holds the store's only write lock; its
+streams are kept decoded between transactions (`Shared.cache`), so that an append in a row of
+appends reads nothing. The cache is valid exactly while no other process commits in between, which
+LMDB's transaction number tells: it rises by one per commit, so a transaction whose number is not
+one above our last commit starts with an empty cache. An aborted transaction empties it, too,
+since its streams may be half changed.
+
+Envelopes carry (epoch, commit number). The commit number is LMDB's transaction number: within an
+epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction, restore) raises
+the epoch.
+
+LMDB must not be resized while a transaction of this process is open. `Shared` therefore counts
+transactions in and out through a gate that `Environment.resize` closes. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.stream import Stream, decode_stream
+from streamkeep.format.checksum import open_row, seal_row
+from streamkeep.format.errors import CorruptionError, StoreClosedError, StoreError
+from streamkeep.format.keys import GARBAGE, KEYS, META, STREAMS, name_key, pack_number
+from streamkeep.format.records import (
+    STREAM_NODES,
+    StreamRecord,
+    decode_key_row,
+    decode_number,
+    encode_garbage,
+    encode_key_row,
+    encode_number,
+)
+
+NEXT_STREAM: Final = b"next_stream_number"
+NEXT_GARBAGE: Final = b"next_garbage_number"
+_CACHED_STREAMS: Final = 1024
+_CACHED_TAIL: Final = 1 << 20
+
+_get_ident = threading.get_ident
+
+
+class Shared:
+    """What all transactions of one LMDB environment have in common."""
+
+    def __init__(
+        self,
+        raw: lmdb.Environment,
+        tables: list[lmdb._Database],
+        epoch: int,
+        clock: Clock,
+        node_max_bytes: int,
+        node_max_entries: int,
+    ) -> None:
+        self.raw = raw
+        self.tables = tables
+        self.epoch = epoch
+        self.clock = clock
+        self.node_max_bytes = node_max_bytes  # of streams created from now on
+        self.node_max_entries = node_max_entries
+        self.write_lock = threading.Lock()
+        self.writer = 0  # the thread that holds it
+        self.cache: dict[bytes, Stream] = {}
+        self.last_commit = -1
+        self.closed = ""  # why no transaction may begin any more
+        self.gate = threading.Lock()  # held while the map is resized
+        self.exit_gate = threading.Lock()
+        self.entered = 0  # read transactions begun, changed under `gate`
+        self.left = 0  # ... and ended, changed under `exit_gate`
+
+    def check_open(self) -> None:
+        """Raise unless transactions may begin."""
+        if self.closed:
+            raise StoreClosedError(self.closed)
+
+    def check_not_writing(self) -> None:
+        """Raise when this thread has a write transaction open: it would wait for itself."""
+        if self.writer == _get_ident():
+            raise StoreError(
+                "this thread has a transaction open on the store; call the method on the "
+                "transaction, or end it first"
+            )
+
+
+class Txn:
+    """What reading needs; both kinds of transaction have it."""
+
+    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
+        self.shared = shared
+        self.raw = raw
+        self.tables = shared.tables
+
+    def get(self, table: int, db_key: bytes) -> bytes | None:
+        """Return the value stored under `db_key`."""
+        return self.raw.get(db_key, None, self.tables[table])
+
+    def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
+        """Return the checked body of the row under `db_key`."""
+        value = self.get(table, db_key)
+        return None if value is None else open_row(table, db_key, value, where)
+
+    def cursor(self, table: int) -> lmdb.Cursor[bytes]:
+        """Return a cursor over a table."""
+        return self.raw.cursor(self.tables[table])
+
+    def rows(self, table: int) -> int:
+        """Return the number of rows of a table."""
+        return int(self.raw.stat(self.tables[table])["entries"])
+
+    def stream_number(self, name: bytes) -> int:
+        """Return the number of the stream `name`; 0 when there is none."""
+        db_key = name_key(b"", name)
+        body = self.get_row(KEYS, db_key, "key row")
+        if body is None:
+            return 0
+        number, whole = decode_key_row(body, "key row")
+        if whole != name:
+            raise CorruptionError("key row", "it holds another name")
+        return number
+
+    def load_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name` as it is stored."""
+        number = self.stream_number(name)
+        return None if number == 0 else self.load_numbered(number, name)
+
+    def load_numbered(self, number: int, name: bytes) -> Stream:
+        """Return the stream with this number; its row must exist."""
+        value = self.get(STREAMS, pack_number(number))
+        if value is None:
+            raise CorruptionError(f"stream {number}", "the key has no row in `streams`")
+        return decode_stream(number, name, value)
+
+    def find_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name`, with what this transaction changed; None when missing."""
+        return self.load_stream(name)
+
+    def now_ms(self) -> int:
+        """Return the time of this transaction in Unix milliseconds."""
+        return self.shared.clock.now_ms()
+
+
+class ReadTxn(Txn):
+    """One snapshot of the store; `close` it."""
+
+    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
+        super().__init__(shared, raw)
+        self.open = True
+
+    def close(self) -> None:
+        """End the transaction; its pages may be reused."""
+        if self.open:
+            self.open = False
+            self.raw.abort()
+            shared = self.shared
+            with shared.exit_gate:
+                shared.left += 1
+
+
+class WriteTxn(Txn):
+    """The one write transaction of the store; `commit` or `abort` ends it.
+
+    Streams taken from `find_stream` and `create_stream` are written back at commit when they are
+    marked `changed`. All commands in one transaction see one time.
+    """
+
+    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
+        super().__init__(shared, raw)
+        self.open = True
+        self.commit_number = raw.id()
+        self.wrote = False
+        self.garbage = False  # rows were left for removal in later transactions
+        self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
+        self._now_ms = -1
+        if self.commit_number != shared.last_commit + 1:
+            shared.cache.clear()
+
+    def now_ms(self) -> int:
+        """Return the time of this transaction in Unix milliseconds; it stands still."""
+        if self._now_ms < 0:
+            self._now_ms = self.shared.clock.now_ms()
+        return self._now_ms
+
+    def put(self, table: int, db_key: bytes, value: bytes) -> None:
+        """Store `value` under `db_key`."""
+        self.raw.put(db_key, value, True, True, False, self.tables[table])
+        self.wrote = True
+
+    def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
+        """Store a row with its checksum."""
+        self.put(table, db_key, seal_row(table, db_key, body))
+
+    def delete(self, table: int, db_key: bytes) -> bool:
+        """Remove the row under `db_key`; say whether there was one."""
+        self.wrote = True
+        return self.raw.delete(db_key, b"", self.tables[table])
+
+    def find_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name`, with what this transaction changed; None when missing."""
+        stream = self.streams.get(name)
+        if stream is None:
+            cache = self.shared.cache
+            stream = cache.get(name)
+            if stream is None:
+                stream = self.load_stream(name)
+                if stream is None:
+                    return None
+                cache[name] = stream
+            self.streams[name] = stream
+        return stream
+
+    def create_stream(self, name: bytes) -> Stream:
+        """Create the stream `name`, which must not exist, empty."""
+        shared = self.shared
+        number = self.take_number(NEXT_STREAM)
+        stream = Stream(number, name, StreamRecord(shared.node_max_bytes, shared.node_max_entries))
+        stream.changed = True
+        self.put_row(KEYS, name_key(b"", name), encode_key_row(number, name))
+        shared.cache[name] = stream
+        self.streams[name] = stream
+        return stream
+
+    def remove_stream(self, stream: Stream) -> None:
+        """Remove the stream's name and record; its nodes become garbage."""
+        self._forget(stream)
+        self.delete(STREAMS, stream.db_key)
+        row = encode_garbage(STREAM_NODES, stream.number)
+        self.put_row(GARBAGE, pack_number(self.take_number(NEXT_GARBAGE)), row)
+        self.garbage = True
+
+    def rename_stream(self, stream: Stream, name: bytes) -> None:
+        """Give the stream another name, which must be free."""
+        self._forget(stream)
+        stream.name = name
+        self.put_row(KEYS, name_key(b"", name), encode_key_row(stream.number, name))
+        self.shared.cache[name] = stream
+        self.streams[name] = stream
+
+    def take_number(self, counter: bytes) -> int:
+        """Return the next number of a counter in `meta`, from 1 on; none is given twice."""
+        body = self.get_row(META, counter, "meta")
+        number = 1 if body is None else decode_number(body, "meta")
+        self.put_row(META, counter, encode_number(number + 1))
+        return number
+
+    def _forget(self, stream: Stream) -> None:
+        """Remove the stream's name from the store and from memory."""
+        self.delete(KEYS, name_key(b"", stream.name))
+        self.shared.cache.pop(stream.name, None)
+        self.streams.pop(stream.name, None)
+
+    def flush(self) -> None:
+        """Write the rows of changed streams into the transaction, for code that reads tables."""
+        for stream in self.streams.values():
+            if stream.changed:
+                self.put(
+                    STREAMS, stream.db_key, stream.encode(self.shared.epoch, self.commit_number)
+                )
+                stream.changed = False
+
+    def commit(self) -> None:
+        """Make everything visible at once, and end the transaction."""
+        self.flush()
+        shared = self.shared
+        self.raw.commit()
+        self.open = False
+        if self.wrote:
+            shared.last_commit = self.commit_number
+        for name, stream in self.streams.items():
+            if stream.tail_size() > _CACHED_TAIL:
+                shared.cache.pop(name, None)
+        if len(shared.cache) > _CACHED_STREAMS:
+            shared.cache.clear()
+        self._release()
+
+    def abort(self) -> None:
+        """Undo everything, and end the transaction. Does nothing after `commit`."""
+        if self.open:
+            self.open = False
+            self.shared.cache.clear()
+            self.raw.abort()
+            self._release()
+
+    def _release(self) -> None:
+        self.shared.writer = 0
+        self.shared.write_lock.release()
+
+
+def begin_read(shared: Shared) -> ReadTxn:
+    """Begin a read transaction at the newest commit."""
+    with shared.gate:
+        shared.check_open()
+        raw = shared.raw.begin(None, None, False, False)
+        shared.entered += 1
+    return ReadTxn(shared, raw)
+
+
+def begin_write(shared: Shared) -> WriteTxn:
+    """Wait for the write lock, of this process and of all others, and begin a transaction."""
+    shared.check_not_writing()
+    shared.write_lock.acquire()
+    try:
+        shared.check_open()
+        raw = shared.raw.begin(None, None, True, False)
+        shared.writer = _get_ident()
+        return WriteTxn(shared, raw)
+    except BaseException:
+        shared.writer = 0
+        shared.write_lock.release()
+        raise
+
+
+def run_write(shared: Shared, command: Callable[..., object], args: tuple[object, ...]) -> object:
+    """Run `command(txn, *args)` in a write transaction of its own, and commit."""
+    txn = begin_write(shared)
+    try:
+        result = command(txn, *args)
+        txn.commit()
+        return result
+    finally:
+        txn.abort()
+
+
+def run_read(shared: Shared, command: Callable[..., object], args: tuple[object, ...]) -> object:
+    """Run `command(txn, *args)` on a snapshot of its own."""
+    txn = begin_read(shared)
+    try:
+        return command(txn, *args)
+    finally:
+        txn.close()

@@ -1,0 +1,127 @@
+"""The error hierarchy: everything Streamkeep raises on purpose.
+
+Three families, by what the caller can do about it:
+
+    StreamkeepError
+    |-- CommandError      a rule of Redis Streams was broken; the store is unchanged
+    |-- StoreError        the store as a whole cannot serve the call
+    `-- CorruptionError   stored bytes break the format
+
+`format` raises only `CorruptionError` and, for text that users write (IDs), `InvalidIdError`.
+`engine` turns every `lmdb.Error` into one of these; nothing above it sees an LMDB exception.
+"""
+
+from __future__ import annotations
+
+
+class StreamkeepError(Exception):
+    """Base of all errors of Streamkeep."""
+
+
+class CommandError(StreamkeepError):
+    """A command broke a rule of Redis Streams; the store is unchanged.
+
+    `str(error)` is what redis-py shows for the same mistake: Redis's text, without the code when
+    the code is the plain `ERR`. `redis_error` is the whole line as a Redis server would send it.
+    """
+
+    redis_code = "ERR"
+
+    @property
+    def redis_error(self) -> str:
+        """The error line of a Redis server, such as `ERR no such key`."""
+        text = str(self)
+        return text if text.startswith(f"{self.redis_code} ") else f"{self.redis_code} {text}"
+
+
+class InvalidIdError(CommandError):
+    """Text that is not an entry ID, or not one that this argument takes."""
+
+
+class IdTooSmallError(CommandError):
+    """An entry ID that is not above the last ID of the stream."""
+
+
+class NoSuchKeyError(CommandError):
+    """The stream does not exist, and this command does not create it."""
+
+
+class NoSuchGroupError(CommandError):
+    """The stream has no consumer group of this name."""
+
+    redis_code = "NOGROUP"
+
+
+class GroupExistsError(CommandError):
+    """The consumer group exists already."""
+
+    redis_code = "BUSYGROUP"
+
+
+class ArgumentError(CommandError):
+    """An argument of the wrong type, out of range, or in a combination that is not allowed."""
+
+
+class StoreError(StreamkeepError):
+    """The store as a whole cannot serve the call."""
+
+
+class NotAStoreError(StoreError):
+    """The path holds no store; it was left untouched."""
+
+
+class StoreFullError(StoreError):
+    """The disk, or the size that the store may take, is used up; reading and deleting still
+    work.
+    """
+
+
+class FormatVersionError(StoreError):
+    """The store was written by a newer version of Streamkeep; it was left untouched."""
+
+
+class StoreClosedError(StoreError):
+    """The store, transaction or iterator was closed before this call."""
+
+
+class RecoveryNeededError(StoreError):
+    """The store needs recovery after a power loss, which a read-only open does not do."""
+
+
+class StoreLockedError(StoreError):
+    """Another process is recovering, repairing or compacting the store."""
+
+
+class CorruptionError(StreamkeepError):
+    """Stored bytes break the format: they are reported, never served.
+
+    Attributes:
+        where: the place, such as `macro node 5-0 of stream 3`.
+        problem: what was found, and what was expected.
+        offset: byte offset inside the value, or None.
+    """
+
+    def __init__(self, where: str, problem: str, *, offset: int | None = None) -> None:
+        at = "" if offset is None else f" at byte {offset}"
+        super().__init__(f"{where}: {problem}{at}")
+        self.where = where
+        self.problem = problem
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by parts: Spark sends exceptions between processes."""
+        return _rebuild_corruption, (type(self), self.where, self.problem, self.offset)
+
+
+class ChecksumError(CorruptionError):
+    """A checksum does not match its bytes."""
+
+
+class MissingSegmentError(CorruptionError):
+    """The manifest names a segment file that is not there."""
+
+
+def _rebuild_corruption(
+    kind: type[CorruptionError], where: str, problem: str, offset: int | None
+) -> CorruptionError:
+    return kind(where, problem, offset=offset)

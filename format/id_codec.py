@@ -1,0 +1,155 @@
+"""Entry IDs between text, numbers and 16 big-endian bytes, to the letter of Redis.
+
+An ID is a pair of unsigned 64-bit numbers. Text is split at the first `-`. Each half is read as
+Redis reads it: strictly as the canonical decimal of a signed 64-bit number, which must not be
+negative; and where that fails by the rules of C's `strtoull` in base 10, which skips white space,
+takes a sign and leading zeros, and negates modulo 2^64. Text ends at the first NUL, and has at
+most 127 bytes.
+
+Numbers above 2^63-1 are legal, so the two halves of an ID do not fit a signed 64-bit machine
+number. Between modules they are Python integers. Inside the codec they are *bit patterns*: the
+signed number with the same 64 bits, which sorts rightly once its sign bit is flipped (`below`)
+and is added and subtracted modulo 2^64 (`add`, `subtract`) without ever overflowing, so that the
+code means the same compiled by mypyc, where i64 wraps around, and interpreted, where it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from streamkeep.format.errors import InvalidIdError
+
+MAX: Final = (1 << 64) - 1
+_I64_MAX: Final = (1 << 63) - 1
+_MAX_TEXT: Final = 127
+_INVALID: Final = "Invalid stream ID specified as stream command argument"
+_SPACE: Final = b" \t\n\v\f\r"
+
+
+def invalid_id() -> InvalidIdError:
+    """Return the one error that Redis has for text that is no ID."""
+    return InvalidIdError(_INVALID)
+
+
+def id_text(ms: int, seq: int) -> bytes:
+    """Return `ms-seq`."""
+    return b"%d-%d" % (ms, seq)
+
+
+def pack_id(ms: int, seq: int) -> bytes:
+    """Return the 16 bytes under which IDs sort: ms, seq, both big-endian."""
+    return ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
+
+
+def unpack_id(data: bytes) -> tuple[int, int]:
+    """Return `(ms, seq)` of 16 bytes."""
+    return int.from_bytes(data[:8], "big"), int.from_bytes(data[8:16], "big")
+
+
+def next_id(ms: int, seq: int) -> tuple[int, int]:
+    """Return the ID after `ms-seq`; (0, 0) after the last one that exists."""
+    if seq < MAX:
+        return ms, seq + 1
+    if ms < MAX:
+        return ms + 1, 0
+    return 0, 0
+
+
+def previous_id(ms: int, seq: int) -> tuple[int, int]:
+    """Return the ID before `ms-seq`, which must not be 0-0."""
+    if seq > 0:
+        return ms, seq - 1
+    return ms - 1, MAX
+
+
+def parse_id(text: bytes, default_seq: int) -> tuple[int, int]:
+    """Parse `ms-seq`, or `ms` alone with the given `seq`; raise InvalidIdError."""
+    text = clean(text)
+    dash = text.find(b"-")
+    if dash < 0:
+        return parse_number(text), default_seq
+    return parse_number(text[:dash]), parse_number(text[dash + 1 :])
+
+
+def clean(text: bytes) -> bytes:
+    """Return the part of `text` that Redis's C code sees; refuse what is too long."""
+    if len(text) > _MAX_TEXT:
+        raise invalid_id()
+    end = text.find(b"\0")
+    return text if end < 0 else text[:end]
+
+
+def parse_number(text: bytes) -> int:
+    """Parse one half of an ID; raise InvalidIdError."""
+    size = len(text)
+    if 0 < size <= 18 and text.isdigit() and (text[0] != 48 or size == 1):
+        return int(text)  # the usual case; every other rule agrees with it
+    return _strtoull(text)
+
+
+def _strtoull(text: bytes) -> int:
+    """Parse by Redis's `string2ull`: a canonical signed number, else C's strtoull."""
+    digits = text.lstrip(_SPACE)
+    negative = digits[:1] == b"-"
+    if digits[:1] in (b"-", b"+"):
+        digits = digits[1:]
+    if not digits.isdigit():
+        raise invalid_id()
+    number = int(digits)
+    if number > MAX:
+        raise invalid_id()
+    if not negative:
+        return number
+    canonical = text[:1] == b"-" and digits[0] != 48 and number <= _I64_MAX + 1
+    if canonical:
+        raise invalid_id()
+    return (MAX + 1 - number) % (MAX + 1)
+
+
+# --- bit patterns -------------------------------------------------------------------------------
+
+_SIGN: Final[i64] = -(1 << 63)
+_TOP: Final[i64] = (1 << 63) - 1
+_SHORT: Final = (1 << 62) - 1  # compared fast by compiled code
+_U64: Final = 1 << 64
+
+
+def bits(value: int) -> i64:
+    """Return the signed number with the 64 bits of an unsigned one."""
+    if value <= _SHORT or value <= _I64_MAX:
+        return i64(value)
+    return i64(value - _U64)
+
+
+def unsigned(pattern: i64) -> int:
+    """Return the unsigned number of a bit pattern."""
+    return int(pattern) if pattern >= 0 else int(pattern) + _U64
+
+
+def below(ms: i64, seq: i64, other_ms: i64, other_seq: i64) -> bool:
+    """Say whether the ID `ms-seq` is below `other_ms-other_seq`; all four are bit patterns."""
+    if ms != other_ms:
+        return (ms ^ _SIGN) < (other_ms ^ _SIGN)
+    return (seq ^ _SIGN) < (other_seq ^ _SIGN)
+
+
+def add(base: i64, difference: i64) -> i64:
+    """Return `base + difference` modulo 2^64."""
+    if difference >= 0:
+        if base > _TOP - difference:
+            return (base + _SIGN) + (difference + _SIGN)
+    elif base < _SIGN - difference:
+        return (base - _SIGN) + (difference - _SIGN)
+    return base + difference
+
+
+def subtract(value: i64, base: i64) -> i64:
+    """Return `value - base` modulo 2^64 as a signed number."""
+    if base >= 0:
+        if value < _SIGN + base:
+            return (value - _SIGN) - (base + _SIGN)
+    elif value > _TOP + base:
+        return (value + _SIGN) - (base - _SIGN)
+    return value - base

@@ -1,0 +1,93 @@
+"""The sub-databases of a store, and how their keys are built.
+
+Numbers are big-endian, so that LMDB's byte order is the order of IDs. Streams, groups and
+consumers have numbers that are never reused; a name stands in one place, the key of the row that
+gives its number.
+
+Names are arbitrary bytes, may be empty, and may be longer than an LMDB key (511 bytes):
+
+    short name   prefix, 00, name
+    long name    prefix, 01, first bytes of the name, BLAKE2b-256 of the whole name
+
+where a name is long when the short form would not fit. The row's value ends with the whole name.
+
+The order of `TABLES`, the key shapes and the name rule are permanent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final, NamedTuple
+
+META: Final = 0
+KEYS: Final = 1
+STREAMS: Final = 2
+NODES: Final = 3
+GROUPS: Final = 4
+CONSUMERS: Final = 5
+PEL: Final = 6
+CONSUMER_PEL: Final = 7
+PEL_ORDER: Final = 8
+PRODUCERS: Final = 9
+IDEMPOTENCY: Final = 10
+IDEMPOTENCY_ORDER: Final = 11
+PENDING_IN: Final = 12
+GARBAGE: Final = 13
+RETIRED: Final = 14
+SEGMENTS: Final = 15
+SCHEDULE: Final = 16
+
+
+class Table(NamedTuple):
+    """One sub-database: its number is its place in `TABLES`."""
+
+    name: str
+    key: str
+    value: str
+
+
+TABLES: Final[tuple[Table, ...]] = (
+    Table("meta", "text", "format version, store UUID, epoch, counters"),
+    Table("keys", "name of the stream", "stream number, whole name"),
+    Table("streams", "stream number", "envelope: stream record and the tail node"),
+    Table("nodes", "stream number, ms, seq", "envelope: one full macro node"),
+    Table("groups", "stream number, name of the group", "group record, whole name"),
+    Table("consumers", "group number, name of the consumer", "consumer record, whole name"),
+    Table("pel", "group number, ms, seq", "NACK"),
+    Table("consumer_pel", "group number, consumer number, ms, seq", "checksum"),
+    Table("pel_order", "group number, delivery order", "ms, seq"),
+    Table("producers", "stream number, producer", "counters"),
+    Table("idempotency", "stream number, producer, message", "entry ID"),
+    Table("idempotency_order", "stream number, producer, order", "message, for expiry"),
+    Table("pending_in", "stream number, ms, seq", "groups that have the entry pending"),
+    Table("garbage", "number", "what is being removed in bounded steps"),
+    Table("retired", "stream number, ms, seq", "envelope: a trimmed node not yet archived"),
+    Table("segments", "stream number, first ID", "manifest record of one segment"),
+    Table("schedule", "due time, number", "an entry to be appended later"),
+)
+
+MAX_DB_KEY: Final = 511
+_DIGEST_SIZE: Final = 32
+
+_U64: Final = struct.Struct(">Q")
+_NODE: Final = struct.Struct(">QQQ")
+
+pack_number = _U64.pack
+node_key = _NODE.pack  # stream number, ms, seq
+unpack_node_key = _NODE.unpack
+
+
+def unpack_number(data: bytes) -> int:
+    """Return the number of an 8-byte key."""
+    number: int = _U64.unpack(data)[0]
+    return number
+
+
+def name_key(prefix: bytes, name: bytes) -> bytes:
+    """Return the LMDB key for `name` behind `prefix` (empty, or the number of the owner)."""
+    room = MAX_DB_KEY - len(prefix) - 1
+    if len(name) <= room:
+        return prefix + b"\0" + name
+    digest = hashlib.blake2b(name, digest_size=_DIGEST_SIZE).digest()
+    return prefix + b"\1" + name[: room - _DIGEST_SIZE] + digest

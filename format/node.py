@@ -1,0 +1,716 @@
+"""Macro nodes: many entries in one Redis listpack.
+
+    master entry :  count  deleted  num-fields  field_1 .. field_N  0
+    entry (same) :  flags  ms-diff  seq-diff  value_1 .. value_N  lp-count
+    entry (other):  flags  ms-diff  seq-diff  num-fields  f_1 v_1 .. f_M v_M  lp-count
+
+The node's key is the ID of the first entry ever put into it; entry IDs are stored as signed 64-bit
+differences from it, modulo 2^64. `count` is the live entries, `deleted` the tombstones. The
+master names the fields of the first entry; an entry with exactly these names in this order leaves
+them out (flag 2). Flag 1 marks a tombstone: its bytes stay. lp-count is the number of elements of
+the entry before it; the 0 that ends the master entry plays its part there.
+
+Always true: IDs rise from slot to slot; no ID is below the key; count + deleted slots follow the
+master; a node whose count would be 0 does not exist. A *slot* is an entry's place in the node,
+live or not; slots are numbered from 0.
+
+Three things work on nodes: `NodeBuilder` appends to one, the `read_*` functions take entries out of
+one, and `mark` and `rewrite` change which of its slots are live. All check every byte they touch
+and raise `CorruptionError`; `validate` checks all bytes.
+
+Compiled by mypyc. Functions take and return IDs as Python integers; inside they are bit patterns,
+see `id_codec`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from streamkeep.format.entry import Entry
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.id_codec import add, below, bits, id_text, subtract, unsigned
+from streamkeep.format.listpack import (
+    HEADER_SIZE,
+    UNKNOWN_COUNT,
+    Reader,
+    corrupt,
+    open_elements,
+    put_decimal,
+    put_header,
+    put_integer,
+    put_string,
+    stated_count,
+)
+from streamkeep.format.listpack import validate as validate_listpack
+
+DELETED: Final[i64] = 1
+SAME_FIELDS: Final[i64] = 2
+
+# What `read_range` makes of an entry.
+PAIRS: Final[i64] = 0  # (ms, seq, [field, value, ...]), lossless
+ENTRY: Final[i64] = 1  # Entry(b"ms-seq", {field: value}), as redis-py without decode_responses
+TEXT: Final[i64] = 2  # the same in str
+
+_new_tuple = tuple.__new__
+
+Pairs = tuple[int, int, list[bytes]]
+
+
+class NodeBuilder:
+    """A macro node that entries are appended to; `listpack()` gives its bytes at any moment."""
+
+    def __init__(self, ms: int, seq: int, fields: list[bytes]) -> None:
+        """Start an empty node under the key `ms-seq`, whose master names `fields`."""
+        self.ms = ms
+        self.seq = seq
+        self.base_ms = bits(ms)
+        self.base_seq = bits(seq)
+        self.fields = fields
+        self.count: i64 = 0
+        self.deleted: i64 = 0
+        self.elements: i64 = 4 + len(fields)
+        self.body = BytesWriter()  # everything behind `count`, without the closing FF
+        self.body.append(0)
+        self.body.append(1)
+        put_integer(self.body, len(fields))
+        for name in fields:
+            put_string(self.body, name)
+        self.body.append(0)
+        self.body.append(1)
+
+    def size(self) -> i64:
+        """Return the size of the listpack in bytes."""
+        return HEADER_SIZE + _integer_size(self.count) + len(self.body) + 1
+
+    def slots(self) -> i64:
+        """Return the number of slots, tombstones included."""
+        return self.count + self.deleted
+
+    def append(self, ms: int, seq: int, pairs: list[bytes]) -> None:
+        """Append the entry `ms-seq`; the caller has made sure that its ID is above all others.
+
+        Args:
+            pairs: field, value, field, value, ...
+        """
+        body = self.body
+        names = self.fields
+        size: i64 = len(pairs)
+        same = size == 2 * i64(len(names))
+        index: i64 = 0
+        if same:
+            for name in names:
+                other = pairs[2 * index]
+                if other is not name and other != name:
+                    same = False
+                    break
+                index += 1
+        body.append(2 if same else 0)
+        body.append(1)
+        put_integer(body, subtract(bits(ms), self.base_ms))
+        put_integer(body, subtract(bits(seq), self.base_seq))
+        lp_count: i64
+        if same:
+            index = 1
+            while index < size:
+                put_string(body, pairs[index])
+                index += 2
+            lp_count = 3 + size // 2
+        else:
+            put_integer(body, size // 2)
+            index = 0
+            while index < size:
+                put_string(body, pairs[index])
+                index += 1
+            lp_count = 4 + size
+        put_integer(body, lp_count)
+        self.elements += lp_count + 1
+        self.count += 1
+
+    def append_within(self, ms: int, seq: int, pairs: list[bytes], max_size: i64) -> bool:
+        """Append the entry unless the listpack would grow beyond `max_size` bytes; say whether."""
+        mark: i64 = len(self.body)
+        elements: i64 = self.elements
+        self.append(ms, seq, pairs)
+        if self.size() <= max_size:
+            return True
+        self.body.truncate(mark)
+        self.elements = elements
+        self.count -= 1
+        return False
+
+    def put(self, writer: BytesWriter) -> None:
+        """Append the node as a listpack."""
+        _put_listpack(writer, self.count, self.body.getvalue(), self.elements)
+
+    def listpack(self) -> bytes:
+        """Return the node as a listpack."""
+        return _assemble(self.count, self.body.getvalue(), self.elements)
+
+
+def builder_from(data: bytes, ms: int, seq: int) -> NodeBuilder:
+    """Return a builder that goes on where the listpack `data` ends."""
+    node = read_header(data, ms, seq)
+    builder = NodeBuilder(ms, seq, node.fields)
+    builder.count = node.count
+    builder.deleted = node.deleted
+    builder.elements = stated_count(data)
+    builder.body.truncate(0)
+    builder.body.write(data[node.after_count : node.end])
+    return builder
+
+
+def encode_nodes(entries: list[Pairs], max_size: int) -> list[tuple[int, int, bytes]]:
+    """Encode entries with ascending IDs into nodes of at most `max_size` bytes each.
+
+    An entry that is bigger alone sits in a node of its own.
+
+    Returns:
+        (ms, seq, listpack) of each node, in order.
+    """
+    nodes: list[tuple[int, int, bytes]] = []
+    limit = i64(max_size)
+    builder: NodeBuilder | None = None
+    for ms, seq, pairs in entries:
+        if builder is None or not builder.append_within(ms, seq, pairs, limit):
+            if builder is not None:
+                nodes.append((builder.ms, builder.seq, builder.listpack()))
+            builder = NodeBuilder(ms, seq, pairs[0::2])
+            builder.append(ms, seq, pairs)
+    if builder is not None:
+        nodes.append((builder.ms, builder.seq, builder.listpack()))
+    return nodes
+
+
+def _integer_size(value: i64) -> i64:
+    """Return the size of a non-negative integer element with its backlen."""
+    if value <= 127:
+        return 2
+    if value <= 4095:
+        return 3
+    if value <= 32767:
+        return 4
+    if value <= 8388607:
+        return 5
+    if value <= 2147483647:
+        return 6
+    return 10
+
+
+def _assemble(count: i64, body: bytes, elements: i64) -> bytes:
+    """Return the listpack whose first element is `count` and whose other elements are `body`."""
+    writer = BytesWriter()
+    _put_listpack(writer, count, body, elements)
+    return writer.getvalue()
+
+
+def _put_listpack(writer: BytesWriter, count: i64, body: bytes, elements: i64) -> None:
+    put_header(writer, HEADER_SIZE + _integer_size(count) + len(body) + 1, elements)
+    put_integer(writer, count)
+    writer.write(body)
+    writer.append(0xFF)
+
+
+class NodeHeader:
+    """The master entry of a node, and where its parts lie."""
+
+    def __init__(self, data: bytes, ms: int, seq: int) -> None:
+        """Parse the master entry of the listpack `data` under the key `ms-seq`."""
+        reader = open_elements(data)
+        self.data = data
+        self.ms = bits(ms)
+        self.seq = bits(seq)
+        self.end: i64 = reader.end
+        self.count: i64 = reader.integer()
+        self.after_count: i64 = reader.position
+        self.deleted: i64 = reader.integer()
+        self.after_deleted: i64 = reader.position
+        width = reader.integer()
+        if self.count < 0 or self.deleted < 0 or width < 0:
+            raise corrupt("a count of the master entry is negative", HEADER_SIZE)
+        fields: list[bytes] = []
+        index: i64 = 0
+        while index < width:
+            fields.append(reader.string())
+            index += 1
+        self.fields = fields
+        if reader.integer() != 0:
+            raise corrupt("the master entry does not end with 0", reader.position)
+        self.first_slot: i64 = reader.position
+
+
+def read_header(data: bytes, ms: int, seq: int) -> NodeHeader:
+    """Parse the master entry of the node `data` under the key `ms-seq`."""
+    return NodeHeader(data, ms, seq)
+
+
+def peek_counts(start: bytes) -> tuple[int, int]:
+    """Return (live, tombstones) from the first bytes of a node: 26 are always enough."""
+    reader = Reader(start, HEADER_SIZE, len(start))
+    count = reader.integer()
+    deleted = reader.integer()
+    if count < 0 or deleted < 0:
+        raise corrupt("a count of the master entry is negative", HEADER_SIZE)
+    return int(count), int(deleted)
+
+
+class SlotCursor(Reader):
+    """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`."""
+
+    def __init__(self, node: NodeHeader) -> None:
+        super().__init__(node.data, node.first_slot, node.end)
+        self.node = node
+        self.base_ms = node.ms
+        self.base_seq = node.seq
+        self.names = node.fields
+        self.same_width: i64 = len(node.fields)
+        self.index: i64 = -1  # number of the slot
+        self.start: i64 = 0  # offset of its flags
+        self.flags: i64 = 0
+        self.ms: i64 = 0  # its ID, as bit patterns
+        self.seq: i64 = 0
+        self.width: i64 = 0  # number of its fields
+
+    def next(self) -> bool:
+        """Read flags and ID of the next slot; False at the end of the node."""
+        if self.position >= self.end:
+            return False
+        self.start = self.position
+        self.index += 1
+        flags = self.integer()
+        if flags < 0 or flags > 3:
+            raise corrupt(f"entry flags are {int(flags)}, not 0 to 3", self.start)
+        self.flags = flags
+        self.ms = add(self.base_ms, self.integer())
+        self.seq = add(self.base_seq, self.integer())
+        if flags & SAME_FIELDS:
+            self.width = self.same_width
+        else:
+            self.width = self.integer()
+            if self.width < 0:
+                raise corrupt("the number of fields is negative", self.start)
+        return True
+
+    def at(self, position: i64, index: i64) -> None:
+        """Go to the slot `index`, which starts at `position`, and read its flags and ID."""
+        self.position = position
+        self.index = index - 1
+        self.next()
+
+    def skip_fields(self) -> None:
+        """Step over fields and lp-count of this slot."""
+        count: i64 = self.width if self.flags & SAME_FIELDS else 2 * self.width
+        while count >= 0:
+            self.skip()
+            count -= 1
+
+    def pairs(self) -> list[bytes]:
+        """Return field, value, field, value, ... and step to the end of the slot."""
+        flat: list[bytes] = []
+        if self.flags & SAME_FIELDS:
+            for name in self.names:
+                flat.append(name)
+                flat.append(self.string())
+        else:
+            count: i64 = 2 * self.width
+            while count > 0:
+                flat.append(self.string())
+                count -= 1
+        self.skip()
+        return flat
+
+    def mapping(self) -> dict[bytes, bytes]:
+        """Return {field: value}, of duplicate fields the last, and step to the end of the slot."""
+        fields: dict[bytes, bytes] = {}
+        if self.flags & SAME_FIELDS:
+            for name in self.names:
+                fields[name] = self.string()
+        else:
+            count: i64 = self.width
+            while count > 0:
+                name = self.string()
+                fields[name] = self.string()
+                count -= 1
+        self.skip()
+        return fields
+
+    def text_mapping(self) -> dict[str, str]:
+        """Return {field: value} decoded from UTF-8, and step to the end of the slot."""
+        fields: dict[str, str] = {}
+        for name, value in self.mapping().items():
+            fields[name.decode()] = value.decode()
+        return fields
+
+    def id_text(self) -> bytes:
+        """Return the ID of this slot as `ms-seq`."""
+        if self.ms < 0 or self.seq < 0:  # beyond what a signed number holds
+            return id_text(unsigned(self.ms), unsigned(self.seq))
+        scratch = self.scratch
+        scratch.truncate(0)
+        put_decimal(scratch, self.ms)
+        scratch.append(45)
+        put_decimal(scratch, self.seq)
+        return scratch.getvalue()
+
+    def id(self) -> tuple[int, int]:
+        """Return the ID of this slot."""
+        return unsigned(self.ms), unsigned(self.seq)
+
+    def make(self, shape: i64) -> object:
+        """Build the entry of this slot in one of the shapes, and step to its end."""
+        if shape == ENTRY:
+            return _new_tuple(Entry, (self.id_text(), self.mapping()))
+        if shape == PAIRS:
+            return (unsigned(self.ms), unsigned(self.seq), self.pairs())
+        identifier = self.id_text().decode()
+        return _new_tuple(Entry, (identifier, self.text_mapping()))
+
+
+class Range:
+    """Which entries a read wants: IDs from `start` to `end`, both included, at most `limit`."""
+
+    def __init__(
+        self,
+        start_ms: int,
+        start_seq: int,
+        end_ms: int,
+        end_seq: int,
+        limit: int,
+        newest_first: bool,
+        shape: int,
+    ) -> None:
+        self.start_ms = bits(start_ms)
+        self.start_seq = bits(start_seq)
+        self.end_ms = bits(end_ms)
+        self.end_seq = bits(end_seq)
+        self.limit: i64 = i64(limit)  # how many are still wanted
+        self.newest_first = newest_first
+        self.shape: i64 = i64(shape)
+
+    def start(self) -> tuple[int, int]:
+        """Return the first ID of the range."""
+        return unsigned(self.start_ms), unsigned(self.start_seq)
+
+    def end(self) -> tuple[int, int]:
+        """Return the last ID of the range."""
+        return unsigned(self.end_ms), unsigned(self.end_seq)
+
+
+def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object]) -> bool:
+    """Append to `out` the live entries of one node that are `wanted`; count down its limit.
+
+    Returns:
+        False when the rest of the stream holds nothing wanted: the limit is reached, or the node
+        has an ID beyond the range.
+    """
+    cursor = SlotCursor(read_header(data, ms, seq))
+    if wanted.newest_first:
+        return _read_backwards(cursor, wanted, out)
+    shape = wanted.shape
+    start_ms = wanted.start_ms
+    start_seq = wanted.start_seq
+    end_ms = wanted.end_ms
+    end_seq = wanted.end_seq
+    while wanted.limit > 0:
+        if not cursor.next():
+            return True
+        if below(end_ms, end_seq, cursor.ms, cursor.seq):
+            return False
+        if cursor.flags & DELETED or below(cursor.ms, cursor.seq, start_ms, start_seq):
+            cursor.skip_fields()
+            continue
+        out.append(cursor.make(shape))
+        wanted.limit -= 1
+    return False
+
+
+def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
+    """Find the wanted slots from the front, where they begin, and build them from the back."""
+    positions: list[int] = []
+    indexes: list[int] = []
+    passed_start = False
+    while cursor.next():
+        if below(wanted.end_ms, wanted.end_seq, cursor.ms, cursor.seq):
+            break
+        if below(cursor.ms, cursor.seq, wanted.start_ms, wanted.start_seq):
+            passed_start = True
+        elif not cursor.flags & DELETED:
+            positions.append(int(cursor.start))
+            indexes.append(int(cursor.index))
+        cursor.skip_fields()
+    while positions and wanted.limit > 0:
+        cursor.at(i64(positions.pop()), i64(indexes.pop()))
+        out.append(cursor.make(wanted.shape))
+        wanted.limit -= 1
+    return wanted.limit > 0 and not passed_start
+
+
+def has_live(data: bytes, ms: int, seq: int, wanted_ms: int, wanted_seq: int) -> bool:
+    """Say whether the entry `wanted_ms-wanted_seq` is in the node and live."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    target_ms = bits(wanted_ms)
+    target_seq = bits(wanted_seq)
+    while cursor.next():
+        if not below(cursor.ms, cursor.seq, target_ms, target_seq):
+            return (
+                cursor.ms == target_ms and cursor.seq == target_seq and not cursor.flags & DELETED
+            )
+        cursor.skip_fields()
+    return False
+
+
+class NodeIds:
+    """The IDs at the ends of a node: first live, last live, last slot (live or not)."""
+
+    def __init__(self, data: bytes, ms: int, seq: int) -> None:
+        cursor = SlotCursor(read_header(data, ms, seq))
+        self.live: i64 = 0
+        self.first_live = (0, 0)
+        self.last_live = (0, 0)
+        self.last_slot = (0, 0)
+        while cursor.next():
+            self.last_slot = cursor.id()
+            if not cursor.flags & DELETED:
+                if self.live == 0:
+                    self.first_live = self.last_slot
+                self.last_live = self.last_slot
+                self.live += 1
+            cursor.skip_fields()
+
+
+def end_ids(data: bytes, ms: int, seq: int) -> NodeIds:
+    """Return the IDs at the ends of a node."""
+    return NodeIds(data, ms, seq)
+
+
+def live_ids(data: bytes, ms: int, seq: int) -> list[tuple[int, int]]:
+    """Return the IDs of the live entries of a node."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    ids: list[tuple[int, int]] = []
+    while cursor.next():
+        if not cursor.flags & DELETED:
+            ids.append(cursor.id())
+        cursor.skip_fields()
+    return ids
+
+
+# --- tombstones ---------------------------------------------------------------------------------
+
+
+class Marked:
+    """A node after some of its slots became tombstones.
+
+    Attributes:
+        data: the new listpack.
+        live, deleted: its counts.
+        ids: IDs of the slots that were marked, ascending.
+        slots: their numbers.
+        consumed: how many of the IDs asked for are settled (`mark` only).
+    """
+
+    def __init__(
+        self, data: bytes, live: int, deleted: int, ids: list[tuple[int, int]], slots: list[int]
+    ) -> None:
+        self.consumed = 0
+        self.data = data
+        self.live = live
+        self.deleted = deleted
+        self.ids = ids
+        self.slots = slots
+
+
+def mark(data: bytes, ms: int, seq: int, ids: list[tuple[int, int]], start: int) -> Marked:
+    """Make tombstones of the live entries of a node that are among `ids`, from index `start` on.
+
+    Args:
+        ids: ascending, without duplicates. `consumed` of the result says how many of them, from
+            `start` on, cannot be in any later node; it is at least 1.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    found: list[tuple[int, int]] = []
+    slots: list[int] = []
+    positions: list[int] = []
+    index: i64 = i64(start)
+    total: i64 = len(ids)
+    wanted = ids[start]
+    wanted_ms = bits(wanted[0])
+    wanted_seq = bits(wanted[1])
+    while index < total and cursor.next():
+        while index < total and below(wanted_ms, wanted_seq, cursor.ms, cursor.seq):
+            index += 1
+            if index < total:
+                wanted = ids[index]
+                wanted_ms = bits(wanted[0])
+                wanted_seq = bits(wanted[1])
+        same = cursor.ms == wanted_ms and cursor.seq == wanted_seq
+        if index < total and same and not cursor.flags & DELETED:
+            found.append(wanted)
+            slots.append(int(cursor.index))
+            positions.append(int(cursor.start))
+        cursor.skip_fields()
+    # An ID equal to the last slot may count as the next node's: it is looked up once more, and
+    # not found.
+    marked = _marked(node, found, slots, positions)
+    marked.consumed = max(1, int(index) - start)
+    return marked
+
+
+def mark_oldest(
+    data: bytes,
+    ms: int,
+    seq: int,
+    budget: int,
+    below_ms: int,
+    below_seq: int,
+    kept: set[tuple[int, int]],
+) -> Marked:
+    """Make tombstones from the front of a node, for exact trimming.
+
+    Args:
+        budget: how many live entries may go.
+        below_ms, below_seq: only IDs below this one go.
+        kept: IDs that stay, although the walk passes them.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    found: list[tuple[int, int]] = []
+    slots: list[int] = []
+    positions: list[int] = []
+    left: i64 = i64(budget)
+    stop_ms = bits(below_ms)
+    stop_seq = bits(below_seq)
+    while left > 0 and cursor.next():
+        if not below(cursor.ms, cursor.seq, stop_ms, stop_seq):
+            break
+        if not cursor.flags & DELETED and (not kept or cursor.id() not in kept):
+            found.append(cursor.id())
+            slots.append(int(cursor.index))
+            positions.append(int(cursor.start))
+            left -= 1
+        cursor.skip_fields()
+    return _marked(node, found, slots, positions)
+
+
+def _marked(
+    node: NodeHeader, ids: list[tuple[int, int]], slots: list[int], positions: list[int]
+) -> Marked:
+    """Set the tombstone flag of the slots at `positions` and both counts."""
+    going: i64 = len(positions)
+    live: i64 = node.count - going
+    deleted: i64 = node.deleted + going
+    if live < 0:
+        raise corrupt(f"count is {int(node.count)}, more live slots were found", HEADER_SIZE)
+    if going == 0:
+        return Marked(node.data, int(live), int(deleted), ids, slots)
+    body = BytesWriter()
+    put_integer(body, deleted)
+    shift: i64 = len(body) - node.after_deleted
+    body.write(node.data[node.after_deleted : node.end])
+    for position in positions:  # flags are 0..3: one byte, whatever their value
+        at: i64 = i64(position) + shift
+        body[at] = body[at] | u8(1)
+    data = _assemble(live, body.getvalue(), stated_count(node.data))
+    return Marked(data, int(live), int(deleted), ids, slots)
+
+
+class Rewritten:
+    """A node after tombstones were taken out; `kept` are the old numbers of its slots."""
+
+    def __init__(self, data: bytes, kept: list[int]) -> None:
+        self.data = data
+        self.kept = kept
+
+
+def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
+    """Take the tombstones out of a node, but for its last slot and the slot numbers in `keep`.
+
+    The key and the master entry stay as they are, and the last slot too, so that the highest ID
+    that the node ever held remains known.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    body = BytesWriter()
+    elements: i64 = 4 + len(node.fields)
+    live: i64 = 0
+    deleted: i64 = 0
+    kept: list[int] = []
+    last: i64 = node.count + node.deleted - 1
+    while cursor.next():
+        start: i64 = cursor.start
+        cursor.skip_fields()
+        dead = cursor.flags & DELETED != 0
+        if dead and cursor.index != last and int(cursor.index) not in keep:
+            continue
+        body.write(data[start : cursor.position])
+        kept.append(int(cursor.index))
+        elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
+        if dead:
+            deleted += 1
+        else:
+            live += 1
+    if live != node.count or cursor.index != last:
+        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
+    head = BytesWriter()
+    put_integer(head, deleted)
+    head.write(data[node.after_deleted : node.first_slot])
+    head.write(body.getvalue())
+    return Rewritten(_assemble(live, head.getvalue(), elements), kept)
+
+
+# --- checking -----------------------------------------------------------------------------------
+
+
+def validate(data: bytes, ms: int, seq: int) -> NodeIds:
+    """Check every byte of a node; return the IDs at its ends, or raise CorruptionError.
+
+    Checks the listpack, both counts against the slots, flags, lp-counts, that IDs rise from the key
+    on, and that nothing follows the last slot. Redis does the same to a payload it is asked to
+    RESTORE.
+    """
+    validate_listpack(data)
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    live: i64 = 0
+    previous_ms = node.ms
+    previous_seq = node.seq
+    while cursor.next():
+        start: i64 = cursor.start
+        same = cursor.ms == previous_ms and cursor.seq == previous_seq
+        rises = below(previous_ms, previous_seq, cursor.ms, cursor.seq)
+        if not rises and not (cursor.index == 0 and same):
+            raise corrupt(f"ID {cursor.id_text().decode()} does not rise", start)
+        previous_ms = cursor.ms
+        previous_seq = cursor.seq
+        if cursor.width == 0:
+            raise corrupt("an entry without fields", start)
+        count: i64 = cursor.width if cursor.flags & SAME_FIELDS else 2 * cursor.width
+        while count > 0:
+            cursor.skip()
+            count -= 1
+        lp_count: i64 = cursor.integer()
+        expected: i64 = 3 + cursor.width if cursor.flags & SAME_FIELDS else 4 + 2 * cursor.width
+        if lp_count != expected:
+            raise corrupt(f"lp-count is {int(lp_count)}, not {int(expected)}", start)
+        if not cursor.flags & DELETED:
+            live += 1
+    slots: i64 = cursor.index + 1
+    if live != node.count or slots - live != node.deleted:
+        found = f"{int(node.count)} live and {int(node.deleted)} deleted"
+        counted = f"{int(live)} and {int(slots - live)}"
+        raise corrupt(f"the master entry counts {found}, the slots are {counted}", HEADER_SIZE)
+    if node.count == 0:
+        raise corrupt("a node without live entries", HEADER_SIZE)
+    return end_ids(data, ms, seq)
+
+
+def elements_known(data: bytes) -> bool:
+    """Say whether the header states the number of elements."""
+    return stated_count(data) != UNKNOWN_COUNT
+
+
+def in_node(error: CorruptionError, where: str) -> CorruptionError:
+    """Return `error` with the place of the node it was found in."""
+    return type(error)(where, f"{error.where}: {error.problem}", offset=error.offset)

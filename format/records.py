@@ -1,0 +1,176 @@
+"""The stream record, and the small rows of `meta`, `keys` and `garbage`.
+
+The stream record holds the counters of one stream. It is stored in front of the stream's tail
+node, in one envelope under the stream's number, because every append changes both.
+
+Compiled by mypyc: encoding the record is part of every append.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from librt.strings import BytesWriter, write_i32_be, write_i64_be
+from mypy_extensions import i32
+
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.id_codec import bits
+from streamkeep.format.layout import Field, Layout
+
+REOPEN: Final = 1  # bit of `flags`
+PAGE_FIT: Final = 0xFFFFFFFF  # node_max_bytes of streams whose nodes fill LMDB pages
+
+STREAM_RECORD: Final = Layout(
+    "stream record",
+    (
+        Field("length", "Q", "live entries"),
+        Field("last_ms", "Q", "last_generated_id: never falls"),
+        Field("last_seq", "Q", ""),
+        Field("first_ms", "Q", "ID of the first live entry, 0-0 when there is none"),
+        Field("first_seq", "Q", ""),
+        Field("last_live_ms", "Q", "ID of the last live entry, 0-0 when there is none"),
+        Field("last_live_seq", "Q", ""),
+        Field("max_deleted_ms", "Q", "highest ID ever deleted (trimming does not count)"),
+        Field("max_deleted_seq", "Q", ""),
+        Field("entries_added", "Q", "entries ever added"),
+        Field("sealed_nodes", "Q", "macro nodes in `nodes`, so without the tail node"),
+        Field("sealed_bytes", "Q", "bytes of their listpacks"),
+        Field("tombstones", "Q", "tombstones in all nodes, the tail node included"),
+        Field("node_max_bytes", "I", "stream-node-max-bytes; 4294967295: nodes fill pages"),
+        Field("node_max_entries", "I", "stream-node-max-entries; 0: no limit"),
+        Field(
+            "flags", "I", "1: there is no tail node, and the newest one in `nodes` may have room"
+        ),
+    ),
+)
+_unpack_from = STREAM_RECORD.struct.unpack_from
+_RECORD_SIZE: Final = STREAM_RECORD.size
+
+
+class StreamRecord:
+    """The counters and settings of one stream; see `STREAM_RECORD` for their meaning."""
+
+    def __init__(self, node_max_bytes: int, node_max_entries: int) -> None:
+        self.length = 0
+        self.last_ms = 0
+        self.last_seq = 0
+        self.first_ms = 0
+        self.first_seq = 0
+        self.last_live_ms = 0
+        self.last_live_seq = 0
+        self.max_deleted_ms = 0
+        self.max_deleted_seq = 0
+        self.entries_added = 0
+        self.sealed_nodes = 0
+        self.sealed_bytes = 0
+        self.tombstones = 0
+        self.node_max_bytes = node_max_bytes
+        self.node_max_entries = node_max_entries
+        self.flags = 0
+        self.extension = b""  # what later format versions add; kept as it is
+
+    def size(self) -> int:
+        """Return the size of the encoded record."""
+        return _RECORD_SIZE + len(self.extension)
+
+    def put(self, writer: BytesWriter) -> None:
+        """Append the record as `STREAM_RECORD` lays it out."""
+        write_i64_be(writer, bits(self.length))
+        write_i64_be(writer, bits(self.last_ms))
+        write_i64_be(writer, bits(self.last_seq))
+        write_i64_be(writer, bits(self.first_ms))
+        write_i64_be(writer, bits(self.first_seq))
+        write_i64_be(writer, bits(self.last_live_ms))
+        write_i64_be(writer, bits(self.last_live_seq))
+        write_i64_be(writer, bits(self.max_deleted_ms))
+        write_i64_be(writer, bits(self.max_deleted_seq))
+        write_i64_be(writer, bits(self.entries_added))
+        write_i64_be(writer, bits(self.sealed_nodes))
+        write_i64_be(writer, bits(self.sealed_bytes))
+        write_i64_be(writer, bits(self.tombstones))
+        write_i64_be(writer, bits(self.node_max_bytes << 32 | self.node_max_entries))
+        write_i32_be(writer, i32(self.flags))
+        writer.write(self.extension)
+
+    def encode(self) -> bytes:
+        """Return the bytes that stand in the envelope."""
+        writer = BytesWriter()
+        self.put(writer)
+        return writer.getvalue()
+
+
+def decode_stream_record(data: bytes, where: str) -> StreamRecord:
+    """Parse a stream record; raise CorruptionError when it is too short."""
+    if len(data) < _RECORD_SIZE:
+        raise CorruptionError(where, f"stream record of {len(data)} bytes, not {_RECORD_SIZE}")
+    record = StreamRecord(0, 0)
+    (
+        record.length,
+        record.last_ms,
+        record.last_seq,
+        record.first_ms,
+        record.first_seq,
+        record.last_live_ms,
+        record.last_live_seq,
+        record.max_deleted_ms,
+        record.max_deleted_seq,
+        record.entries_added,
+        record.sealed_nodes,
+        record.sealed_bytes,
+        record.tombstones,
+        record.node_max_bytes,
+        record.node_max_entries,
+        record.flags,
+    ) = _unpack_from(data)
+    record.extension = data[_RECORD_SIZE:]
+    return record
+
+
+_U64: Final = struct.Struct(">Q")
+
+
+def encode_number(number: int) -> bytes:
+    """Return the body of a `meta` counter."""
+    return _U64.pack(number)
+
+
+def decode_number(body: bytes, where: str) -> int:
+    """Parse the body of a `meta` counter."""
+    if len(body) != 8:
+        raise CorruptionError(where, f"a counter of {len(body)} bytes, not 8")
+    number: int = _U64.unpack(body)[0]
+    return number
+
+
+def encode_key_row(number: int, name: bytes) -> bytes:
+    """Return the body of a `keys` row: stream number, whole name."""
+    return _U64.pack(number) + name
+
+
+def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
+    """Parse the body of a `keys` row."""
+    if len(body) < 8:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, at least 8 expected")
+    number: int = _U64.unpack_from(body)[0]
+    return number, body[8:]
+
+
+# --- garbage ------------------------------------------------------------------------------------
+
+STREAM_NODES: Final = 1  # the nodes of a stream that was deleted
+
+_GARBAGE: Final = struct.Struct(">BQ")
+
+
+def encode_garbage(kind: int, number: int) -> bytes:
+    """Return the body of a `garbage` row: what is to be removed, and its number."""
+    return _GARBAGE.pack(kind, number)
+
+
+def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
+    """Parse the body of a `garbage` row."""
+    if len(body) != _GARBAGE.size:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
+    kind, number = _GARBAGE.unpack(body)
+    return kind, number

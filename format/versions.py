@@ -1,0 +1,15 @@
+"""What each version of the store format added.
+
+A store states the version that created it in `meta`. A reader opens every version up to its own,
+and refuses newer ones without touching them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STORE_VERSION: Final = 1
+
+HISTORY: Final[dict[int, str]] = {
+    1: "streams, macro nodes in checked envelopes, stream records with the tail node",
+}

@@ -1,0 +1,1 @@
+"""What is wrong with a store, and what can be saved."""

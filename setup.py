@@ -1,0 +1,47 @@
+"""Compile the hot modules with mypyc where a C compiler is there; all else is in pyproject.toml.
+
+STREAMKEEP_PURE=1 installs without compiled modules; STREAMKEEP_REQUIRE_EXT=1 makes a failed
+compilation an error.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from setuptools import setup
+
+# Paths through the links of src/streamkeep, so that the modules get their import names.
+HOT = [
+    "src/streamkeep/engine/append.py",
+    "src/streamkeep/engine/arguments.py",
+    "src/streamkeep/engine/delete.py",
+    "src/streamkeep/engine/nodes.py",
+    "src/streamkeep/engine/scan.py",
+    "src/streamkeep/engine/stream.py",
+    "src/streamkeep/engine/trim.py",
+    "src/streamkeep/engine/txn.py",
+    "src/streamkeep/format/columns.py",
+    "src/streamkeep/format/envelope.py",
+    "src/streamkeep/format/id_codec.py",
+    "src/streamkeep/format/listpack.py",
+    "src/streamkeep/format/node.py",
+    "src/streamkeep/format/records.py",
+]
+
+
+def extensions() -> list[Any]:
+    """Return the extensions to build; none for a pure install."""
+    if os.environ.get("STREAMKEEP_PURE") == "1":
+        return []
+    from mypyc.build import mypycify
+
+    # Types of the libraries play no part in compiling: their stubs need not be installed.
+    flags = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any"]
+    built = mypycify([*flags, *HOT], opt_level="3", group_name="streamkeep")
+    for extension in built:  # a missing compiler must not stop an install; CI sets the variable
+        extension.optional = os.environ.get("STREAMKEEP_REQUIRE_EXT") != "1"
+    return built
+
+
+setup(ext_modules=extensions())

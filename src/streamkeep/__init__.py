@@ -1,0 +1,117 @@
+"""Redis Streams, durable in a directory.
+
+    >>> import streamkeep
+    >>> with streamkeep.open("orders.store") as store:
+    ...     store.xadd("orders", {"sku": "7", "count": "2"})
+    ...     store.xrange("orders")
+
+`open` gives a `Store`, whose methods are those of redis-py's stream commands. Names are loaded
+when they are first used, so that `streamkeep.format` works where LMDB is not installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api import Snapshot, Store, Transaction
+    from streamkeep.engine.commands import ScanEntry
+    from streamkeep.engine.pipeline import Pipeline
+    from streamkeep.facade import open
+    from streamkeep.format.entry import MAX_ID, MIN_ID, Entry, StreamId
+    from streamkeep.format.errors import (
+        ArgumentError,
+        ChecksumError,
+        CommandError,
+        CorruptionError,
+        FormatVersionError,
+        GroupExistsError,
+        IdTooSmallError,
+        InvalidIdError,
+        MissingSegmentError,
+        NoSuchGroupError,
+        NoSuchKeyError,
+        NotAStoreError,
+        RecoveryNeededError,
+        StoreClosedError,
+        StoreError,
+        StoreFullError,
+        StoreLockedError,
+        StreamkeepError,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "streamkeep.facade": ("open",),
+    "streamkeep.engine.api": ("Snapshot", "Store", "Transaction"),
+    "streamkeep.engine.commands": ("ScanEntry",),
+    "streamkeep.engine.pipeline": ("Pipeline",),
+    "streamkeep.format.entry": ("MAX_ID", "MIN_ID", "Entry", "StreamId"),
+    "streamkeep.format.errors": (
+        "ArgumentError",
+        "ChecksumError",
+        "CommandError",
+        "CorruptionError",
+        "FormatVersionError",
+        "GroupExistsError",
+        "IdTooSmallError",
+        "InvalidIdError",
+        "MissingSegmentError",
+        "NoSuchGroupError",
+        "NoSuchKeyError",
+        "NotAStoreError",
+        "RecoveryNeededError",
+        "StoreClosedError",
+        "StoreError",
+        "StoreFullError",
+        "StoreLockedError",
+        "StreamkeepError",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022  # the door first, then the rest
+    "open",
+    "ArgumentError",
+    "ChecksumError",
+    "CommandError",
+    "CorruptionError",
+    "Entry",
+    "FormatVersionError",
+    "GroupExistsError",
+    "IdTooSmallError",
+    "InvalidIdError",
+    "MAX_ID",
+    "MIN_ID",
+    "MissingSegmentError",
+    "NoSuchGroupError",
+    "NoSuchKeyError",
+    "NotAStoreError",
+    "Pipeline",
+    "RecoveryNeededError",
+    "ScanEntry",
+    "Snapshot",
+    "Store",
+    "StoreClosedError",
+    "StoreError",
+    "StoreFullError",
+    "StoreLockedError",
+    "StreamId",
+    "StreamkeepError",
+    "Transaction",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'streamkeep' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
