@@ -13,10 +13,11 @@ import lmdb
 
 from streamkeep.engine import environment as environments
 from streamkeep.engine import keyspace
+from streamkeep.engine.arguments import to_bytes
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.commands import StreamCommands
-from streamkeep.engine.info import StreamStat, stream_stat
-from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.commands import Key, StreamCommands
+from streamkeep.engine.info import StreamStat, find_existing, stream_stat
+from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.txn import ReadTxn, WriteTxn
 from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
@@ -56,10 +57,21 @@ class Snapshot(StreamCommands):
     ) -> None:
         self.close()
 
+    @property
+    def txn(self) -> ReadTxn:
+        """The read transaction itself, for checks and tools."""
+        return self._txn
+
     def stats(self) -> Iterator[StreamStat]:
         """Yield length, nodes and sizes of every stream, ascending by name."""
-        for name, number in keyspace.iter_keys(self._txn):
-            yield stream_stat(self._txn.load_numbered(number, name))
+        with translated():
+            for name, number in keyspace.iter_keys(self._txn):
+                yield stream_stat(self._txn.load_numbered(number, name))
+
+    def stat(self, name: Key) -> StreamStat:
+        """Return length, nodes and sizes of one stream; raise NoSuchKeyError when it is missing."""
+        found: StreamStat = self._read(None, _stat, to_bytes(name))
+        return found
 
     def _read(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
@@ -204,6 +216,11 @@ class Store(StreamCommands):
         """Bytes of the data file that were ever used."""
         return self._environment.used_size()
 
+    @property
+    def reusable_bytes(self) -> int:
+        """Bytes among them that hold nothing any more and will be used again."""
+        return self._environment.reusable_size()
+
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
@@ -292,6 +309,10 @@ class Store(StreamCommands):
         """Remove what deleted streams left, in bounded transactions."""
         while self._environment.read(_has_garbage):
             self._environment.write(keyspace.collect_garbage, frees=True)
+
+
+def _stat(txn: ReadTxn, name: bytes) -> StreamStat:
+    return stream_stat(find_existing(txn, name))
 
 
 def _has_garbage(txn: ReadTxn) -> bool:

@@ -70,8 +70,7 @@ def xadd(
     trim: TrimSpec | None,
 ) -> bytes | None:
     """Append one entry; return its ID, or None when the stream is missing and must not be made."""
-    if new_id.kind == EXPLICIT and new_id.ms == 0 and new_id.seq == 0:
-        raise IdTooSmallError("The ID specified in XADD must be greater than 0-0")
+    check_not_zero(new_id)
     check_size(pairs)
     stream = txn.find_stream(name)
     if stream is None:
@@ -91,18 +90,27 @@ def xadd_many(
     """Append many entries to one stream; return their IDs."""
     for pairs in entries:
         check_size(pairs)
+    for new_id in ids or ():
+        check_not_zero(new_id)
     stream = txn.find_stream(name)
     if stream is None:
         stream = txn.create_stream(name)
     added: list[bytes] = []
     for index, pairs in enumerate(entries):
-        new_id = ANY_ID if ids is None else ids[index]
-        if new_id.kind == EXPLICIT and new_id.ms == 0 and new_id.seq == 0:
-            raise IdTooSmallError("The ID specified in XADD must be greater than 0-0")
-        ms, seq = choose_id(txn, stream, new_id)
+        try:
+            ms, seq = choose_id(txn, stream, ANY_ID if ids is None else ids[index])
+        except CommandError as error:
+            error.entry_index = index
+            raise
         append_entry(txn, stream, ms, seq, pairs)
         added.append(id_text(ms, seq))
     return added
+
+
+def check_not_zero(new_id: NewId) -> None:
+    """Raise for the ID 0-0, which Redis refuses before it looks at the stream."""
+    if new_id.kind == EXPLICIT and new_id.ms == 0 and new_id.seq == 0:
+        raise IdTooSmallError("The ID specified in XADD must be greater than 0-0")
 
 
 def check_size(pairs: list[bytes]) -> None:

@@ -25,6 +25,7 @@ from streamkeep.engine.arguments import (
     to_ids,
     to_pairs,
 )
+from streamkeep.engine.lmdb_errors import translated
 from streamkeep.format.entry import Entry, StreamId
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import ENTRY, PAIRS, TEXT, Range
@@ -153,13 +154,26 @@ class StreamCommands:
             self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, trim_spec
         )
 
-    def xadd_pairs(self, name: Key, pairs: Iterable[Pair], id: Id = "*") -> Any:
-        """Append an entry given as (field, value) pairs: order and duplicate fields are kept
-        (XADD).
+    def xadd_pairs(
+        self,
+        name: Key,
+        pairs: Iterable[Pair],
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Any:
+        """Append an entry given as (field, value) pairs (XADD).
+
+        Their order and duplicate fields are kept. All else is as with `xadd`.
         """
         flat = pairs_to_flat(list(pairs))
         new_id = append.parse_new_id(to_id_text(id))
-        return self._write(self._text, append.xadd, to_bytes(name), flat, new_id, False, None)
+        spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
+        return self._write(self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, spec)
 
     def xadd_many(
         self,
@@ -175,6 +189,9 @@ class StreamCommands:
 
         Returns:
             The IDs, in order.
+
+        Raises:
+            IdTooSmallError: an ID is not above the one before; `error.entry_index` says which.
         """
         flats = [
             to_pairs(entry) if isinstance(entry, dict) else pairs_to_flat(_listed(entry))
@@ -295,7 +312,8 @@ class StreamCommands:
         try:
             while low <= high:
                 wanted = Range(*low, *high, _SCAN_BATCH, reverse, int(PAIRS))
-                batch: list[Any] = scan.xrange(txn, name, wanted)
+                with translated():
+                    batch: list[Any] = scan.xrange(txn, name, wanted)
                 for ms, seq, flat in batch:
                     yield ScanEntry(self, name, StreamId(ms, seq), flat)
                 last = StreamId(batch[-1][0], batch[-1][1]) if batch else low
@@ -374,9 +392,10 @@ class StreamCommands:
         pattern = None if match is None else glob(to_bytes(match))
         txn, must_close = self._begin_scan()
         try:
-            for name, _ in keyspace.iter_keys(txn):
-                if pattern is None or pattern.fullmatch(name):
-                    yield name.decode() if self._decode else name
+            with translated():
+                for name, _ in keyspace.iter_keys(txn):
+                    if pattern is None or pattern.fullmatch(name):
+                        yield name.decode() if self._decode else name
         finally:
             if must_close:
                 txn.close()

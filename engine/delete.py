@@ -25,10 +25,8 @@ def delete_entries(
     wanted = sorted({one for one in ids if low <= one <= high} if record.length else [])
     gone: set[tuple[int, int]] = set()
     start = 0
-    while start < len(wanted):
-        walk = NodeWalk(txn, stream)
-        if not walk.seek(wanted[start][0], wanted[start][1]):
-            break
+    walk = NodeWalk(txn, stream)
+    while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
         marked = mark(walk.load(), walk.ms, walk.seq, wanted, start)
         start += marked.consumed
         count = len(marked.ids)

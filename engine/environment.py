@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import lmdb
+from lmdb import _envid
 
 from streamkeep.engine import files
 from streamkeep.engine.clock import Clock
@@ -56,6 +57,7 @@ META_EPOCH: Final = b"epoch"
 META_CREATED: Final = b"created_ms"
 
 PAGE: Final = 4096
+_META_PAGES: Final = 2
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 _SMALLEST_STORE: Final = 1 << 20
 _SPARE_READERS: Final = 4
@@ -99,8 +101,13 @@ class Environment:
         return self._retrying(begin_read, self.shared)
 
     def begin_write(self) -> WriteTxn:
-        """Wait for the write lock and begin a write transaction."""
+        """Wait for the write lock and begin a transaction that cannot be run again.
+
+        Since the map cannot grow under it, a quarter of it is kept free beforehand.
+        """
         self._check_writable()
+        if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
+            self.resize(2 * self.map_size())
         return self._retrying(begin_write, self.shared)
 
     def read(self, command: Callable[..., Result], *args: Any) -> Result:
@@ -159,6 +166,15 @@ class Environment:
     def used_size(self) -> int:
         """Return the bytes of the data file that were ever used: its last page's end."""
         return (self.raw.info()["last_pgno"] + 1) * PAGE
+
+    def reusable_size(self) -> int:
+        """Return the bytes of used pages that hold nothing any more and will be used again."""
+        with self.raw.begin() as txn:
+            stats = [txn.stat(), *(txn.stat(table) for table in self.shared.tables)]
+        pages = sum(
+            stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
+        )
+        return max(0, self.used_size() - (pages + _META_PAGES) * PAGE)
 
     def _make_room(self, frees: bool, error: lmdb.Error) -> None:
         """After a full map: grow it, or raise when the store is at its limit."""
@@ -307,8 +323,7 @@ def _check_is_ours(path: Path) -> None:
     except lmdb.Error as error:
         raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
     try:
-        with raw.begin() as txn:
-            _tables(raw, txn, path)
+        _tables(raw, None, path)
     finally:
         raw.close()
 
@@ -355,15 +370,28 @@ def _open_lmdb(
     raise StoreError(f"{path}: the system grants no {sizes[-1]} bytes of address space")
 
 
+def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:
+    return raw.open_db(name.encode(), txn, create=False)
+
+
 def _tables(
-    raw: lmdb.Environment, txn: lmdb.Transaction[bytes], path: Path
+    raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, path: Path
 ) -> list[lmdb._Database]:
-    """Return the handles of an existing store's tables; check its version."""
+    """Return the handles of an existing store's tables; check its version.
+
+    Args:
+        txn: a write transaction, which will be committed: handles opened in a read transaction end
+            with it. None where the environment is read-only.
+    """
     try:
-        meta = raw.open_db(TABLES[META].name.encode(), txn, create=False)
+        meta = _open_table(raw, txn, TABLES[META].name)
     except lmdb.NotFoundError as error:
         raise NotAStoreError(f"{path}: an LMDB environment, but not a store") from error
-    value = txn.get(META_FORMAT, None, meta)
+    if txn is None:
+        with raw.begin() as reader:
+            value = reader.get(META_FORMAT, None, meta)
+    else:
+        value = txn.get(META_FORMAT, None, meta)
     if value is None:
         raise NotAStoreError(f"{path}: an LMDB environment, but not a store")
     where = f"{path}: meta"
@@ -376,7 +404,7 @@ def _tables(
     handles = []
     for table in TABLES:
         try:
-            handles.append(raw.open_db(table.name.encode(), txn, create=False))
+            handles.append(_open_table(raw, txn, table.name))
         except lmdb.NotFoundError as error:
             raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
     return handles
@@ -393,14 +421,16 @@ def _initialize(
     node_max_entries: int,
 ) -> Environment:
     """Read what an existing store says of itself, or write it into a new one."""
-    if not readonly:
-        with raw.begin(write=True) as txn:
-            if txn.stat()["entries"] == 0:
-                _create(raw, txn, clock)
-                files.sync_folder(path)
+    if readonly:
+        handles = _tables(raw, None, path)
+    else:
+        with raw.begin(write=True) as writer:
+            if writer.stat()["entries"] == 0:
+                _create(raw, writer, clock)
+            handles = _tables(raw, writer, path)
+        files.sync_folder(path)
+    where = f"{path}: meta"
     with raw.begin() as txn:
-        handles = _tables(raw, txn, path)
-        where = f"{path}: meta"
 
         def row(name: bytes) -> bytes:
             value = txn.get(name, None, handles[META])
@@ -447,7 +477,25 @@ def _after_fork_in_child() -> None:
         environment.shared.write_lock = threading.Lock()
         environment.shared.gate = threading.Lock()
         _orphans.append(environment.raw)
+    if _registry:
+        _let_child_open()
     _registry.clear()
+
+
+def _let_child_open() -> None:
+    """Make py-lmdb forget, in a forked child, which files the parent has open.
+
+    It refuses to open a file twice in a process, and counts what was inherited. The inherited
+    environments are never used or closed here, so a new one shares nothing with them. There is no
+    public way to say so; without this hook, opening raises, and nothing worse happens.
+    """
+    child = os.getpid()
+    parents_keys: Callable[[Any, Any], tuple[Any, ...]] = _envid.env_keys
+
+    def keys_of_child(path: Any, subdir: Any) -> tuple[Any, ...]:
+        return tuple((child, *key) for key in parents_keys(path, subdir))
+
+    _envid.env_keys = keys_of_child
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

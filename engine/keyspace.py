@@ -73,24 +73,33 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
     return True
 
 
+def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (LMDB key, kind, number) of every garbage row."""
+    for db_key, value in txn.cursor(GARBAGE):
+        kind, number = decode_garbage(open_row(GARBAGE, db_key, value, "garbage"), "garbage")
+        yield db_key, kind, number
+
+
 def collect_garbage(txn: WriteTxn) -> bool:
     """Remove up to GARBAGE_STEP rows that deleted streams left; say whether more are there."""
-    cursor = txn.cursor(GARBAGE)
-    if not cursor.first():
-        return False
-    db_key = cursor.key()
-    kind, number = decode_garbage(open_row(GARBAGE, db_key, cursor.value(), "garbage"), "garbage")
-    if kind != STREAM_NODES:
-        raise CorruptionError("garbage", f"unknown kind {kind}")
+    for db_key, kind, number in iter_garbage(txn):
+        if kind != STREAM_NODES:
+            raise CorruptionError("garbage", f"unknown kind {kind}")
+        if _drop_nodes(txn, number) < GARBAGE_STEP:
+            txn.delete(GARBAGE, db_key)
+        return True
+    return False
+
+
+def _drop_nodes(txn: WriteTxn, number: int) -> int:
+    """Remove up to GARBAGE_STEP nodes of the stream `number`; return how many there were."""
     prefix = pack_number(number)
-    nodes = txn.cursor(NODES)
-    found = nodes.set_range(node_key(number, 0, 0))
+    cursor = txn.cursor(NODES)
+    found = cursor.set_range(node_key(number, 0, 0))
     doomed: list[bytes] = []
-    while found and len(doomed) < GARBAGE_STEP and (key := nodes.key())[:8] == prefix:
-        doomed.append(key)
-        found = nodes.next()
-    for key in doomed:
-        txn.delete(NODES, key)
-    if len(doomed) < GARBAGE_STEP:
-        txn.delete(GARBAGE, db_key)
-    return True
+    while found and len(doomed) < GARBAGE_STEP and (db_key := cursor.key())[:8] == prefix:
+        doomed.append(db_key)
+        found = cursor.next()
+    for db_key in doomed:
+        txn.delete(NODES, db_key)
+    return len(doomed)

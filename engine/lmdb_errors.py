@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import lmdb
 
@@ -21,7 +23,9 @@ _DAMAGED = (
     lmdb.PanicError,
     lmdb.CursorFullError,
     lmdb.BadDbiError,
+    lmdb.BadTxnError,  # an earlier call of the same transaction met damage
     lmdb.IncompatibleError,
+    lmdb.InvalidError,
 )
 
 
@@ -31,7 +35,9 @@ def translate(error: lmdb.Error) -> StreamkeepError:
     if code in _FULL or isinstance(error, lmdb.DiskError):
         return StoreFullError(f"the disk is full ({error}); reading and deleting still work")
     if isinstance(error, lmdb.MapFullError):
-        return StoreFullError("the store has reached its size limit; delete or trim entries")
+        return StoreFullError(
+            "the store's map is full; delete or trim entries, or make the transaction smaller"
+        )
     if isinstance(error, lmdb.ReadersFullError):
         return StoreError(
             "too many readers: every reader slot of the store is taken; close snapshots and "
@@ -43,3 +49,12 @@ def translate(error: lmdb.Error) -> StreamkeepError:
     if "closed" in text or "deleted/dropped" in text:
         return StoreClosedError("the store, transaction or iterator is closed")
     return StoreError(f"LMDB: {text}")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn LMDB's errors inside the block into ours."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise translate(error) from error

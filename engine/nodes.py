@@ -139,10 +139,7 @@ class NodeWalk:
         cursor = self._cursor
         if cursor is None:
             return False
-        key = cursor.key()
-        if len(key) != 24:
-            raise CorruptionError("nodes", f"a key of {len(key)} bytes, not 24")
-        number, ms, seq = unpack_node_key(key)
+        number, ms, seq = unpack_node_key(cursor.key())
         if number != self.stream.number:
             return False
         self.ms = ms

@@ -78,10 +78,8 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
     limit = effective_limit(spec, record.node_max_bytes, record.node_max_entries)
     by_length = spec.strategy == MAXLEN
     removed = 0
-    while record.length > (spec.maxlen if by_length else 0):
-        walk = NodeWalk(txn, stream)
-        if not walk.first():
-            break
+    walk = NodeWalk(txn, stream)
+    while record.length > (spec.maxlen if by_length else 0) and walk.first():
         data = walk.load()
         live, dead = peek_counts(data[:32])
         if limit and removed + live > limit:

@@ -18,6 +18,7 @@ transactions in and out through a gate that `Environment.resize` closes. Compile
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -91,6 +92,8 @@ class Shared:
 class Txn:
     """What reading needs; both kinds of transaction have it."""
 
+    __deletable__ = ("raw",)
+
     def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
         self.shared = shared
         self.raw = raw
@@ -157,6 +160,7 @@ class ReadTxn(Txn):
         if self.open:
             self.open = False
             self.raw.abort()
+            del self.raw  # the reader slot is given back with the last reference
             shared = self.shared
             with shared.exit_gate:
                 shared.left += 1
@@ -172,6 +176,7 @@ class WriteTxn(Txn):
     def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
         super().__init__(shared, raw)
         self.open = True
+        self.raw_open = True
         self.commit_number = raw.id()
         self.wrote = False
         self.garbage = False  # rows were left for removal in later transactions
@@ -267,6 +272,7 @@ class WriteTxn(Txn):
         """Make everything visible at once, and end the transaction."""
         self.flush()
         shared = self.shared
+        self.raw_open = False
         self.raw.commit()
         self.open = False
         if self.wrote:
@@ -280,11 +286,26 @@ class WriteTxn(Txn):
 
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""
-        if self.open:
-            self.open = False
-            self.shared.cache.clear()
-            self.raw.abort()
+        if not self.open:
+            return
+        self.open = False
+        self.shared.cache.clear()
+        try:
+            self._abort_raw()
+        finally:
             self._release()
+
+    def _abort_raw(self) -> None:
+        """End LMDB's transaction without its changes, and without waiting for readers."""
+        if self.raw_open and not self.wrote:
+            self.raw_open = False
+            self.raw.commit()
+            return
+        alive = weakref.ref(self.raw)
+        del self.raw
+        raw = alive()
+        if raw is not None:  # an iterator, or a traceback of interpreted code, holds it
+            raw.abort()
 
     def _release(self) -> None:
         self.shared.writer = 0

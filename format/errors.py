@@ -23,9 +23,13 @@ class CommandError(StreamkeepError):
 
     `str(error)` is what redis-py shows for the same mistake: Redis's text, without the code when
     the code is the plain `ERR`. `redis_error` is the whole line as a Redis server would send it.
+
+    Attributes:
+        entry_index: which entry of a batch was refused, from 0 on; None outside of batches.
     """
 
     redis_code = "ERR"
+    entry_index: int | None = None
 
     @property
     def redis_error(self) -> str:

@@ -20,6 +20,8 @@ import hashlib
 import struct
 from typing import Final, NamedTuple
 
+from streamkeep.format.errors import CorruptionError
+
 META: Final = 0
 KEYS: Final = 1
 STREAMS: Final = 2
@@ -75,13 +77,22 @@ _NODE: Final = struct.Struct(">QQQ")
 
 pack_number = _U64.pack
 node_key = _NODE.pack  # stream number, ms, seq
-unpack_node_key = _NODE.unpack
 
 
 def unpack_number(data: bytes) -> int:
-    """Return the number of an 8-byte key."""
+    """Return the number of an 8-byte key; raise CorruptionError for any other size."""
+    if len(data) != _U64.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_U64.size}")
     number: int = _U64.unpack(data)[0]
     return number
+
+
+def unpack_node_key(data: bytes) -> tuple[int, int, int]:
+    """Return stream number, ms and seq of a 24-byte key; raise CorruptionError for other sizes."""
+    if len(data) != _NODE.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_NODE.size}")
+    number, ms, seq = _NODE.unpack(data)
+    return number, ms, seq
 
 
 def name_key(prefix: bytes, name: bytes) -> bytes:

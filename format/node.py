@@ -275,14 +275,16 @@ class SlotCursor(Reader):
 
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""
-        if self.position >= self.end:
+        start = self.position
+        if start >= self.end:
             return False
-        self.start = self.position
+        self.start = start
         self.index += 1
-        flags = self.integer()
-        if flags < 0 or flags > 3:
-            raise corrupt(f"entry flags are {int(flags)}, not 0 to 3", self.start)
+        flags: i64 = i64(self.data[start])
+        if flags > 3 or start + 1 >= self.end:  # one byte always, so that `mark` can set a bit
+            raise corrupt(f"entry flags start with {int(flags)}, not 0 to 3", start)
         self.flags = flags
+        self.position = start + 2
         self.ms = add(self.base_ms, self.integer())
         self.seq = add(self.base_seq, self.integer())
         if flags & SAME_FIELDS:
@@ -494,6 +496,17 @@ def live_ids(data: bytes, ms: int, seq: int) -> list[tuple[int, int]]:
             ids.append(cursor.id())
         cursor.skip_fields()
     return ids
+
+
+def tombstone_slots(data: bytes, ms: int, seq: int) -> set[int]:
+    """Return the numbers of the slots that are tombstones."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    slots: set[int] = set()
+    while cursor.next():
+        if cursor.flags & DELETED:
+            slots.add(int(cursor.index))
+        cursor.skip_fields()
+    return slots
 
 
 # --- tombstones ---------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Throughput, latency and size, side by side in one run; see `python -m benchmarks --help`."""

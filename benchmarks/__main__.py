@@ -1,0 +1,61 @@
+"""Run the benchmarks: `python -m benchmarks [--entries MILLIONS] [NAME ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from benchmarks import codec, store
+from benchmarks.common import Report, interpreted
+
+
+def run_codec(report: Report, _: argparse.Namespace) -> None:
+    """The codec, compiled against interpreted."""
+    ours = codec.measure()
+    plain = json.loads(interpreted("benchmarks.codec"))
+    least = {"encode": 5e6, "decode to columns": 4e6, "decode to entries": 2.5e6}
+    for name, rate in ours.items():
+        if name == "bytes per entry":
+            report.figure(name, rate, "bytes")
+            continue
+        report.figure(name, rate, "entries/s", least=least.get(name, 0))
+        faster = rate / plain[name]
+        wanted = 20 if name == "encode" else 0
+        report.figure("  against interpreted", faster, "times", least=wanted)
+
+
+def run_append(report: Report, _: argparse.Namespace) -> None:
+    """Appends without sync."""
+    store.appends(report)
+
+
+def run_read(report: Report, options: argparse.Namespace) -> None:
+    """Reads, disk and memory."""
+    store.reads(report, options.entries)
+
+
+BENCHMARKS = {"codec": run_codec, "append": run_append, "read": run_read}
+
+
+def main() -> int:
+    """Run what was asked for; 1 when a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--entries", type=int, default=10, help="millions of entries to read")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"unknown benchmark: {', '.join(sorted(unknown))}")
+    report = Report()
+    report.header()
+    for name in options.names or BENCHMARKS:
+        report.section(f"{name}: {BENCHMARKS[name].__doc__}")
+        BENCHMARKS[name](report, options)
+    if report.missed:
+        print(f"\nmissed: {', '.join(report.missed)}")
+    return 1 if report.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

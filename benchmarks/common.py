@@ -1,0 +1,136 @@
+"""Data shape, timing and reporting shared by all benchmarks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from streamkeep.format import listpack
+
+SHAPE = "sensor-id <0..9999>, temperature <-20.0..45.0>, message <20..60 random bytes>"
+
+
+def entries(count: int, seed: int = 1) -> list[dict[bytes, bytes]]:
+    """Return entries of three fields, about 60 bytes of listpack each; the same for each seed."""
+    rng = random.Random(seed)
+    return [
+        {
+            b"sensor-id": b"%d" % rng.randrange(10_000),
+            b"temperature": b"%.1f" % rng.uniform(-20, 45),
+            b"message": rng.randbytes(rng.randrange(20, 61)),
+        }
+        for _ in range(count)
+    ]
+
+
+def best(call: Callable[[], object], repeat: int = 5) -> float:
+    """Return the shortest of several runs, in seconds: noise only ever adds."""
+    shortest = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        call()
+        shortest = min(shortest, time.perf_counter() - start)
+    return shortest
+
+
+def median_us(call: Callable[[], object], count: int) -> float:
+    """Return the median duration of one call in microseconds."""
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[count // 2] * 1e6
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder on the disk of the temporary directory, removed afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="streamkeep-bench-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def process_figure(name: str, file: str = "status") -> int:
+    """Return one number of /proc/self: kB of memory, or bytes written."""
+    for line in Path("/proc/self", file).read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    raise KeyError(name)
+
+
+class Report:
+    """Prints figures beside what they should reach, and remembers whether they did."""
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+
+    def header(self) -> None:
+        """Print what the figures depend on."""
+        compiled = not str(listpack.__file__).endswith(".py")
+        print(f"machine    {platform.platform()}, {os.cpu_count()} cores, {_cpu()}")
+        print(
+            f"versions   Python {platform.python_version()}, py-lmdb {lmdb.__version__}, LMDB "
+            f"{'.'.join(map(str, lmdb.version(lib_version=0)))}, SQLite {sqlite3.sqlite_version}"
+        )
+        print(f"modules    {'compiled' if compiled else 'interpreted'}")
+        print(f"entries    {SHAPE}")
+
+    def section(self, title: str) -> None:
+        """Begin a group of figures."""
+        print(f"\n{title}")
+
+    def figure(
+        self, name: str, value: float, unit: str, *, least: float = 0, most: float = 0
+    ) -> None:
+        """Print one figure; `least` or `most` is the target."""
+        text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
+        target = ""
+        if least or most:
+            reached = value >= least if least else value <= most
+            bound = f"at least {least:,g}" if least else f"at most {most:,g}"
+            target = f"  {bound}: {'reached' if reached else 'MISSED'}"
+            if not reached:
+                self.missed.append(name)
+        print(f"  {name:<52} {text:>12} {unit:<12}{target}")
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown processor"
+
+
+def interpreted(module: str) -> str:
+    """Return what `python -m module` prints with a copy of the package that is not compiled."""
+    import streamkeep
+
+    with scratch() as folder:
+        shutil.copytree(
+            Path(streamkeep.__file__).parent,
+            folder / "streamkeep",
+            ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", module],
+            env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.getcwd()}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout

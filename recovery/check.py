@@ -1,0 +1,56 @@
+"""Check a whole store: every check, on every stream, on one snapshot.
+
+Checking never changes anything. Damage ends one check, not the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from streamkeep.engine.api import Store
+from streamkeep.engine.keyspace import iter_keys
+from streamkeep.engine.txn import Txn
+from streamkeep.format.errors import CorruptionError
+from streamkeep.recovery.catalogue import finding
+from streamkeep.recovery.check_streams import check_names, check_orphans, check_stream
+from streamkeep.recovery.findings import Finding
+
+STORE_CHECKS: tuple[Callable[[Txn], Iterator[Finding]], ...] = (check_names, check_orphans)
+
+
+def check(store: Store | str | Path) -> Iterator[Finding]:
+    """Yield everything that is wrong with a store, in key order.
+
+    Args:
+        store: an open store, or the path of one, which is opened for reading.
+    """
+    if isinstance(store, Store):
+        yield from _check_snapshot(store)
+        return
+    with Store(store, readonly=True) as opened:
+        yield from _check_snapshot(opened)
+
+
+def _check_snapshot(store: Store) -> Iterator[Finding]:
+    with store.snapshot() as snapshot:
+        yield from check_txn(snapshot.txn)
+
+
+def check_txn(txn: Txn) -> Iterator[Finding]:
+    """Run every check on one snapshot."""
+    for check_one in STORE_CHECKS:
+        yield from _guarded(check_one(txn))
+    try:
+        names = list(iter_keys(txn))
+    except CorruptionError:
+        return  # reported by check_names
+    for name, number in names:
+        yield from _guarded(check_stream(txn, number, name))
+
+
+def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except CorruptionError as error:
+        yield finding("SK001", error.where, error.problem)

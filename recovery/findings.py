@@ -1,0 +1,38 @@
+"""What a check reports: one problem, at one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Severity(IntEnum):
+    """How much a finding matters."""
+
+    NOTE = 0  # worth knowing; nothing is wrong
+    WARNING = 1  # derived data is wrong: repair rebuilds it without loss
+    ERROR = 2  # primary data is damaged
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem, at one place; `code` is permanent and explained by the catalogue."""
+
+    code: str
+    severity: Severity
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.severity.name.lower()} {self.code}: {self.where}: {self.problem}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as a JSON object."""
+        return {
+            "type": "finding",
+            "code": self.code,
+            "severity": self.severity.name.lower(),
+            "where": self.where,
+            "problem": self.problem,
+        }

@@ -1,0 +1,60 @@
+"""What the tests of the command line share: running a command in this process or in another."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from streamkeep.tools.cli import main
+
+# Older versions of click mix both outputs unless told otherwise; newer ones have no such switch.
+_MIXED = "mix_stderr" in inspect.signature(CliRunner.__init__).parameters
+_OPTIONS: dict[str, Any] = {"mix_stderr": False} if _MIXED else {}
+_RUNNER = CliRunner(**_OPTIONS)
+
+
+def run(*args: str | bytes | Path, input: str | bytes | None = None, status: int = 0) -> Result:
+    """Run a command; it must end with `status`."""
+    texts = [os.fsdecode(arg) for arg in args]
+    result: Result = _RUNNER.invoke(main, texts, input=input)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == status, result.stdout + result.stderr
+    return result
+
+
+def lines(*args: str | bytes | Path, **options: Any) -> list[str]:
+    """Run a command; return the lines of its standard output."""
+    return run(*args, **options).stdout.splitlines()
+
+
+def objects(*args: str | bytes | Path, **options: Any) -> list[dict[str, Any]]:
+    """Run a command with --json; return the objects, of which the last must be the summary."""
+    found = [json.loads(line) for line in lines(*args, "--json", **options)]
+    assert [one["type"] for one in found].index("summary") == len(found) - 1
+    return found
+
+
+def start(*args: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command in a process of its own, its output in pipes."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([sys.executable, "-m", "streamkeep", *args], **options)
+
+
+def spawn(*args: str, input: bytes = b"", **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "streamkeep", *args],
+        input=input,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        **options,
+    )

@@ -1,0 +1,71 @@
+"""Fixtures for all tests. Every store that a test opened through them is checked when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from streamkeep import recovery
+from streamkeep.engine import failpoints
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+
+ROOT = Path(__file__).resolve().parent.parent
+NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test compiled modules that are older than their source."""
+    package = Path(streamkeep.__file__).parent
+    for compiled in package.glob("*/*.so"):
+        source = compiled.with_name(compiled.name.split(".")[0] + ".py")
+        if source.stat().st_mtime > compiled.stat().st_mtime:
+            pytest.exit(f"{compiled.name} is older than its source; run `make dev`", returncode=2)
+
+
+@pytest.fixture(autouse=True)
+def _no_failpoints() -> Iterator[None]:
+    """Leave no failpoint armed for the next test."""
+    yield
+    failpoints.disarm()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands still."""
+    return ManualClock(NOW_MS)
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[..., Store]]:
+    """A function that opens stores below `tmp_path`; all are closed and checked at the end."""
+    opened: list[Store] = []
+
+    def open_one(name: str = "store", **options: Any) -> Store:
+        options.setdefault("sync", "none")
+        options.setdefault("clock", clock)
+        store = Store(tmp_path / name, **options)
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        store.close()
+    for path in {store.path for store in opened}:
+        assert_sound(path)
+
+
+@pytest.fixture
+def store(open_store: Callable[..., Store]) -> Store:
+    """An empty store."""
+    return open_store()
+
+
+def assert_sound(path: Path) -> None:
+    """Check a store that nobody has open; nothing may be wrong with it."""
+    findings = [str(finding) for finding in recovery.check(path)]
+    assert findings == []

@@ -1,0 +1,117 @@
+"""Help texts: every command has one, its examples work, and docs/cli.md is made of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from cli_runner import run
+from streamkeep.tools.cli import COMMANDS, main
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+# Older versions of click lay out help texts in another way.
+NEW_CLICK = "deprecated" in inspect.signature(click.Option.__init__).parameters
+
+
+def generator() -> ModuleType:
+    """Load docs/generate.py."""
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def all_commands() -> list[tuple[str, click.Command]]:
+    """Return the path of every command, and the command."""
+    contexts = generator().contexts(main)
+    return [(context.command_path, context.command) for context in contexts]
+
+
+def examples(command: click.Command) -> list[str]:
+    """Return the lines of the help text that begin with the name of the program."""
+    return re.findall(r"^ +(streamkeep .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE)
+
+
+def test_every_command_stands_in_one_family() -> None:
+    names = [command.name for _, family in COMMANDS for command in family]
+    assert sorted(map(str, names)) == sorted(main.commands)
+    assert len(set(names)) == len(names)
+
+
+def test_every_command_has_a_help_text_with_an_example() -> None:
+    for path, command in all_commands():
+        assert command.help, path
+        first, _, rest = inspect.cleandoc(command.help).partition("\n")
+        assert first.endswith("."), path
+        assert len(first) <= 66, f"{path}: the list of commands would cut this line: {first}"
+        assert "Example" in rest, path
+        assert any(f"{line} ".startswith(f"{path} ") for line in examples(command)), path
+
+
+def test_every_option_is_explained() -> None:
+    for path, command in all_commands():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{path} {option.name}"
+                assert option.help.rstrip("]").endswith((".", "approximate")), (
+                    f"{path} {option.name}"
+                )
+
+
+def test_the_examples_of_every_command_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    count = 0
+    for number, (_, command) in enumerate(all_commands()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        entry_id = "1717977600000-0"  # below all IDs and times of the examples
+        for key in ("orders", "payments"):
+            run("add", "orders.store", key, "sku", "7", "--id", entry_id)
+        Path("orders.csv").write_text("sku,ordered_at\n7,2024-06-10T07:33:20Z\n")
+        Path("export.jsonl.gz").write_text('{"sku":"7"}\n')
+        for example in examples(command):
+            text, _, file = example.partition(" > ")
+            before: str | None = None
+            for part in text.split(" | "):
+                before = run(*shlex.split(part)[1:], input=before).stdout
+            if file:
+                Path(file).write_text(before or "")
+            count += 1
+    assert count >= 25
+
+
+@pytest.mark.skipif(not NEW_CLICK, reason="this version of click lays out help texts otherwise")
+def test_generated_documentation_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generator().main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_check_names_the_stale_file_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = generator()
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: one -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(module, "PARTS", (module.Part("page.md", "one", lambda: "new"),))
+    assert module.main(["--check"]) == 1
+    assert "docs/page.md is stale" in capsys.readouterr().err
+    assert "old" in page.read_text()
+    assert module.main([]) == 0
+    assert page.read_text() == ("before\n<!-- generated: one -->\n\nnew\n\n<!-- end -->\nafter\n")
+    assert module.main(["--check"]) == 0
+    page.write_text("no marks\n")
+    with pytest.raises(ValueError, match=r"docs/page\.md: no <!-- generated: one -->"):
+        module.main([])
+    assert module.main(["--wrong"]) == 2

@@ -1,0 +1,347 @@
+"""Commands on entries: add, len, range, revrange, read, tail, del, trim."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run
+from streamkeep import recovery
+
+BINARY = b'\xff\x00\n"'
+MAX = (1 << 64) - 1
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert [str(finding) for finding in recovery.check(data.parent)] == []
+
+
+def fill(count: int, key: str = "k", path: str = "s") -> None:
+    """Store entries 1-0, 2-0, ... with one field."""
+    with streamkeep.open(path, sync="none") as store:
+        ids = [f"{n}-0" for n in range(1, count + 1)]
+        store.xadd_many(key, [{"n": str(n)} for n in range(1, count + 1)], ids)
+
+
+# --- add ----------------------------------------------------------------------------------------
+
+
+def test_add_creates_store_and_stream_and_prints_the_id() -> None:
+    assert lines("add", "s", "k", "sku", "7", "--id", "5-1") == ["5-1"]
+    assert lines("range", "s", "k") == ["5-1  sku=7"]
+
+
+def test_add_takes_ids_from_the_clock_or_numbers_them_within_a_millisecond() -> None:
+    assert lines("add", "s", "k", "f", "v", "--id", "5-*") == ["5-0"]
+    assert lines("add", "s", "k", "f", "v", "--id", "5-*") == ["5-1"]
+    [new_id] = lines("add", "s", "k", "f", "v")
+    assert int(new_id.split("-")[0]) > 1_700_000_000_000
+
+
+def test_add_keeps_duplicate_fields_in_order() -> None:
+    run("add", "s", "k", "a", "1", "b", "2", "a", "3", "--id", "1-0")
+    assert lines("range", "s", "k") == ["1-0  a=1 b=2 a=3"]
+
+
+@pytest.mark.parametrize("pairs", [("a", "1"), ("a", "1", "a", "2")])
+def test_add_trims_whether_or_not_fields_repeat(pairs: tuple[str, ...]) -> None:
+    fill(10)
+    run("add", "s", "k", *pairs, "--maxlen", "3", "--exact")
+    assert lines("len", "s", "k") == ["3"]
+    run("add", "s", "k", *pairs, "--minid", "10", "--exact")
+    assert lines("range", "s", "k")[0] == "10-0  n=10"
+
+
+@pytest.mark.parametrize("pairs", [("a", "1"), ("a", "1", "a", "2")])
+def test_add_with_nomkstream_makes_no_stream(pairs: tuple[str, ...]) -> None:
+    fill(1)
+    result = run("add", "s", "new", *pairs, "--nomkstream")
+    assert (result.stdout, result.stderr) == ("", "streamkeep add: no stream 'new' in s\n")
+    assert run("add", "none", "new", *pairs, "--nomkstream", status=3).stdout == ""
+    assert not Path("none").exists()
+
+
+def test_add_takes_numbers_below_zero_as_values() -> None:
+    run("add", "s", "k", "temp", "-5.3", "x", "-.5", "--id", "1-0", "y", "-", "z", "-1")
+    assert lines("range", "s", "k") == ["1-0  temp=-5.3 x=-.5 y=- z=-1"]
+
+
+def test_add_takes_anything_behind_two_dashes() -> None:
+    run("add", "--id", "1-0", "s", "k", "--", "--id", "-x")
+    assert lines("range", "s", "k") == ["1-0  --id=-x"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["f"], "fields and values come in pairs"),
+        ([], "Missing argument 'FIELD VALUE...'"),
+        (["f", "v", "--idd", "1"], "--idd"),
+        (["f", "v", "--id"], "requires an argument"),
+        (["f", "v", "--maxlen", "1", "--minid", "1"], "cannot be used together"),
+        (["f", "v", "--limit", "1"], "--limit needs --maxlen or --minid"),
+        (["f", "v", "--maxlen", "1", "--exact", "--limit", "1"], "cannot be used with --exact"),
+        (["f", "v", "--maxlen", "-1"], "--maxlen"),
+        (["f", "v", "--minid", "2024-13-01"], "is not a time"),
+    ],
+)
+def test_a_wrong_command_line_is_status_2_and_creates_nothing(
+    args: list[str], message: str
+) -> None:
+    result = run("add", "s", "k", *args, status=2)
+    assert message in result.stderr
+    assert not Path("s").exists()
+
+
+def test_an_empty_name_is_no_store() -> None:
+    assert "the name is empty" in run("add", "", "k", "f", "v", status=2).stderr
+    assert list(Path().iterdir()) == []
+
+
+def test_redis_errors_are_status_1_with_the_line_of_redis() -> None:
+    fill(5)
+    result = run("add", "s", "k", "f", "v", "--id", "3-0", status=1)
+    assert result.stdout == ""
+    assert result.stderr == (
+        "streamkeep add: ERR The ID specified in XADD is equal or smaller than the target stream "
+        "top item\nnext: streamkeep info stream s k\n"
+    )
+    assert "ERR Invalid stream ID" in run("range", "s", "k", "x", status=1).stderr
+
+
+# --- read ---------------------------------------------------------------------------------------
+
+
+def test_reading_a_missing_store_is_status_3_and_creates_nothing() -> None:
+    for command in ("len", "range", "revrange", "read", "tail"):
+        result = run(command, "s", "k", status=3)
+        assert result.stderr.startswith(f"streamkeep {command}: ")
+        assert "no such store" in result.stderr
+        assert "next: streamkeep add s KEY FIELD VALUE creates it" in result.stderr
+    for args in (("del", "s", "k", "1"), ("trim", "s", "k", "--maxlen", "1")):
+        run(*args, status=3)
+    assert not Path("s").exists()
+
+
+def test_what_is_no_store_is_status_3_and_untouched() -> None:
+    Path("file").write_text("text")
+    Path("folder").mkdir()
+    Path("folder/data.mdb").write_bytes(b"x" * 8192)
+    for path in ("file", "folder"):
+        assert "store" in run("len", path, "k", status=3).stderr
+        run("add", path, "k", "f", "v", status=3)
+    assert Path("folder/data.mdb").read_bytes() == b"x" * 8192
+    Path("folder/data.mdb").unlink()
+
+
+def test_a_missing_stream_answers_like_an_empty_one_but_is_named() -> None:
+    fill(1)
+    for command in ("range", "revrange", "read", "tail"):
+        result = run(command, "s", "other")
+        assert result.stdout == ""
+        assert result.stderr == f"streamkeep {command}: no stream 'other' in s\n"
+    assert run("len", "s", "other").stdout == "0\n"
+
+
+def test_range_takes_ids_ends_and_counts() -> None:
+    fill(5)
+    assert lines("range", "s", "k", "2", "3") == ["2-0  n=2", "3-0  n=3"]
+    assert lines("range", "s", "k", "(2", "+", "--count", "1") == ["3-0  n=3"]
+    assert lines("range", "s", "k", "-", "(2-0") == ["1-0  n=1"]
+    assert lines("revrange", "s", "k", "--count", "2") == ["5-0  n=5", "4-0  n=4"]
+    assert lines("revrange", "s", "k", "(3-0", "-") == ["2-0  n=2", "1-0  n=1"]
+    run("range", "s", "k", "--count", "0", status=2)
+
+
+def test_range_takes_times_as_their_first_millisecond() -> None:
+    run("add", "s", "k", "n", "1", "--id", "1718004800000-3")
+    run("add", "s", "k", "n", "2", "--id", "1718004800001-0")
+    at = "2024-06-10T07:33:20Z"
+    assert lines("range", "s", "k", at, at) == ["1718004800000-3  n=1"]
+    assert lines("range", "s", "k", "2024-06-10T09:33:20.001+02:00") == ["1718004800001-0  n=2"]
+    assert lines("range", "s", "k", "2024-06-11") == []
+    assert "is not a time" in run("range", "s", "k", "2024-06-10T25", status=2).stderr
+    assert lines("range", "s", "k", "--show-time", "--count", "1") == [
+        f"1718004800000-3  {at}  n=1"
+    ]
+
+
+def test_read_prints_what_is_above_an_id() -> None:
+    fill(5)
+    fill(2, key="other")
+    assert lines("read", "s", "k", "--id", "3") == ["4-0  n=4", "5-0  n=5"]
+    assert lines("read", "s", "k", "--count", "1") == ["1-0  n=1"]
+    assert lines("read", "s", "k", "other", "--id", "4", "--id", "1") == [
+        "k  5-0  n=5",
+        "other  2-0  n=2",
+    ]
+    assert lines("read", "s", "k", "--id", "+") == ["5-0  n=5"]
+    assert lines("read", "s", "k", "--id", "$") == []
+    assert lines("read", "s", "k", "--id", f"{MAX}-{MAX}") == []
+    assert lines("read", "s", "k", "k", "--id", "4") == ["k  5-0  n=5", "k  5-0  n=5"]
+    assert (
+        "2 --ids for 3 streams"
+        in run("read", "s", "a", "b", "c", "--id", "1", "--id", "2", status=2).stderr
+    )
+    assert "The > ID" in run("read", "s", "k", "--id", ">", status=1).stderr
+
+
+def test_tail_prints_the_last_entries_oldest_first() -> None:
+    fill(600)
+    assert lines("tail", "s", "k", "-n", "2") == ["599-0  n=599", "600-0  n=600"]
+    assert len(lines("tail", "s", "k")) == 10
+    assert lines("tail", "s", "k", "-n1000") == lines("range", "s", "k")
+    assert lines("tail", "s", "k", "--count", "600") == lines("range", "s", "k")
+    assert lines("tail", "s", "k", "--count", "599") == lines("range", "s", "k")[1:]
+
+
+def test_json_prints_one_object_per_line_and_a_summary() -> None:
+    fill(2)
+    assert lines("range", "s", "k", "--json") == [
+        '{"type":"entry","id":"1-0","time_ms":1,"fields":[["n","1"]]}',
+        '{"type":"entry","id":"2-0","time_ms":2,"fields":[["n","2"]]}',
+        '{"type":"summary","command":"range","key":"k","entries":2}',
+    ]
+    assert objects("tail", "s", "k", "-n", "1")[0]["id"] == "2-0"
+    assert objects("revrange", "s", "k")[-1]["command"] == "revrange"
+    found = objects("read", "s", "k", "none")
+    assert [one.get("key") for one in found[:-1]] == ["k", "k"]
+    assert found[-1] == {"type": "summary", "command": "read", "streams": 1, "entries": 2}
+    assert objects("range", "s", "none")[-1]["entries"] == 0
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def test_the_empty_key_is_a_key() -> None:
+    run("add", "s", "", "f", "", "--id", "1-0")
+    assert lines("len", "s", "") == ["1"]
+    assert lines("range", "s", "") == ['1-0  f=""']
+
+
+def test_binary_arguments_are_taken_as_they_are_and_shown_escaped() -> None:
+    run("add", "s", b"\xff\xfe", b"\x80f", "a\nb", "ü", "Grüße", "sp", "two words", "--id", "1-0")
+    [text] = lines("range", "s", b"\xff\xfe")
+    assert text == r'1-0  "\x80f"="a\nb" ü=Grüße sp="two words"'
+    assert r'no stream "\xff" in s' in run("len", "s", b"\xff").stderr
+
+
+def test_json_loses_no_byte() -> None:
+    with streamkeep.open("s", sync="none") as store:
+        pairs = [(BINARY, b"v"), (b"f", BINARY), (b"f", b""), ("ü".encode(), b"\x7f\x80")]
+        store.xadd_pairs(b"k", pairs, id="1-0")
+    [entry, _] = objects("range", "s", "k")
+    assert entry["fields"] == [
+        [{"base64": "/wAKIg=="}, "v"],
+        ["f", {"base64": "/wAKIg=="}],
+        ["f", ""],
+        ["ü", {"base64": "f4A="}],
+    ]
+
+
+def test_quoted_input_is_what_text_shows() -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd_pairs(b"a\0b", [(b'"', b"\\")], id="1-0")
+    assert lines("range", "s", "--quoted-input", r'"a\x00b"') == [r'1-0  "\""=\ '.rstrip()]
+    assert lines("len", "s", r'"a\x00b"') == ["0"]
+    run("add", "s", r'"\"\\\n\r\t\a\b\x41 "', "f", "v", "--quoted-input", "--id", "1-0")
+    assert objects("streams", "s")[0]["key"] == '"\\\n\r\t\a\bA '
+    for wrong in ('"', '"a', r'"\q"', r'"\x0"', '"a"b"'):
+        assert wrong in run("len", "s", "--quoted-input", wrong, status=2).stderr
+
+
+def test_a_huge_value_is_printed_whole() -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd("k", {"f": b"x" * 10_000_000, "g": b"\xff" * 1000}, id="1-0")
+    [text] = lines("range", "s", "k")
+    assert text == f'1-0  f={"x" * 10_000_000} g="{chr(92)}xff' + r"\xff" * 999 + '"'
+    assert len(objects("range", "s", "k")[0]["fields"][0][1]) == 10_000_000
+
+
+# --- del, trim ----------------------------------------------------------------------------------
+
+
+def test_del_prints_how_many_there_were() -> None:
+    fill(5)
+    assert lines("del", "s", "k", "1-0", "3", "9-9") == ["2"]
+    assert lines("del", "s", "k", "1-0") == ["0"]
+    assert "no stream 'x'" in run("del", "s", "x", "1-0").stderr
+    assert lines("range", "s", "k") == ["2-0  n=2", "4-0  n=4", "5-0  n=5"]
+    run("del", "s", "k", "2-0", "x", status=1)
+    assert lines("len", "s", "k") == ["3"]
+
+
+def test_trim_exact_trims_to_the_entry() -> None:
+    fill(10)
+    assert lines("trim", "s", "k", "--maxlen", "7", "--exact") == ["3"]
+    assert lines("trim", "s", "k", "--minid", "9", "--exact") == ["5"]
+    assert lines("range", "s", "k") == ["9-0  n=9", "10-0  n=10"]
+
+
+def test_trim_approximate_says_that_more_is_left() -> None:
+    fill(10)
+    for option in (("--maxlen", "7"), ("--minid", "5-0")):
+        result = run("trim", "s", "k", *option)
+        assert result.stdout == "0\n"
+        assert "--exact" in result.stderr
+    assert run("trim", "s", "k", "--maxlen", "10").stderr == ""
+    assert run("trim", "s", "k", "--minid", "1-0").stderr == ""
+
+
+def test_trim_removes_whole_nodes_up_to_its_limit() -> None:
+    fill(2000)
+    [removed] = lines("trim", "s", "k", "--maxlen", "10", "--limit", "1000")
+    assert 0 < int(removed) <= 1000
+    assert "say what stays" in run("trim", "s", "k", status=2).stderr
+
+
+# --- harm ---------------------------------------------------------------------------------------
+
+
+def test_reading_commands_do_not_change_the_data_file() -> None:
+    fill(300)
+    fill(3, key="other")
+
+    def digest() -> str:
+        return hashlib.sha256(Path("s/data.mdb").read_bytes()).hexdigest()
+
+    before, status = digest(), Path("s/data.mdb").stat()
+    for args in (
+        ("len", "s", "k"),
+        ("range", "s", "k"),
+        ("revrange", "s", "k", "--json"),
+        ("read", "s", "k", "other"),
+        ("tail", "s", "k"),
+        ("info", "stream", "s", "k", "--full", "--count", "0"),
+        ("streams", "s"),
+        ("stat", "s"),
+        ("stat", "s", "k", "--json"),
+    ):
+        run(*args)
+        assert digest() == before, args
+    assert Path("s/data.mdb").stat().st_mtime_ns == status.st_mtime_ns
+    assert sorted(path.name for path in Path("s").iterdir()) == ["data.mdb", "lock.mdb"]
+
+
+def test_damage_is_status_4_after_what_could_be_read() -> None:
+    with streamkeep.open("s", sync="none") as store:
+        entries = [{"n": f"value-{n:04}."} for n in range(2000)]
+        store.xadd_many("k", entries, [f"{n}-0" for n in range(1, 2001)])
+    data = bytearray(Path("s/data.mdb").read_bytes())
+    assert data.count(b"value-1500.") == 1
+    data[data.index(b"value-1500.")] ^= 1
+    Path("s/data.mdb").write_bytes(data)
+    result = run("range", "s", "k", status=4)
+    assert result.stderr.startswith("streamkeep range: macro node ")
+    assert result.stdout.startswith("1-0  n=value-0000.\n")
+    assert "value-1500" not in result.stdout
+    Path("s/data.mdb").unlink()

@@ -1,0 +1,235 @@
+"""The command line as a process: entry points, pipes, interrupts, encodings, statuses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import run, spawn, start
+from streamkeep.format import listpack
+from streamkeep.format.checksum import seal_row
+from streamkeep.format.keys import META
+from streamkeep.format.records import encode_number
+from streamkeep.tools.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory, also of the child processes."""
+    monkeypatch.chdir(tmp_path)
+
+
+def fill(count: int) -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd_many("k", [{"n": n} for n in range(count)], [f"{n}-1" for n in range(count)])
+
+
+def test_the_entry_point_is_the_root_command() -> None:
+    found = importlib.metadata.entry_points(group="console_scripts", name="streamkeep")
+    assert {point.value for point in found} == {"streamkeep.tools.cli:main"}
+    script = Path(sys.executable).with_name("streamkeep")
+    if not script.exists():
+        pytest.skip("the package is not installed in this environment")
+    result = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("Usage: streamkeep [OPTIONS] COMMAND")
+
+
+def test_python_m_is_the_command_line() -> None:
+    assert spawn("add", "s", "k", "f", "v", "--id", "1-0").stdout == b"1-0\n"
+    result = spawn("range", "s", "k")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"1-0  f=v\n", b"")
+
+
+def test_version_says_what_it_runs_on() -> None:
+    text = run("--version").stdout
+    assert text.startswith(f"streamkeep {streamkeep.__version__}, store format ")
+    compiled = not listpack.__file__.endswith(".py")
+    assert f"modules: {'compiled' if compiled else 'interpreted'}" in text
+    assert "LMDB 0." in text
+    assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in text
+
+
+def test_a_missing_or_unknown_command_is_told_what_there_is() -> None:
+    result = spawn()
+    assert b"Usage: streamkeep" in result.stdout + result.stderr
+    assert spawn("rang").returncode == 2
+    assert b"No such command 'rang'" in spawn("rang").stderr
+
+
+def test_a_load_from_a_pipe() -> None:
+    result = spawn("load", "s", "k", "--format", "jsonl", input=b'{"a":1}\n{"a":2}\n')
+    assert (result.returncode, result.stdout) == (0, b"")
+    assert b"standard input: 2 entries into 'k'" in result.stderr
+    assert spawn("len", "s", "k").stdout == b"2\n"
+
+
+def test_a_batch_of_one_stores_each_line_as_it_arrives() -> None:
+    child = start(
+        "load", "s", "k", "--format", "csv", "--batch", "1", "--sync", "none", stdin=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    try:
+        child.stdin.write(b"n\n1\n")
+        child.stdin.flush()
+        deadline = time.monotonic() + 30
+        while spawn("len", "s", "k").stdout != b"1\n":
+            assert time.monotonic() < deadline
+        child.stdin.close()
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.mark.parametrize("args", [("range", "s", "k"), ("range", "s", "k", "--json")])
+def test_a_closed_pipe_ends_quietly(args: tuple[str, ...]) -> None:
+    fill(50_000)
+    with start(*args) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(30) == 1
+        assert child.stderr.read() == b""
+
+
+def test_a_pipe_that_is_closed_at_the_end_ends_quietly() -> None:
+    fill(10)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        for args in (("range", "s", "k"), ("len", "s", "k"), ("streams", "s"), ("--help",)):
+            with start(*args, stdout=writer) as child:
+                assert child.stderr is not None
+                told = child.stderr.read()
+                assert child.wait(30) == 1
+                assert told == b"", args
+    finally:
+        os.close(writer)
+
+
+def test_an_interrupt_is_status_1_without_a_traceback() -> None:
+    child = start("load", "s", "k", "--format", "jsonl", "--batch", "2", stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stderr is not None
+    try:
+        child.stdin.write(b'{"a":1}\n{"a":2}\n{"a":3}\n')
+        child.stdin.flush()
+        deadline = time.monotonic() + 30
+        while spawn("len", "s", "k").stdout != b"2\n":
+            assert time.monotonic() < deadline
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 1
+        told = child.stderr.read().decode()
+        assert "standard input: interrupted, 2 entries stored" in told
+        assert "Traceback" not in told
+    finally:
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def test_output_that_cannot_show_unicode_gets_escapes() -> None:
+    spawn("add", "s", "k", "ü", "日本", "--id", "1-0")
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = spawn("range", "s", "k", env=plain)
+    assert (result.returncode, result.stdout) == (0, b"1-0  \\xfc=\\u65e5\\u672c\n")
+    result = spawn("stat", "s", "k", env=plain)
+    assert result.returncode == 0
+    assert b"  1  ####" in result.stdout
+    assert spawn("streams", "s", env=plain).stdout.splitlines()[1].startswith(b"---  -------  ")
+
+
+def test_bytes_of_the_shell_are_the_bytes_of_the_store() -> None:
+    for command in (
+        [b"add", b"s", b"\xff", b"\xfe\n", b"\x80", b"--id", b"1-0"],
+        [b"range", b"s", b"\xff"],
+    ):
+        args = [os.fsencode(sys.executable), b"-m", b"streamkeep", *command]
+        result = subprocess.run(args, capture_output=True, check=True)
+    assert result.stdout == rb'1-0  "\xfe\n"="\x80"' + b"\n"
+
+
+def test_a_newer_format_is_status_3_and_untouched() -> None:
+    import lmdb
+
+    fill(1)
+    with lmdb.open("s", max_dbs=32) as raw:
+        meta = raw.open_db(b"meta", create=False)
+        with raw.begin(write=True) as txn:
+            key = b"format_version"
+            txn.put(key, seal_row(META, key, encode_number(99)), db=meta)
+    before = Path("s/data.mdb").read_bytes()
+    for args in (("len", "s", "k"), ("add", "s", "k", "f", "v"), ("stat", "s")):
+        result = run(*args, status=3)
+        assert "store format 99" in result.stderr
+        assert "upgrade Streamkeep" in result.stderr
+    assert Path("s/data.mdb").read_bytes() == before
+
+
+def test_no_permission_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> object:  # what root would be let in for
+        raise PermissionError(13, "Permission denied", "s/data.mdb")
+
+    monkeypatch.setattr(streamkeep, "open", refuse)
+    assert run("len", "s", "k", status=3).stderr == "streamkeep len: s: Permission denied\n"
+
+
+def test_a_full_store_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> object:
+        raise streamkeep.StoreFullError("the disk is full")
+
+    monkeypatch.setattr(streamkeep.Store, "xadd", full)
+    result = run("add", "s", "k", "f", "v", status=1)
+    assert result.stderr == "streamkeep add: the disk is full\nnext: streamkeep trim --help\n"
+    shutil.rmtree("s")
+
+
+def test_every_error_of_streamkeep_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(1)
+    statuses = {
+        streamkeep.StoreLockedError("x"): 3,
+        streamkeep.RecoveryNeededError("x"): 3,
+        streamkeep.StoreError("x"): 3,
+        streamkeep.StoreClosedError("x"): 1,
+        streamkeep.CorruptionError("here", "x"): 4,
+        streamkeep.ChecksumError("here", "x"): 4,
+        streamkeep.NoSuchGroupError("x"): 1,
+        PermissionError(13, "Permission denied"): 1,
+    }
+    for error, status in statuses.items():
+
+        def fail(*args: object, error: Exception = error, **kwargs: object) -> object:
+            raise error
+
+        monkeypatch.setattr(streamkeep.Snapshot, "xlen", fail)
+        assert run("len", "s", "k", status=status).stderr.startswith("streamkeep len: ")
+
+
+def test_damage_names_fsck_once_that_command_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(1)
+
+    def fail(*args: object, **kwargs: object) -> object:
+        raise streamkeep.ChecksumError("macro node 5-0", "wrong checksum")
+
+    monkeypatch.setattr(streamkeep.Snapshot, "xlen", fail)
+    monkeypatch.setitem(main.commands, "fsck", main.commands["len"])
+    assert "next: streamkeep fsck s" in run("len", "s", "k", status=4).stderr
+    monkeypatch.delitem(main.commands, "fsck")
+    assert run("len", "s", "k", status=4).stderr == (
+        "streamkeep len: macro node 5-0: wrong checksum\n"
+    )

@@ -1,0 +1,316 @@
+"""Commands on whole streams: streams, info, rename, drop, stat."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run
+from streamkeep import recovery
+from streamkeep.tools import stat_cmd
+
+HOUR = 3_600_000
+NOON = 1_718_020_800_000  # 2024-06-10T12:00:00Z
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert [str(finding) for finding in recovery.check(data.parent)] == []
+
+
+@pytest.fixture
+def stored() -> str:
+    """A store with three streams: `orders` over three hours, one empty, one with an odd key."""
+    with streamkeep.open("s", sync="none") as store:
+        for hour, count in enumerate((40, 0, 10)):
+            for n in range(count):
+                store.xadd("orders", {"n": n}, id=f"{NOON + hour * HOUR + n}-0")
+        store.xadd("empty", {"f": "v"}, id="5-0")
+        store.xdel("empty", "5-0")
+        store.xadd(b"\xff\n[red]", {"f": "v"}, id="1-0")
+    return "s"
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def test_streams_lists_every_stream_in_a_table(stored: str) -> None:
+    result = run("streams", stored)
+    sizes = [one["size_bytes"] for one in objects("streams", stored)]
+    assert result.stdout.splitlines() == [
+        "key            entries  first                 last                  nodes   size",
+        "─────────────  ───────  ────────────────────  ────────────────────  ─────  ─────",
+        "empty                0  -                     -                         0    0 B",
+        f"orders              50  2024-06-10T12:00:00Z  2024-06-10T14:00:00Z      1  {sizes[1]} B",
+        r'"\xff\n[red]"        1  1970-01-01T00:00:00Z  1970-01-01T00:00:00Z      1   '
+        f"{sizes[2]} B",
+    ]
+    assert result.stderr == f"3 streams, 51 entries, {sizes[3]} B\n"
+
+
+def test_streams_takes_a_pattern(stored: str) -> None:
+    assert [one["key"] for one in objects("streams", stored, "*e*")[:-1]] == [
+        "empty",
+        "orders",
+        {"base64": "/wpbcmVkXQ=="},
+    ]
+    assert [one["key"] for one in objects("streams", stored, "[a-n]*")[:-1]] == ["empty"]
+    result = run("streams", stored, "none")
+    assert (result.stdout, result.stderr) == ("", "0 streams, 0 entries, 0 B\n")
+
+
+def test_streams_as_json(stored: str) -> None:
+    orders = objects("streams", stored, "orders")
+    assert orders == [
+        {
+            "type": "stream",
+            "key": "orders",
+            "length": 50,
+            "first_time_ms": NOON,
+            "last_time_ms": NOON + 2 * HOUR + 9,
+            "nodes": 1,
+            "tombstones": 0,
+            "size_bytes": orders[0]["size_bytes"],
+        },
+        {
+            "type": "summary",
+            "command": "streams",
+            "streams": 1,
+            "entries": 50,
+            "size_bytes": orders[0]["size_bytes"],
+        },
+    ]
+
+
+def test_wide_characters_do_not_push_columns_aside() -> None:
+    run("add", "s", "日本", "f", "v")
+    run("add", "s", "abcd", "f", "v")
+    heading, rule, narrow, wide = lines("streams", "s")
+    assert heading.index("entries") == rule.index(" ") + 2 == 6
+    assert narrow[:6] == "abcd  "
+    assert wide[:4] == "日本  "
+    assert len(wide) == len(narrow) - 2
+
+
+def test_long_keys_are_cut_in_the_table_only() -> None:
+    key = "k" * 3000
+    run("add", "s", key, "f", "v")
+    assert lines("streams", "s")[2].startswith("k" * 39 + "…  ")
+    assert objects("streams", "s")[0]["key"] == key
+
+
+# --- info ---------------------------------------------------------------------------------------
+
+
+def test_info_stream_prints_the_counters_and_both_ends() -> None:
+    for n in range(1, 4):
+        run("add", "s", "k", "n", str(n), "note", "two words", "--id", f"{n}-0")
+    run("del", "s", "k", "2-0")
+    assert lines("info", "stream", "s", "k") == [
+        "length                   2",
+        "radix-tree-keys          1",
+        "radix-tree-nodes         2",
+        "last-generated-id        3-0",
+        "max-deleted-entry-id     2-0",
+        "entries-added            3",
+        "recorded-first-entry-id  1-0",
+        "groups                   0",
+        'first-entry              1-0  n=1 note="two words"',
+        'last-entry               3-0  n=3 note="two words"',
+    ]
+
+
+def test_info_stream_full_prints_entries(stored: str) -> None:
+    assert lines("info", "stream", stored, "orders", "--full", "--count", "2")[-4:] == [
+        "entries",
+        f"  {NOON}-0  n=0",
+        f"  {NOON + 1}-0  n=1",
+        "  … 48 more",
+    ]
+    assert len(lines("info", "stream", stored, "orders", "--full", "--count", "0")) == 10 + 1 + 50
+    found = objects("info", "stream", stored, "orders", "--full")
+    assert [one["type"] for one in found] == ["stream", *["entry"] * 10, "summary"]
+    assert found[0]["first_entry_id"] == f"{NOON}-0"
+    assert found[0]["radix_tree_keys"] == 1
+
+
+def test_info_stream_of_an_empty_stream(stored: str) -> None:
+    assert lines("info", "stream", stored, "empty")[-2:] == [
+        "first-entry              -",
+        "last-entry               -",
+    ]
+    assert objects("info", "stream", stored, "empty", "--full")[0]["last_entry_id"] is None
+
+
+def test_info_stream_cuts_long_values() -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd("k", {"f": b"x" * 5_000_000}, id="1-0")
+    assert lines("info", "stream", "s", "k")[-1].endswith(f"f={'x' * 200}… (4.8 MiB)")
+
+
+def test_a_missing_key_is_the_error_of_redis(stored: str) -> None:
+    for command in (("info", "stream"), ("stat",), ("rename",)):
+        result = run(*command, stored, "none", *(["x"] if command == ("rename",) else []), status=1)
+        assert result.stderr.splitlines() == [
+            f"streamkeep {' '.join(command)}: ERR no such key",
+            "next: streamkeep streams s",
+        ]
+
+
+# --- rename, drop -------------------------------------------------------------------------------
+
+
+def test_rename_gives_a_stream_a_new_key(stored: str) -> None:
+    result = run("rename", stored, "orders", "archive")
+    assert (result.stdout, result.stderr) == ("", "")
+    assert lines("len", stored, "archive") == ["50"]
+    run("rename", stored, "archive", "archive")
+    assert lines("len", stored, "archive") == ["50"]
+
+
+def test_rename_asks_before_it_deletes_a_stream(stored: str) -> None:
+    result = run("rename", stored, "empty", "orders", input="n\n", status=1)
+    assert "'orders': 50 entries, 2024-06-10T12:00:00Z to 2024-06-10T14:00:00Z" in result.stderr
+    assert "nothing was changed" in result.stderr
+    assert lines("len", stored, "orders") == ["50"]
+    run("rename", stored, "empty", "orders", input="y\n")
+    assert lines("len", stored, "orders") == ["0"]
+    run("rename", stored, b"\xff\n[red]", "orders", "--yes")
+    assert lines("len", stored, "orders") == ["1"]
+
+
+def test_drop_names_the_loss_and_asks(stored: str) -> None:
+    result = run("drop", stored, "orders", "empty", "none", input="n\n", status=1)
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[:3] == [
+        "streamkeep drop: no stream 'none' in s",
+        "'orders': 50 entries, 2024-06-10T12:00:00Z to 2024-06-10T14:00:00Z",
+        "'empty': 0 entries",
+    ]
+    assert "next: --yes answers the question" in result.stderr
+    assert lines("len", stored, "orders") == ["50"]
+
+
+def test_drop_without_an_answer_changes_nothing(stored: str) -> None:
+    run("drop", stored, "orders", input="", status=1)
+    assert lines("len", stored, "orders") == ["50"]
+
+
+def test_drop_deletes_when_the_answer_is_yes(stored: str) -> None:
+    assert run("drop", stored, "orders", input="y\n").stdout == "1\n"
+    assert run("drop", stored, "empty", "empty", b"\xff\n[red]", "--yes").stdout == "2\n"
+    assert run("drop", stored, "empty", input="").stdout == "0\n"
+    assert lines("streams", stored) == []
+
+
+# --- stat ---------------------------------------------------------------------------------------
+
+
+def test_stat_prints_figures_and_a_chart(stored: str) -> None:
+    found = lines("stat", stored, "orders")
+    assert found[:5] == [
+        "'orders'",
+        "  entries     50",
+        "  first       2024-06-10T12:00:00Z",
+        "  last        2024-06-10T14:00:00Z",
+        "  nodes       1, 50.0 entries each",
+    ]
+    chart = found[found.index("entries per 10 minutes, UTC") + 1 :]
+    assert len(chart) == 13
+    assert chart[0] == "2024-06-10 12:00  40  " + "█" * 58
+    assert chart[1] == "2024-06-10 12:10   0"
+    assert chart[12] == "2024-06-10 14:00  10  " + "█" * 14 + "▌"
+    assert max(map(len, chart)) == 80
+
+
+def test_stat_of_a_store_adds_its_files(stored: str) -> None:
+    found = lines("stat", stored, "--no-chart")
+    assert found[0] == "s"
+    names = [line.split("  ")[1].strip() for line in found[1:]]
+    assert names[0] == "streams"
+    assert names[-2:] == ["data file", "map"]
+    assert "1.0 TiB" in found[-1] or "GiB" in found[-1]
+
+
+def test_stat_as_json(stored: str) -> None:
+    found = objects("stat", stored)
+    kinds = [one["type"] for one in found]
+    assert kinds[:3] == ["stream"] * 3
+    assert set(kinds[3:-1]) == {"bucket"}
+    assert sum(one["entries"] for one in found[3:-1]) == 51
+    assert found[1]["bytes_per_entry"] == round(found[1]["size_bytes"] / 50, 1)
+    summary = found[-1]
+    assert (summary["streams"], summary["entries"], summary["path"]) == (3, 51, "s")
+    assert summary["file_size_bytes"] == Path("s/data.mdb").stat().st_size
+    assert summary["map_used_bytes"] <= summary["map_size_bytes"]
+    assert {one["type"] for one in objects("stat", stored, "--no-chart")} == {"stream", "summary"}
+
+
+def test_stat_of_an_empty_store_and_stream(stored: str) -> None:
+    assert lines("stat", stored, "empty")[1] == "  entries     0"
+    assert objects("stat", stored, "empty")[-1]["bytes_per_entry"] is None
+    run("drop", stored, "orders", "empty", b"\xff\n[red]", "--yes")
+    assert lines("stat", stored)[1] == "  streams     0"
+    result = run("stat", stored, "--plot", "x.png")
+    assert "no entries: x.png was not written" in result.stderr
+
+
+def test_stat_counts_much_only_when_asked(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stat_cmd, "COUNTED_UNASKED", 10)
+    result = run("stat", stored, "orders")
+    assert "entries per" not in result.stdout
+    assert result.stderr == "next: --chart counts the 50 entries over time\n"
+    assert "entries per" in run("stat", stored, "orders", "--chart").stdout
+
+
+def test_stat_counts_tombstones(stored: str) -> None:
+    run("del", stored, "orders", f"{NOON}-0", f"{NOON + 1}-0")
+    assert "  tombstones  2" in lines("stat", stored, "orders")
+
+
+def test_plot_draws_png_and_svg(stored: str) -> None:
+    pytest.importorskip("matplotlib")
+    result = run("stat", stored, "orders", "--plot", "a.png", "--no-chart")
+    assert result.stderr == "wrote a.png\n"
+    assert "entries per" not in result.stdout
+    assert Path("a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    run("stat", stored, "--plot", "b.SVG")
+    svg = Path("b.SVG").read_text()
+    assert "<svg" in svg
+    assert "entries per" in svg or "<path" in svg
+    run("stat", stored, "--plot", "c.svg")
+    assert Path("c.svg").read_text() == svg
+
+
+@pytest.mark.parametrize("ms", [0, 253_402_300_799_999, 253_402_300_800_000, (1 << 64) - 1])
+def test_plot_takes_ids_that_are_no_times(ms: int) -> None:
+    pytest.importorskip("matplotlib")
+    run("add", "s", "$x$ 日本 \x01", "f", "v", "--id", f"{ms}-1")
+    run("stat", "s", "$x$ 日本 \x01", "--plot", "a.png")
+    assert Path("a.png").exists()
+    run("add", "s", "two", "f", "v", "--id", "0-1")
+    run("add", "s", "two", "f", "v", "--id", f"{ms}-2")
+    run("stat", "s", "two", "--plot", "b.svg")
+    assert sum(one.get("entries", 0) for one in objects("stat", "s", "two")[1:-1]) == 2
+
+
+def test_plot_without_matplotlib_names_the_extra(
+    stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("stat", stored, "orders", "--plot", "a.png", status=1)
+    assert "--plot needs matplotlib" in result.stderr
+    assert "next: pip install 'streamkeep[plot]'" in result.stderr
+
+
+def test_plot_refuses_other_files_before_counting(stored: str) -> None:
+    assert ".png or .svg" in run("stat", stored, "--plot", "a.pdf", status=2).stderr
+    assert "nowhere" in run("stat", stored, "--plot", "nowhere/a.png", status=1).stderr

@@ -1,0 +1,442 @@
+"""Commands beyond what the model covers: transactions, snapshots, iterators, pipelines, shapes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamkeep
+from streamkeep import Entry, StreamId
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.commands import glob
+from streamkeep.engine.keyspace import GARBAGE_STEP
+from streamkeep.format.keys import GARBAGE, NODES
+
+Open = Callable[..., Store]
+
+
+def rows(store: Store, table: int) -> int:
+    with store.snapshot() as snapshot:
+        return snapshot.txn.rows(table)
+
+
+# --- shapes -------------------------------------------------------------------------------------
+
+
+def test_entries_equal_those_of_redis_py(store: Store) -> None:
+    store.xadd("s", {"name": "Sara", "n": 7, "x": 1.5}, id="5-0")
+    (entry,) = store.xrange("s")
+    assert entry == (b"5-0", {b"name": b"Sara", b"n": b"7", b"x": b"1.5"})
+    assert isinstance(entry, Entry)
+    assert (entry.id, entry.fields[b"n"]) == (b"5-0", b"7")
+    assert store.xread({"s": 0}) == [[b"s", [entry]]]
+    assert store.xread({"s": "$"}) == []
+    assert store.xread({"s": "+", "none": 0}) == [[b"s", [entry]]]
+
+
+def test_text_instead_of_bytes(open_store: Open) -> None:
+    store = open_store(decode_responses=True)
+    assert store.xadd("grün", {"größe": "7€"}, id="5-0") == "5-0"
+    assert store.xrange("grün") == [("5-0", {"größe": "7€"})]
+    assert store.xread({"grün": 0}) == [["grün", [("5-0", {"größe": "7€"})]]]
+    assert store.keys() == list(store.scan_iter()) == ["grün"]
+    info = store.xinfo_stream("grün")
+    assert info["last-generated-id"] == "5-0"
+    assert info["first-entry"] == ("5-0", {"größe": "7€"})
+    assert store.xinfo_stream("grün", full=True)["entries"] == {"5-0": {"größe": "7€"}}
+    assert store.type("grün") == "stream"
+    assert store.xadd_many("grün", [{"a": "b"}], ids=["6-*"]) == ["6-0"]
+    with store.transaction() as txn:
+        assert txn.xrange("grün", min="6") == [("6-0", {"a": "b"})]
+    store.xadd("grün", {"bin": b"\xff"})
+    with pytest.raises(UnicodeDecodeError):
+        store.xrange("grün")
+
+
+def test_values_of_other_types_are_refused(store: Store) -> None:
+    for fields in ({"f": None}, {"f": True}, {"f": object()}, {None: "v"}, {"f": ["v"]}):
+        with pytest.raises(streamkeep.ArgumentError, match="Invalid input of type"):
+            store.xadd("s", fields)  # type: ignore[arg-type]
+    for empty in ({}, [], "text", None):
+        with pytest.raises(streamkeep.ArgumentError, match="non-empty dict"):
+            store.xadd("s", empty)  # type: ignore[arg-type]
+    with pytest.raises(streamkeep.ArgumentError):
+        store.xadd(None, {"f": "v"})  # type: ignore[arg-type]
+    assert store.keys() == []
+
+
+REFUSED: dict[str, Callable[[Store], Any]] = {
+    "XRANGE count must be a positive integer": lambda s: s.xrange("s", count=0),
+    "XREVRANGE count must be a positive integer": lambda s: s.xrevrange("s", count=-1),
+    "XREAD count must be a positive integer": lambda s: s.xread({"s": 0}, count=0),
+    "XREAD streams must be a non empty dict": lambda s: s.xread({}),
+    "XADD maxlen must be non-negative integer": lambda s: s.xadd("s", {"f": 1}, maxlen=-1),
+    "The MAXLEN argument must be >= 0.": lambda s: s.xtrim("s", maxlen=-1),
+    "The LIMIT argument must be >= 0.": lambda s: s.xtrim("s", maxlen=1, limit=-1),
+    "special ~ option": lambda s: s.xtrim("s", maxlen=1, limit=1, approximate=False),
+    "without specifying a trimming strategy": lambda s: s.xadd("s", {"f": 1}, limit=5),
+    "Only one of": lambda s: s.xtrim("s", maxlen=1, minid="1"),
+    "One of": lambda s: s.xtrim("s"),
+    "ref_policy must be one of": lambda s: s.xtrim("s", maxlen=1, ref_policy="ALL"),  # type: ignore[arg-type]
+    "wrong number of arguments for 'xdel'": lambda s: s.xdel("s"),
+    "2 entries, but 1 ids": lambda s: s.xadd_many("s", [{"f": 1}, {"f": 2}], ids=["1-1"]),
+    "at least one entry": lambda s: s.xadd_many("s", []),
+    "at least one field": lambda s: s.xadd_pairs("s", []),
+    "pairs": lambda s: s.xadd_pairs("s", [("f", "v", "x")]),  # type: ignore[list-item]
+    "The > ID can be specified only": lambda s: s.xread({"s": ">"}),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_redis_py_or_redis_refuse_is_refused(store: Store, text: str) -> None:
+    with pytest.raises(streamkeep.ArgumentError) as caught:
+        REFUSED[text](store)
+    assert text in str(caught.value)
+    assert store.keys() == []
+
+
+def test_ordered_pairs_with_duplicate_fields(store: Store) -> None:
+    pairs = [("f", "1"), ("g", "2"), ("f", "3"), ("", "")]
+    store.xadd_pairs("s", pairs)
+    (entry,) = store.scan("s")
+    assert entry.pairs == [(b"f", b"1"), (b"g", b"2"), (b"f", b"3"), (b"", b"")]
+    assert entry.fields == {b"f": b"3", b"g": b"2", b"": b""}
+    assert store.xrange("s")[0].fields == entry.fields
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_seen_whole_or_not_at_all(store: Store) -> None:
+    store.xadd("s", {"n": 1}, id="1-1")
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": 2}, id="1-2")
+        txn.xadd("other", {"n": 3}, id="1-1")
+        txn.xdel("s", "1-1")
+        assert [entry.id for entry in txn.xrange("s")] == [b"1-2"]
+        assert txn.keys() == [b"other", b"s"]
+        assert store.keys() == [b"s"]  # a read of the store sees what is committed
+        assert [entry.id for entry in store.xrange("s")] == [b"1-1"]
+    assert [entry.id for entry in store.xrange("s")] == [b"1-2"]
+    assert store.xlen("other") == 1
+
+
+def test_an_exception_undoes_the_transaction(store: Store) -> None:
+    store.xadd("s", {"n": 1}, id="1-1")
+    with pytest.raises(RuntimeError, match="boom"), store.transaction() as txn:
+        txn.xadd("s", {"n": 2})
+        txn.xadd("new", {"n": 3})
+        txn.rename("s", "t")
+        raise RuntimeError("boom")
+    assert store.keys() == [b"s"]
+    assert store.xlen("s") == 1
+    assert store.xadd("s", {"n": 2}, id="1-2") == b"1-2"
+
+
+def test_a_caught_command_error_changes_nothing_else(store: Store) -> None:
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": 1}, id="5-0")
+        with pytest.raises(streamkeep.IdTooSmallError):
+            txn.xadd("s", {"n": 2}, id="4-0")
+        txn.xadd("s", {"n": 3}, id="6-0")
+    assert [entry.id for entry in store.xrange("s")] == [b"5-0", b"6-0"]
+
+
+def test_an_aborted_transaction_takes_no_more_commands(store: Store) -> None:
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": 1})
+        txn.abort()
+        with pytest.raises(streamkeep.StoreClosedError, match="has ended"):
+            txn.xadd("s", {"n": 1})
+    with pytest.raises(streamkeep.StoreClosedError, match="has ended"):
+        txn.xlen("s")
+    assert store.keys() == []
+
+
+def test_the_store_itself_is_not_written_inside_a_transaction(store: Store) -> None:
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": 1})
+        for write in (
+            lambda: store.xadd("s", {"n": 2}),
+            lambda: store.transaction().__enter__(),
+            lambda: store.delete("s"),
+        ):
+            with pytest.raises(streamkeep.StoreError, match="transaction open on the store"):
+                write()
+    assert store.xlen("s") == 1
+
+
+def test_a_transaction_belongs_to_its_thread(store: Store) -> None:
+    errors: list[Exception] = []
+
+    def use() -> None:
+        try:
+            txn.xadd("s", {"n": 1})
+        except streamkeep.StoreError as error:
+            errors.append(error)
+
+    with store.transaction() as txn:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert "belongs to the thread" in str(errors[0])
+
+
+def test_ids_of_one_transaction_share_its_time(store: Store, clock: ManualClock) -> None:
+    with store.transaction() as txn:
+        first = txn.xadd("s", {"n": 1})
+        clock.ms += 1000
+        second = txn.xadd("s", {"n": 2})
+    assert second == first.replace(b"-0", b"-1")
+    assert store.xadd("s", {"n": 3}) == b"%d-0" % clock.ms
+
+
+def test_ids_keep_rising_after_the_clock_went_back(store: Store, clock: ManualClock) -> None:
+    first = StreamId.parse(store.xadd("s", {"n": 1}))
+    clock.ms -= 5000
+    assert store.xadd("s", {"n": 2}) == bytes(first.next())
+
+
+def test_aborting_does_not_wait_for_threads_that_read_without_a_pause(store: Store) -> None:
+    store.xadd_many("s", [{"n": number} for number in range(2000)])
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            store.xrange("s")
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(20):
+            with pytest.raises(KeyError), store.transaction() as txn:
+                txn.xadd("s", {"n": 1})
+                raise KeyError
+            with pytest.raises(streamkeep.IdTooSmallError):
+                store.xadd("s", {"n": 1}, id="1-1")
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert store.xlen("s") == 2000
+
+
+# --- pipelines ----------------------------------------------------------------------------------
+
+
+def test_a_pipeline_runs_as_one(store: Store) -> None:
+    with store.pipeline() as pipe:
+        pipe.xadd("s", {"n": 1}, id="1-1").xadd("s", {"n": 2}, id="1-2").xlen("s").xdel("s", "1-1")
+        assert len(pipe) == 4
+        assert store.keys() == []
+        assert pipe.execute() == [b"1-1", b"1-2", 2, 1]
+        assert len(pipe) == 0
+        assert pipe.execute() == []
+    assert store.xlen("s") == 1
+
+
+def test_an_error_in_a_pipeline_does_not_undo_the_rest(store: Store) -> None:
+    pipe = store.pipeline(transaction=False)
+    pipe.xadd("s", {"n": 1}, id="5-0")
+    pipe.xadd("s", {"n": 2}, id="4-0")
+    pipe.xadd("s", {"n": 3}, id="6-0")
+    results = pipe.execute(raise_on_error=False)
+    assert results[0] == b"5-0"
+    assert isinstance(results[1], streamkeep.IdTooSmallError)
+    assert results[2] == b"6-0"
+    with pytest.raises(streamkeep.IdTooSmallError) as caught:
+        store.pipeline().xlen("s").xadd("s", {"n": 2}, id="4-0").delete("s").execute()
+    assert caught.value.__notes__ == ["command 2 of 3 in the pipeline"]
+    assert store.keys() == []
+
+
+# --- snapshots and iterators --------------------------------------------------------------------
+
+
+def test_a_snapshot_does_not_change(store: Store) -> None:
+    store.xadd_many("s", [{"n": number} for number in range(500)])
+    with store.snapshot() as snapshot:
+        store.xtrim("s", maxlen=0)
+        store.xadd("t", {"n": 1})
+        assert snapshot.xlen("s") == 500
+        assert len(snapshot.xrange("s")) == 500
+        assert snapshot.keys() == [b"s"]
+        assert sum(1 for _ in snapshot.scan("s", reverse=True)) == 500
+        assert [one.length for one in snapshot.stats()] == [500]
+    assert store.xlen("s") == 0
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_iterator_may_delete_what_it_stands_on(store: Store, reverse: bool) -> None:
+    store.xadd_many("s", [{"n": number} for number in range(1000)])
+    seen = []
+    for entry in store.scan("s", reverse=reverse):
+        seen.append(int(entry.fields[b"n"]))
+        assert entry.delete()
+        assert not entry.delete()
+    assert seen == sorted(range(1000), reverse=reverse)
+    assert store.xlen("s") == 0
+    assert store.xinfo_stream("s")["radix-tree-keys"] == 0
+
+
+def test_an_iterator_of_a_transaction_sees_its_changes(store: Store) -> None:
+    with store.transaction() as txn:
+        txn.xadd_many("s", [{"n": number} for number in range(700)])
+        for entry in txn.scan("s"):
+            if int(entry.fields[b"n"]) % 7:
+                entry.delete()
+        assert txn.xlen("s") == 100
+    assert [int(entry.fields[b"n"]) for entry in store.scan("s")] == list(range(0, 700, 7))
+
+
+def test_iterators_over_ranges(store: Store) -> None:
+    top = (1 << 64) - 1
+    ids = ["1-0", "1-1", "2-0", f"{top}-0", f"{top}-{top}"]
+    store.xadd_many("s", [{"n": number} for number in range(5)], ids=ids)
+    assert [str(entry.id) for entry in store.scan("s", "1-1", "2")] == ["1-1", "2-0"]
+    assert [str(entry.id) for entry in store.scan("s", "(1-1", reverse=True)] == ids[:1:-1]
+    assert list(store.scan("s", "3", "2")) == []
+    assert list(store.scan("nothing")) == []
+    assert "ScanEntry(1-0" in repr(next(store.scan("s")))
+
+
+def test_an_iterator_that_is_not_used_up_lets_its_snapshot_go(open_store: Open) -> None:
+    store = open_store(max_readers=4)
+    store.xadd_many("s", [{"n": number} for number in range(1000)])
+    for _ in range(50):
+        next(store.scan("s"))
+        next(store.scan_iter())
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_names_of_every_kind(store: Store) -> None:
+    names = [b"", b"\x00", b"\xff" * 600, b"a", b"a" * 509, b"a" * 510, b"a" * 511, b"b" * 65536]
+    names += [b"a" * 600 + bytes([n]) for n in range(5)]
+    for number, name in enumerate(names):
+        store.xadd(name, {"n": number}, id="1-1")
+    assert store.keys() == list(store.scan_iter()) == sorted(names)
+    for number, name in enumerate(names):
+        assert store.xrange(name) == [(b"1-1", {b"n": b"%d" % number})]
+    assert store.exists(*names, "nothing", "") == len(names) + 1
+    assert store.rename(b"b" * 65536, b"c" * 65536)
+    assert store.delete(*names, "nothing") == len(names) - 1
+    assert store.keys() == [b"c" * 65536]
+
+
+def test_renaming(store: Store) -> None:
+    store.xadd("a", {"n": 1}, id="1-1")
+    store.xadd("b", {"n": 2}, id="2-2")
+    assert store.renamenx("a", "b") is False
+    assert store.renamenx("a", "c") is True
+    assert store.rename("c", "c") is True
+    assert store.rename("c", "b") is True
+    assert store.keys() == [b"b"]
+    assert store.xrange("b") == [(b"1-1", {b"n": b"1"})]
+    with pytest.raises(streamkeep.NoSuchKeyError, match="no such key"):
+        store.rename("c", "d")
+    assert rows(store, GARBAGE) == 0
+
+
+def test_deleting_frees_in_bounded_steps(open_store: Open) -> None:
+    store = open_store(node_max_entries=1)
+    count = 2 * GARBAGE_STEP + 10
+    store.xadd_many("s", [{"n": number} for number in range(count)])
+    with store.transaction() as txn:
+        txn.delete("s")
+        txn.xadd("s", {"n": "new"}, id="1-1")
+        assert txn.xlen("s") == 1
+    assert store.xlen("s") == 1
+    assert (rows(store, GARBAGE), rows(store, NODES)) == (0, 0)
+
+
+def test_garbage_of_a_crash_is_removed_on_opening(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(node_max_entries=1)
+    store.xadd_many("s", [{"n": number} for number in range(50)])
+    monkeypatch.setattr(Store, "_collect_garbage", lambda self: None)
+    store.delete("s")
+    store.close()
+    monkeypatch.undo()
+    store = open_store()
+    assert (rows(store, GARBAGE), rows(store, NODES)) == (0, 0)
+
+
+@given(st.text(alphabet="ab*?[]^-\\", max_size=8), st.text(alphabet="ab-^]", max_size=4))
+def test_any_glob_compiles(pattern: str, name: str) -> None:
+    glob(pattern.encode()).fullmatch(name.encode())
+
+
+def test_globs() -> None:
+    for pattern, yes, no in (
+        ("*", ["", "a\nb"], []),
+        ("h?llo", ["hello"], ["hllo"]),
+        ("h[ae]llo", ["hallo"], ["hillo"]),
+        ("h[^e]llo", ["hallo"], ["hello"]),
+        ("h[a-c]llo", ["hbllo"], ["hdllo"]),
+        ("h[c-a]llo", ["hbllo"], ["hdllo"]),
+        (r"h\*llo", ["h*llo"], ["hello"]),
+        (r"h[\]]", ["h]"], ["h"]),
+        ("a.c", ["a.c"], ["abc"]),
+    ):
+        matcher = glob(pattern.encode())
+        assert all(matcher.fullmatch(text.encode()) for text in yes), pattern
+        assert not any(matcher.fullmatch(text.encode()) for text in no), pattern
+
+
+# --- macro nodes --------------------------------------------------------------------------------
+
+
+def test_nodes_fill_a_page(store: Store) -> None:
+    store.xadd_many("s", [{"data": "x" * 50} for _ in range(5000)])
+    info = store.xinfo_stream("s")
+    with store.snapshot() as snapshot:
+        (stat,) = snapshot.stats()
+    per_node = stat.node_bytes / info["radix-tree-keys"]
+    assert 3900 < per_node <= 4020
+
+
+def test_a_node_of_tombstones_is_rewritten_and_an_empty_one_goes(open_store: Open) -> None:
+    store = open_store(node_max_bytes=0, node_max_entries=10)
+    ids = store.xadd_many("s", [{"n": number} for number in range(40)])
+    for one in ids[10:15]:
+        store.xdel("s", one)
+    assert stat_of(store).tombstones == 5
+    store.xdel("s", ids[15])
+    assert stat_of(store).tombstones == 0
+    store.xdel("s", ids[19])
+    assert stat_of(store).tombstones == 1
+    store.xdel("s", ids[16], ids[17])
+    assert stat_of(store).tombstones == 1, "the last slot stays, so that MINID ~ finds it"
+    store.xdel("s", ids[18])
+    assert (stat_of(store).tombstones, stat_of(store).nodes) == (0, 3)
+    for one in ids[30:39]:
+        store.xdel("s", one)
+    assert stat_of(store).tombstones == 9, "the tail is not rewritten"
+
+
+def stat_of(store: Store) -> Any:
+    with store.snapshot() as snapshot:
+        (stat,) = snapshot.stats()
+    return stat
+
+
+def test_the_newest_node_is_appended_to_again_when_it_has_room(open_store: Open) -> None:
+    """Redis appends to the last node there is, be it one that had no room for a bigger entry."""
+    store = open_store(node_max_bytes=200, node_max_entries=0)
+    store.xadd("s", {"f": "x"}, id="1-1")
+    store.xadd("s", {"f": "y" * 190}, id="1-2")
+    assert stat_of(store).nodes == 2
+    store.xdel("s", "1-2")
+    store.xadd("s", {"f": "z"}, id="1-3")
+    assert stat_of(store).nodes == 1
+    assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"1-3"]

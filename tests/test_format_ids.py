@@ -1,0 +1,137 @@
+"""Entry IDs: parsing to the letter, order, and arithmetic modulo 2^64."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from streamkeep.engine.append import AUTO, AUTO_SEQ, EXPLICIT, parse_new_id
+from streamkeep.engine.arguments import range_end, range_start
+from streamkeep.format import id_codec
+from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.errors import InvalidIdError
+
+TOP = (1 << 64) - 1
+u64 = st.integers(0, TOP) | st.sampled_from([0, 1, (1 << 62), (1 << 63) - 1, 1 << 63, TOP])
+
+GOOD = {
+    b"5": (5, 0),
+    b"5-7": (5, 7),
+    b"01-002": (1, 2),
+    b"+2-1": (2, 1),
+    b"5-+7": (5, 7),
+    b" 5-\t7": (5, 7),
+    b"0-0": (0, 0),
+    b"18446744073709551615-18446744073709551615": (TOP, TOP),
+    b"5-3\x00rest": (5, 3),
+    b"5--0": (5, 0),
+    b"5- -1": (5, TOP),
+    b"5--05": (5, TOP - 4),
+    b"0" * 127: (0, 0),
+}
+BAD = [
+    b"",
+    b"-",
+    b"+",
+    b"5-",
+    b"-5",
+    b"4--1",
+    b"1-2-3",
+    b"x",
+    b"5x",
+    b"0x5",
+    b"5-7 ",
+    b"5.0",
+    b"18446744073709551616",
+    b"5-18446744073709551616",
+    b"5-*",
+    b"0" * 128,
+    b"\x005",
+    "٣".encode(),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), GOOD.items())
+def test_ids_are_parsed_as_redis_parses_them(text: bytes, expected: tuple[int, int]) -> None:
+    assert id_codec.parse_id(text, 0) == expected
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_redis_refuses_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidIdError) as caught:
+        id_codec.parse_id(text, 0)
+    expected = "ERR Invalid stream ID specified as stream command argument"
+    assert caught.value.redis_error == expected
+
+
+def test_a_missing_sequence_number_is_filled_in() -> None:
+    assert id_codec.parse_id(b"5", TOP) == (5, TOP)
+    assert range_start("5") == (5, 0)
+    assert range_end("5") == (5, TOP)
+
+
+def test_intervals() -> None:
+    assert range_start("-") == MIN_ID
+    assert range_end("+") == MAX_ID
+    assert range_start("(5-7") == (5, 8)
+    assert range_start(f"(5-{TOP}") == (6, 0)
+    assert range_end("(5-0") == (4, TOP)
+    assert range_end("(5") == (5, TOP - 1)
+    for text in ("(", "(-", "(+"):
+        with pytest.raises(InvalidIdError):
+            range_start(text)
+    with pytest.raises(InvalidIdError, match="invalid start ID for the interval"):
+        range_start(f"({TOP}-{TOP}")
+    with pytest.raises(InvalidIdError, match="invalid end ID for the interval"):
+        range_end("(0-0")
+
+
+def test_ids_of_new_entries() -> None:
+    assert parse_new_id(b"*").kind == AUTO
+    partial = parse_new_id(b"7-*")
+    assert (partial.kind, partial.ms) == (AUTO_SEQ, 7)
+    explicit = parse_new_id(b"7-3")
+    assert (explicit.kind, explicit.ms, explicit.seq) == (EXPLICIT, 7, 3)
+    for text in (b"*-*", b"*-1", b"-*", b"1-**"):
+        with pytest.raises(InvalidIdError):
+            parse_new_id(text)
+
+
+@given(u64, u64)
+def test_ids_survive_text_and_bytes(ms: int, seq: int) -> None:
+    one = StreamId(ms, seq)
+    assert StreamId.parse(str(one)) == one
+    assert StreamId.parse(bytes(one)) == one
+    assert id_codec.unpack_id(id_codec.pack_id(ms, seq)) == one
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+@given(u64, u64, u64, u64)
+def test_packed_ids_sort_as_ids_do(ms: int, seq: int, other_ms: int, other_seq: int) -> None:
+    lower = (ms, seq) < (other_ms, other_seq)
+    packed = id_codec.pack_id(ms, seq) < id_codec.pack_id(other_ms, other_seq)
+    bits = id_codec.bits
+    patterns = id_codec.below(bits(ms), bits(seq), bits(other_ms), bits(other_seq))
+    assert lower == packed == patterns
+
+
+@given(u64, u64)
+@example(0, TOP)
+@example(TOP, 0)
+@example((1 << 63) - 1, 1 << 63)
+@example(1 << 63, 0)
+def test_bit_patterns_add_and_subtract_modulo_2_64(value: int, base: int) -> None:
+    difference = id_codec.subtract(id_codec.bits(value), id_codec.bits(base))
+    assert -(1 << 63) <= difference < 1 << 63
+    assert (difference - (value - base)) % (1 << 64) == 0
+    assert id_codec.unsigned(id_codec.add(id_codec.bits(base), difference)) == value
+
+
+def test_the_neighbours_of_an_id() -> None:
+    assert StreamId(5, TOP).next() == (6, 0)
+    assert StreamId(6, 0).previous() == (5, TOP)
+    assert MAX_ID.next() == MIN_ID
+    assert str(StreamId(5, 7)) == "5-7"

@@ -1,0 +1,311 @@
+"""Opening, creating, sharing and closing stores, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+import streamkeep
+from streamkeep.engine.api import Store
+from streamkeep.format.checksum import seal_row
+from streamkeep.format.keys import META
+from streamkeep.format.records import encode_number
+
+Open = Callable[..., Store]
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Return name and digest of every file in a folder."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+    }
+
+
+def run(code: str, *args: object) -> str:
+    """Run Python code in another process and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_new_store_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"f": "v"})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    for name in ("data.mdb", "lock.mdb"):
+        assert stat.S_IMODE((path / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("sync", ["commit", "interval", "none"])
+def test_entries_are_there_after_reopening(open_store: Open, sync: str) -> None:
+    with open_store(sync=sync) as store:
+        added = [store.xadd("s", {"n": number}) for number in range(300)]
+        identity = store.uuid
+    with open_store(sync=sync) as store:
+        assert [entry.id for entry in store.xrange("s")] == added
+        assert store.uuid == identity
+
+
+def test_a_store_is_copied_by_copying_its_directory(open_store: Open, tmp_path: Path) -> None:
+    with open_store() as store:
+        store.xadd_many("s", [{"n": number} for number in range(100)])
+    target = tmp_path / "copy"
+    target.mkdir()
+    (target / "data.mdb").write_bytes((tmp_path / "store" / "data.mdb").read_bytes())
+    assert open_store("copy").xlen("s") == 100
+
+
+def test_one_process_opens_a_store_several_times(open_store: Open) -> None:
+    first, second = open_store(), open_store()
+    first.xadd("s", {"f": "v"})
+    assert second.xlen("s") == 1
+    first.close()
+    second.xadd("s", {"f": "v"})
+    assert second.xlen("s") == 2
+    with pytest.raises(streamkeep.StoreClosedError):
+        first.xlen("s")
+
+
+def test_a_weaker_open_store_is_not_silently_strengthened(open_store: Open) -> None:
+    open_store(sync="none")
+    with pytest.raises(streamkeep.StoreError, match="weaker sync mode"):
+        open_store(sync="commit")
+
+
+def test_readonly_reads_and_refuses_to_write(open_store: Open, tmp_path: Path) -> None:
+    with open_store() as store:
+        store.xadd("s", {"f": "v"})
+    before = fingerprint(tmp_path / "store")
+    with open_store(readonly=True) as reader:
+        assert reader.xlen("s") == 1
+        for write in (
+            lambda: reader.xadd("s", {"f": "v"}),
+            lambda: reader.xdel("s", "1-0"),
+            lambda: reader.delete("s"),
+            lambda: reader.transaction().__enter__(),
+        ):
+            with pytest.raises(streamkeep.StoreError, match="readonly=True"):
+                write()
+        with pytest.raises(streamkeep.StoreError, match="readonly=True"):
+            open_store()
+    assert fingerprint(tmp_path / "store")["data.mdb"] == before["data.mdb"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_store_without_write_permission_is_read(open_store: Open, tmp_path: Path) -> None:
+    with open_store() as store:
+        store.xadd("s", {"f": "v"})
+    for path in ((tmp_path / "store").iterdir(), [tmp_path / "store"]):
+        for one in path:
+            one.chmod(0o500)
+    with pytest.raises(streamkeep.StoreError, match="readonly=True"):
+        Store(tmp_path / "store")
+    assert open_store(readonly=True).xlen("s") == 1
+
+
+def test_what_is_missing_is_not_created_by_reading(tmp_path: Path) -> None:
+    for options in ({"readonly": True}, {"create": False}):
+        with pytest.raises(streamkeep.NotAStoreError, match="no such store"):
+            Store(tmp_path / "nothing", **options)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_things_are_refused_and_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"hello")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "letter.txt").write_bytes(b"dear")
+    garbage = tmp_path / "garbage"
+    garbage.mkdir()
+    (garbage / "data.mdb").write_bytes(b"not LMDB at all" * 1000)
+    foreign = tmp_path / "foreign"
+    with lmdb.open(str(foreign), max_dbs=2) as env, env.begin(write=True) as txn:
+        txn.put(b"k", b"v", db=env.open_db(b"theirs", txn))
+    (foreign / "lock.mdb").unlink()
+    for path in (file, folder, garbage, foreign):
+        before = fingerprint(path) if path.is_dir() else {"": path.read_bytes().hex()}
+        with pytest.raises(streamkeep.NotAStoreError) as caught:
+            Store(path)
+        assert str(path) in str(caught.value)
+        after = fingerprint(path) if path.is_dir() else {"": path.read_bytes().hex()}
+        assert after == before
+
+
+def test_a_newer_format_is_refused_and_untouched(open_store: Open, tmp_path: Path) -> None:
+    path = tmp_path / "future"
+    Store(path).close()
+    with lmdb.open(str(path), max_dbs=20) as env, env.begin(write=True) as txn:
+        key = b"format_version"
+        value = seal_row(META, key, encode_number(99))
+        txn.put(key, value, db=env.open_db(b"meta", txn))
+    (path / "lock.mdb").unlink()
+    before = fingerprint(path)
+    with pytest.raises(streamkeep.FormatVersionError, match="store format 99"):
+        Store(path)
+    assert fingerprint(path) == before
+
+
+def test_a_damaged_meta_row_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    with lmdb.open(str(path), max_dbs=20) as env, env.begin(write=True) as txn:
+        txn.put(b"epoch", b"damaged", db=env.open_db(b"meta", txn))
+    with pytest.raises(streamkeep.ChecksumError):
+        Store(path)
+
+
+def test_a_closed_store_takes_no_calls(open_store: Open) -> None:
+    store = open_store()
+    store.xadd("s", {"f": "v"})
+    snapshot = store.snapshot()
+    scan = store.scan("s")
+    snapshot.close()
+    store.close()
+    store.close()  # closing twice does no harm
+    calls: list[Callable[[], object]] = [
+        lambda: store.xadd("s", {"f": "v"}),
+        lambda: store.xlen("s"),
+        lambda: store.xdel("s", "1-0"),
+        lambda: store.keys(),
+        lambda: store.snapshot(),
+        lambda: store.pipeline(),
+        lambda: store.sync(),
+        lambda: store.transaction().__enter__(),
+        lambda: next(store.scan("s")),
+        lambda: next(scan),
+        lambda: snapshot.xlen("s"),
+    ]
+    for call in calls:
+        with pytest.raises(streamkeep.StoreClosedError):
+            call()
+    assert repr(store).endswith("closed>")
+
+
+def test_bad_options_are_named(tmp_path: Path) -> None:
+    for options, word in (
+        ({"sync": "often"}, "sync"),
+        ({"interval_ms": 0}, "interval_ms"),
+        ({"max_store_bytes": 5}, "max_store_bytes"),
+        ({"node_max_bytes": -1}, "node limit"),
+        ({"node_max_entries": 1 << 40}, "node limit"),
+    ):
+        with pytest.raises(streamkeep.StreamkeepError, match=word):
+            Store(tmp_path / "store", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_forked_child_is_told_to_open_the_store_again(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    store.xadd("s", {"f": "v"})
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = ""
+            try:
+                store.xadd("s", {"f": "child"})
+            except streamkeep.StoreClosedError as error:
+                told = str(error)
+            with Store(tmp_path / "store", sync="none") as own:
+                own.xadd("s", {"f": "child"}, id="9999999999999-0")
+            os.write(writer, told.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        told = stream.read()
+    os.waitpid(child, 0)
+    assert "forked" in told
+    assert store.xlen("s") == 2
+    assert store.xadd("s", {"f": "v"}) == b"9999999999999-1"
+
+
+WRITER = """
+import sys
+from streamkeep.engine.api import Store
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with Store(path, sync="none") as store:
+    for number in range(count):
+        store.xadd("shared", {"from": name, "n": number})
+"""
+
+
+def test_processes_share_a_store(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(clock=None)
+    children = [
+        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path / "store", name, "300"])
+        for name in "abc"
+    ]
+    mine = [store.xadd("shared", {"from": "me", "n": number}) for number in range(300)]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+    entries = store.xrange("shared")
+    assert len(entries) == store.xlen("shared") == 1200
+    assert [entry.id for entry in entries if entry.fields[b"from"] == b"me"] == mine
+    for name in (b"a", b"b", b"c"):
+        numbers = [int(entry.fields[b"n"]) for entry in entries if entry.fields[b"from"] == name]
+        assert numbers == list(range(300))
+
+
+def test_what_another_process_wrote_is_seen_by_the_next_write(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """The cache of decoded streams must not outlive a commit of somebody else."""
+    store = open_store(clock=None)
+    code = """
+import sys
+from streamkeep.engine.api import Store
+with Store(sys.argv[1], sync="none") as store:
+    exec(sys.argv[2])
+"""
+    store.xadd("s", {"n": 1}, id="1-1")
+    run(code, tmp_path / "store", "store.xadd('s', {'n': 2}, id='5-5')")
+    with pytest.raises(streamkeep.IdTooSmallError):
+        store.xadd("s", {"n": 3}, id="5-5")
+    run(code, tmp_path / "store", "store.delete('s')")
+    assert store.xadd("s", {"n": 4}, id="1-1") == b"1-1"
+    run(code, tmp_path / "store", "store.rename('s', 't')")
+    store.xadd("s", {"n": 5}, id="1-1")
+    run(code, tmp_path / "store", "store.xdel('s', '1-1')")
+    assert store.xadd("s", {"n": 6}, id="1-2") == b"1-2"
+    assert store.xinfo_stream("s")["max-deleted-entry-id"] == b"1-1"
+    assert [entry.id for entry in store.xrange("t")] == [b"1-1"]
+    run(code, tmp_path / "store", "store.xtrim('s', maxlen=0)")
+    store.xadd("s", {"n": 7}, id="1-3")
+    assert [entry.id for entry in store.xrange("s")] == [b"1-3"]
+
+
+def test_the_package_says_which_names_it_has() -> None:
+    assert set(streamkeep.__all__) <= set(dir(streamkeep))
+    for name in streamkeep.__all__:
+        assert getattr(streamkeep, name) is not None
+    with pytest.raises(AttributeError):
+        streamkeep.nothing  # noqa: B018
+
+
+def test_the_format_loads_without_lmdb() -> None:
+    code = """
+import sys
+sys.modules["lmdb"] = None
+import streamkeep.format.node, streamkeep.format.columns, streamkeep.format.envelope
+print("loaded")
+"""
+    assert run(code) == "loaded\n"

@@ -1,0 +1,232 @@
+"""Map growth, size limits, many readers, threads, and big values."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from streamkeep.engine import environment
+from streamkeep.engine.api import Store
+from test_store_life import run
+
+Open = Callable[..., Store]
+SMALL_MAP = 1 << 20
+
+
+@pytest.fixture
+def small_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserve one megabyte, as a system with little address space would."""
+    monkeypatch.setattr(environment, "_MAPS", (SMALL_MAP,))
+
+
+def test_the_map_grows_unnoticed(small_map: None, open_store: Open) -> None:
+    store = open_store()
+    assert store.map_size_bytes == SMALL_MAP
+    for number in range(40):
+        store.xadd_many("s", [{"n": number, "data": "x" * 1000}] * 50)
+    assert store.xlen("s") == 2000
+    assert store.map_size_bytes > SMALL_MAP
+    assert sum(1 for _ in store.scan("s")) == 2000
+
+
+def test_a_single_command_larger_than_the_map(small_map: None, open_store: Open) -> None:
+    store = open_store()
+    store.xadd("s", {"data": b"x" * 10_000_000})
+    assert len(store.xrange("s")[0].fields[b"data"]) == 10_000_000
+
+
+def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> None:
+    store = open_store()
+    store.xadd("s", {"n": 0})
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                assert store.xrange("s", count=10)
+                assert sum(1 for _ in store.scan("s")) >= 1
+        except BaseException as error:  # handed to the main thread
+            failures.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for _ in range(30):
+        store.xadd_many("s", [{"data": "x" * 1000}] * 100)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+    assert store.map_size_bytes > SMALL_MAP
+
+
+def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
+    small_map: None, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_RESIZE_WAIT_S", 0.05)
+    store = open_store()
+    store.xadd("s", {"n": 0})
+    with store.snapshot() as snapshot:
+        with pytest.raises(streamkeep.StoreError, match="open snapshots and iterators"):
+            store.xadd("s", {"data": b"x" * 3_000_000})
+        assert snapshot.xlen("s") == 1
+    store.xadd("s", {"data": b"x" * 3_000_000})
+    assert store.xlen("s") == 2
+
+
+def test_another_process_takes_over_the_grown_map(
+    small_map: None, open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.xadd("s", {"n": 0}, id="1-1")
+    code = """
+import sys
+from streamkeep.engine.api import Store
+with Store(sys.argv[1], sync="none") as store:
+    store.xadd("s", {"data": b"x" * 5_000_000})
+"""
+    run(code, tmp_path / "store")
+    assert store.xlen("s") == 2  # a read that meets the grown file
+    run(code, tmp_path / "store")
+    store.xadd("s", {"n": 1})  # and a write
+    assert store.xlen("s") == 4
+
+
+def test_a_full_store_still_reads_deletes_and_trims(open_store: Open) -> None:
+    store = open_store(max_store_bytes=2 << 20)
+    with pytest.raises(streamkeep.StoreFullError, match="max_store_bytes=2097152"):
+        while True:
+            store.xadd_many("s", [{"data": "x" * 1000}] * 20)
+    full = store.xlen("s")
+    assert full > 1000
+    with pytest.raises(streamkeep.StoreFullError):
+        store.xadd("big", {"data": b"x" * 3_000_000})
+    assert len(store.xrange("s")) == full
+    assert store.xdel("s", store.xrange("s", count=1)[0].id) == 1
+    assert store.xtrim("s", maxlen=full // 2, approximate=False) == full - 1 - full // 2
+    for _ in range(10):
+        store.xadd("s", {"data": "y"})
+    assert store.used_bytes <= (2 << 20) + (1 << 20)
+    assert store.delete("s") == 1
+    store.xadd_many("s", [{"data": "x" * 1000}] * 500)
+
+
+def test_a_full_store_reopens(open_store: Open) -> None:
+    with open_store(max_store_bytes=1 << 20) as store, pytest.raises(streamkeep.StoreFullError):
+        while True:
+            store.xadd("s", {"data": "x" * 3000})
+    with open_store(max_store_bytes=1 << 20) as store:
+        assert store.xtrim("s", maxlen=10) > 0
+        store.xadd("s", {"data": "x"})
+
+
+def test_readers_beyond_the_slots_get_a_clear_error(open_store: Open) -> None:
+    store = open_store(max_readers=8)
+    store.xadd("s", {"n": 0})
+    with pytest.raises(streamkeep.StoreError, match="too many readers"):
+        snapshots = []
+        while True:
+            snapshots.append(store.snapshot())
+    assert 4 <= len(snapshots) <= 8
+    for snapshot in snapshots:
+        snapshot.close()
+    assert store.xlen("s") == 1
+
+
+def test_slots_of_dead_readers_are_taken_back(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(max_readers=8)
+    store.xadd("s", {"n": 0})
+    code = """
+import os, sys
+from streamkeep.engine.api import Store
+store = Store(sys.argv[1], sync="none")
+held = [store.snapshot() for _ in range(6)]
+sys.stdout.write("held")
+sys.stdout.flush()
+os.kill(os.getpid(), 9)
+"""
+    import subprocess
+    import sys
+
+    child = subprocess.run([sys.executable, "-c", code, tmp_path / "store"], check=False)
+    assert child.returncode == -9
+    snapshots = [store.snapshot() for _ in range(7)]
+    assert [snapshot.xlen("s") for snapshot in snapshots] == [1] * 7
+    for snapshot in snapshots:
+        snapshot.close()
+
+
+def test_threads_share_a_store(open_store: Open) -> None:
+    store = open_store(clock=None)
+    added: dict[int, list[bytes]] = {}
+
+    def write(number: int) -> None:
+        added[number] = [store.xadd("s", {"t": number, "n": n}) for n in range(200)]
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = store.xrange("s")
+    assert sorted(one for ids in added.values() for one in ids) == sorted(e.id for e in entries)
+    for number, ids in added.items():
+        assert [e.id for e in entries if e.fields[b"t"] == b"%d" % number] == ids
+
+
+def test_closing_waits_for_calls_of_other_threads(open_store: Open) -> None:
+    store = open_store()
+    started = threading.Event()
+    results: list[object] = []
+
+    def write() -> None:
+        try:
+            with store.transaction() as txn:
+                txn.xadd("s", {"f": "v"})
+                started.set()
+                time.sleep(0.1)
+            results.append("committed")
+        except BaseException as error:  # handed to the main thread
+            results.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    started.wait()
+    store.close()
+    thread.join()
+    assert results == ["committed"]
+    with open_store() as again:
+        assert again.xlen("s") == 1
+
+
+def test_a_big_entry_sits_alone_and_costs_the_next_ones_nothing(open_store: Open) -> None:
+    store = open_store()
+    for number in range(5):
+        store.xadd("s", {"n": number}, id=f"1-{number + 1}")
+    store.xadd("s", {"data": b"x" * 20_000_000}, id="2-0")
+    for number in range(5):
+        store.xadd("s", {"n": number}, id=f"3-{number}")
+    assert store.xinfo_stream("s")["radix-tree-keys"] == 3
+    lengths = [len(entry.fields.get(b"data", b"")) for entry in store.xrange("s")]
+    assert lengths == [0] * 5 + [20_000_000] + [0] * 5
+    assert store.xdel("s", "2-0") == 1
+    assert store.xinfo_stream("s")["radix-tree-keys"] == 2
+
+
+@pytest.mark.slow
+def test_entries_up_to_a_gibibyte(open_store: Open) -> None:
+    store = open_store()
+    big = bytes(1 << 30)
+    with pytest.raises(streamkeep.ArgumentError, match="too large to be stored"):
+        store.xadd("s", {"f": big})
+    assert store.keys() == []
+    assert store.xadd("s", {"f": big[:-1]}, id="1-1") == b"1-1"
+    assert len(store.xrange("s")[0].fields[b"f"]) == (1 << 30) - 1
+    store.xadd("s", {"f": "v"}, id="1-2")
+    assert store.xdel("s", "1-1") == 1

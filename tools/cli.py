@@ -1,0 +1,111 @@
+"""The command line: its root, its list of commands, and `--version`."""
+
+from __future__ import annotations
+
+import io
+import platform
+import sys
+from typing import Any, Final
+
+import click
+
+import streamkeep
+from streamkeep.tools.entry_cmds import add, del_, trim
+from streamkeep.tools.load_cmd import load
+from streamkeep.tools.read_cmds import len_, range_, read, revrange, tail
+from streamkeep.tools.stat_cmd import stat
+from streamkeep.tools.stream_cmds import drop, info, rename, streams
+
+# Every command, under the heading of its family in the help text.
+COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
+    ("Write entries", (add, load, del_, trim)),
+    ("Read entries", (len_, range_, revrange, read, tail)),
+    ("Look at streams", (streams, stat, info)),
+    ("Change streams", (rename, drop)),
+)
+
+
+class Root(click.Group):
+    """The root of all commands; its help lists them by family."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; text that a terminal cannot show is escaped, not an error."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        kwargs.setdefault("prog_name", "streamkeep")
+        return super().main(*args, **kwargs)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of the help text."""
+        return [str(command.name) for _, family in COMMANDS for command in family]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by family."""
+        names = self.list_commands(ctx)
+        width = max(map(len, names))
+        for heading, family in COMMANDS:
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (f"{command.name:<{width}}", command.get_short_help_str(limit=70))
+                        for command in family
+                    ]
+                )
+
+
+def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the version, what it runs on, and whether the compiled modules are in use."""
+    if not value or ctx.resilient_parsing:
+        return
+    import lmdb
+
+    from streamkeep.format import listpack
+    from streamkeep.format.versions import STORE_VERSION
+
+    compiled = not listpack.__file__.endswith(".py")
+    library = ".".join(map(str, lmdb.version()))
+    binding = getattr(lmdb, "__version__", "unknown version")
+    click.echo(f"streamkeep {streamkeep.__version__}, store format {STORE_VERSION}")
+    click.echo(f"modules: {'compiled' if compiled else 'interpreted (slower)'}")
+    click.echo(f"LMDB {library} (py-lmdb {binding}), Python {platform.python_version()}")
+    ctx.exit()
+
+
+@click.group(
+    "streamkeep",
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Print versions, and whether the compiled modules are in use.",
+)
+def main() -> None:
+    """Redis Streams, durable in a directory.
+
+    STORE is the directory; `add` and `load` create it. KEY names one of its streams: any bytes,
+    also none (''). Results go to standard output, all else to standard error.
+
+    \b
+    Example:
+      streamkeep add orders.store orders sku 7 count 2
+      streamkeep range orders.store orders
+      streamkeep streams orders.store
+
+    \b
+    Exit status: 0  done
+                 1  aborted, a Redis error such as an ID that is too small, or a bug
+                 2  the command line is not right
+                 3  cannot read: no store, locked, or written by a newer version
+                 4  the store is damaged
+    """
+
+
+for _, _family in COMMANDS:
+    for _command in _family:
+        main.add_command(_command)

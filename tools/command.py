@@ -1,0 +1,312 @@
+"""What all commands have in common: exit statuses, errors as one line, arguments, the open store.
+
+A command raises `StreamkeepError` or `Failure` and does not look back: `StoreCommand` turns both
+into a line on standard error, where there is one a `next:` line with what to do about it, and an
+exit status.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+import streamkeep
+from streamkeep.format.errors import (
+    CommandError,
+    CorruptionError,
+    IdTooSmallError,
+    NoSuchKeyError,
+    NotAStoreError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StreamkeepError,
+)
+from streamkeep.tools import output
+from streamkeep.tools.times import parse_iso
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api import Store, Sync
+
+    _BytesType = click.ParamType[bytes]
+else:
+    _BytesType = click.ParamType  # generic in newer versions only
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_QUOTED: Final = "streamkeep.quoted_input"
+_NUMBER: Final = re.compile(r"-\.?[0-9]")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+class Exit(IntEnum):
+    """Exit statuses; their numbers are permanent."""
+
+    OK = 0
+    ABORTED = 1  # click and Python use it for an interrupt and for a bug, too
+    USAGE = 2  # click's own
+    UNREADABLE = 3
+    DAMAGED = 4
+
+
+class Failure(Exception):
+    """A command cannot go on: what to say, what to do next, and the exit status."""
+
+    def __init__(self, message: str, *, hint: str = "", status: Exit = Exit.ABORTED) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.status = status
+
+
+class StoreCommand(click.Command):
+    """A command whose errors end as one clear line and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; write what it printed before anything else is said."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # here, where a closed pipe ends quietly, not when Python shuts down
+            return result
+        except StreamkeepError as error:
+            failure = _as_failure(ctx, error)
+        except Failure as error:
+            failure = error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            failure = Failure(f"{where}{error.strerror or error}")
+        output.note(f"{ctx.command_path}: {failure}")
+        if failure.hint:
+            output.note(f"next: {failure.hint}")
+        ctx.exit(failure.status)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; a number below zero is a value, not an option.
+
+        Options are taken out first, wherever they stand, and all else goes behind a `--`.
+        """
+        takes_value = {
+            name: not option.is_flag and not option.count
+            for option in self.params
+            if isinstance(option, click.Option)
+            for name in (*option.opts, *option.secondary_opts)
+        }
+        options: list[str] = []
+        values: list[str] = []
+        rest = iter(args)
+        for arg in rest:
+            if arg == "--":
+                values.extend(rest)
+            elif len(arg) < 2 or arg[0] != "-" or _NUMBER.match(arg):
+                values.append(arg)
+            else:
+                options.append(arg)
+                if takes_value.get(arg):
+                    following = next(rest, None)
+                    if following is None:
+                        return super().parse_args(ctx, options)  # which says what is missing
+                    options.append(following)
+        return super().parse_args(ctx, [*options, "--", *values])
+
+
+def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
+    """Choose words, hint and status for an error of the store."""
+    store = shlex.quote(str(ctx.params.get("store_path", "STORE")))
+    if isinstance(error, CommandError):
+        hint = ""
+        if isinstance(error, NoSuchKeyError):
+            hint = f"streamkeep streams {store}"
+        elif isinstance(error, IdTooSmallError) and isinstance(ctx.params.get("key"), bytes):
+            hint = f"streamkeep info stream {store} {shell_key(ctx.params['key'])}"
+        return Failure(error.redis_error, hint=hint)
+    if isinstance(error, CorruptionError):
+        root = ctx.find_root().command
+        known = isinstance(root, click.Group) and "fsck" in root.commands
+        return Failure(
+            str(error), hint=f"streamkeep fsck {store}" if known else "", status=Exit.DAMAGED
+        )
+    if isinstance(error, StoreFullError):
+        return Failure(str(error), hint="streamkeep trim --help")
+    if isinstance(error, NotAStoreError) and "no such store" in str(error):
+        hint = f"streamkeep add {store} KEY FIELD VALUE creates it"
+        return Failure(str(error), hint=hint, status=Exit.UNREADABLE)
+    if isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
+        return Failure(str(error), status=Exit.UNREADABLE)
+    return Failure(str(error))
+
+
+def shell_key(key: bytes) -> str:
+    """Return a key as an argument for the shell."""
+    text = output.shown(key)
+    if not key:
+        return "''"
+    return f"--quoted-input {shlex.quote(text)}" if text.startswith('"') else shlex.quote(text)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+class Bytes(_BytesType):
+    """A key, field or value: the bytes of the argument as the shell passed them.
+
+    With `--quoted-input` an argument in double quotes is read with redis-cli's escapes: some bytes
+    are hard to type, and no argument can hold a NUL.
+    """
+
+    name = "bytes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Return the bytes of an argument."""
+        if isinstance(value, bytes):
+            return value
+        text = str(value)
+        if text.startswith('"') and ctx is not None and ctx.meta.get(_QUOTED):
+            try:
+                return output.unquoted(text)
+            except ValueError as error:
+                self.fail(f"{text}: {error}", param, ctx)
+        return os.fsencode(text)
+
+
+class Id(_BytesType):
+    """An entry ID, whose syntax the store checks.
+
+    Args:
+        times: also take a date or a time in ISO 8601, as its first millisecond.
+    """
+
+    name = "id"
+
+    def __init__(self, *, times: bool = False) -> None:
+        self.times = times
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Return the text of the ID."""
+        if isinstance(value, bytes):
+            return value
+        text = str(value)
+        if self.times and _DATE.match(text):
+            try:
+                return str(parse_iso(text)).encode()
+            except ValueError as error:
+                self.fail(f"{text}: {error}", param, ctx)
+        return os.fsencode(text)
+
+
+def store_argument(function: Function) -> Function:
+    """Add the argument STORE."""
+
+    def as_path(ctx: click.Context, param: click.Parameter, value: str) -> Path:
+        if not value:  # an unset variable of a script; Path would take it for the working directory
+            raise click.BadParameter("the name is empty", ctx, param)
+        return Path(value)
+
+    return click.argument("store_path", metavar="STORE", type=click.Path(), callback=as_path)(
+        function
+    )
+
+
+def key_argument(function: Function) -> Function:
+    """Add the argument KEY."""
+    return click.argument("key", metavar="KEY", type=Bytes())(function)
+
+
+def json_option(function: Function) -> Function:
+    """Add --json."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object per line, a summary last."
+    )(function)
+
+
+def sync_option(function: Function) -> Function:
+    """Add --sync, for commands that write."""
+    return click.option(
+        "--sync",
+        type=click.Choice(["commit", "interval", "none"]),
+        default="commit",
+        show_default=True,
+        help="Return when the change is on disk, or earlier: a power cut may then lose it.",
+    )(function)
+
+
+def progress_option(function: Function) -> Function:
+    """Add --progress/--no-progress."""
+    return click.option(
+        "--progress/--no-progress",
+        default=None,
+        help="Show progress on standard error; by default on a terminal only.",
+    )(function)
+
+
+def yes_option(function: Function) -> Function:
+    """Add --yes, for commands that destroy data."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+
+
+def quoted_option(function: Function) -> Function:
+    """Add --quoted-input, which `Bytes` obeys."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        ctx.meta[_QUOTED] = value
+
+    return click.option(
+        "--quoted-input",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=remember,
+        help="Read arguments in double quotes with redis-cli's escapes, such as '\"\\x00a\"'.",
+    )(function)
+
+
+def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
+    """Name what is about to be lost and ask; go on only when the answer is yes."""
+    for loss in losses:
+        output.note(loss)
+    if yes:
+        return
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        output.note("")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Failure("nothing was changed", hint="--yes answers the question")
+
+
+# --- the store ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_store(
+    path: Path, *, readonly: bool = False, create: bool = False, sync: Sync = "commit"
+) -> Iterator[Store]:
+    """Open the store at `path`, and close it.
+
+    A process that is about to end syncs what `interval` would have synced later.
+    """
+    try:
+        store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    with store:
+        try:
+            yield store
+        finally:
+            if sync == "interval":
+                store.sync()

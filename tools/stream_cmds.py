@@ -1,0 +1,240 @@
+"""Commands about whole streams: streams, info stream, rename, drop."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkeep.tools import output
+from streamkeep.tools.command import (
+    Bytes,
+    StoreCommand,
+    confirm_loss,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    store_argument,
+    sync_option,
+    yes_option,
+)
+from streamkeep.tools.read_cmds import print_entry
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api import Snapshot, Store, Sync
+    from streamkeep.engine.info import StreamStat
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("pattern", metavar="[PATTERN]", type=Bytes(), default="*")
+@json_option
+@quoted_option
+@click.pass_context
+def streams(ctx: click.Context, store_path: Path, pattern: bytes, as_json: bool) -> None:
+    """List the streams of STORE whose key matches PATTERN (KEYS).
+
+    PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in quotes,
+    or the shell takes it for files. The size is that of the entries, as they are stored.
+
+    \b
+    Examples:
+      streamkeep streams orders.store
+      streamkeep streams orders.store 'order*' --json
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        wanted = set(snapshot.keys(pattern))
+        found = [stat for stat in snapshot.stats() if stat.name in wanted]
+    entries = sum(stat.length for stat in found)
+    size = sum(stat.node_bytes for stat in found)
+    if as_json:
+        for stat in found:
+            output.json_line("stream", **stream_json(stat))
+        output.json_summary("streams", streams=len(found), entries=entries, size_bytes=size)
+        return
+    if found:
+        output.table(
+            ("key", "entries", "first", "last", "nodes", "size"),
+            [stream_row(stat) for stat in found],
+            left=(0, 2, 3),
+        )
+    output.note(
+        f"{output.count_text(len(found), 'stream')}, {output.entries_text(entries)}, "
+        f"{output.size_text(size)}"
+    )
+
+
+def stream_row(stat: StreamStat) -> tuple[str, ...]:
+    """Return what the table shows of one stream."""
+    return (
+        output.cut(output.shown(stat.name)),
+        f"{stat.length:,}",
+        "-" if stat.first_ms is None else output.time_text(stat.first_ms),
+        "-" if stat.last_ms is None else output.time_text(stat.last_ms),
+        f"{stat.nodes:,}",
+        output.size_text(stat.node_bytes),
+    )
+
+
+def stream_json(stat: StreamStat) -> dict[str, Any]:
+    """Return what JSON says of one stream."""
+    return {
+        "key": output.json_bytes(stat.name),
+        "length": stat.length,
+        "first_time_ms": stat.first_ms,
+        "last_time_ms": stat.last_ms,
+        "nodes": stat.nodes,
+        "tombstones": stat.tombstones,
+        "size_bytes": stat.node_bytes,
+    }
+
+
+@click.group()
+def info() -> None:
+    """Show what a store knows of one of its streams (XINFO).
+
+    \b
+    Example:
+      streamkeep info stream orders.store orders
+    """
+
+
+@info.command("stream", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.option("--full", is_flag=True, help="Print entries, too.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many entries --full prints; 0 for all.",
+)
+@json_option
+@quoted_option
+def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: bool) -> None:
+    """Print counters, first and last entry of KEY (XINFO STREAM).
+
+    radix-tree-keys is the number of macro nodes, each of which holds many entries.
+
+    \b
+    Examples:
+      streamkeep info stream orders.store orders
+      streamkeep info stream orders.store orders --full --count 3
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        counters = snapshot.xinfo_stream(key)
+        ends = {"first-entry": next(snapshot.scan(key), None)}
+        ends["last-entry"] = next(snapshot.scan(key, reverse=True), None)
+        figures = {
+            name: value.decode() if isinstance(value, bytes) else value
+            for name, value in counters.items()
+            if name not in ends
+        }
+        if as_json:
+            members = {name.replace("-", "_"): value for name, value in figures.items()}
+            for name, entry in ends.items():
+                members[name.replace("-", "_") + "_id"] = None if entry is None else str(entry.id)
+            output.json_line("stream", key=output.json_bytes(key), **members)
+        else:
+            width = max(map(len, figures))
+            for name, value in figures.items():
+                text = f"{value:,}" if isinstance(value, int) else value
+                output.line(f"{name:<{width}}  {text}")
+            for name, entry in ends.items():
+                brief = "-" if entry is None else f"{entry.id}  {output.brief_pairs(entry.pairs)}"
+                output.line(f"{name:<{width}}  {brief}")
+        printed = print_entries(snapshot, key, count, as_json=as_json) if full else 0
+    if as_json:
+        output.json_summary("info stream", key=output.json_bytes(key), entries=printed)
+
+
+def print_entries(snapshot: Snapshot, key: bytes, count: int, *, as_json: bool) -> int:
+    """Print the first `count` entries, 0 for all; return how many there were."""
+    printed = 0
+    if not as_json:
+        output.line("entries")
+    for entry in islice(snapshot.scan(key), count or None):
+        if as_json:
+            print_entry(entry, as_json=True, show_time=False)
+        else:
+            output.line(f"  {entry.id}  {output.pairs_text(entry.pairs)}")
+        printed += 1
+    left = snapshot.xlen(key) - printed
+    if left and not as_json:
+        output.line(f"  {output.ellipsis()} {left:,} more")
+    return printed
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("new_key", metavar="NEWKEY", type=Bytes())
+@yes_option
+@sync_option
+@quoted_option
+def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool, sync: Sync) -> None:
+    """Rename the stream KEY to NEWKEY (RENAME).
+
+    A stream NEWKEY that exists is deleted with all it holds: the command names it and asks first.
+
+    \b
+    Example:
+      streamkeep rename orders.store orders orders-2024
+    """
+    with open_store(store_path, sync=sync) as store:
+        if store.renamenx(key, new_key) or key == new_key:
+            return
+        confirm_loss(
+            [loss_text(store, new_key)],
+            f"Delete it, and give its name to {output.named(key)}?",
+            yes=yes,
+        )
+        store.rename(key, new_key)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
+@yes_option
+@sync_option
+@quoted_option
+@click.pass_context
+def drop(
+    ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: bool, sync: Sync
+) -> None:
+    """Delete whole streams; print how many there were (DEL).
+
+    Names what is about to be lost and asks first; --yes answers. A key without a stream is not an
+    error.
+
+    \b
+    Example:
+      streamkeep drop orders.store orders payments --yes
+    """
+    with open_store(store_path, sync=sync) as store:
+        there = [key for key in dict.fromkeys(keys) if store.exists(key)]
+        for key in dict.fromkeys(keys):
+            if key not in there:
+                output.note(f"{ctx.command_path}: no stream {output.named(key)} in {store_path}")
+        if there:
+            losses = [loss_text(store, key) for key in there]
+            what = "this stream" if len(there) == 1 else f"these {len(there)} streams"
+            confirm_loss(losses, f"Delete {what} with all entries?", yes=yes)
+        output.line(str(store.delete(*there) if there else 0))
+
+
+def loss_text(store: Store, key: bytes) -> str:
+    """Say what goes with a stream."""
+    with store.snapshot() as snapshot:
+        counters = snapshot.xinfo_stream(key)
+    text = f"{output.named(key)}: {output.entries_text(counters['length'])}"
+    first, last = counters["first-entry"], counters["last-entry"]
+    if first is None or last is None:
+        return text
+    times = [output.time_text(int(entry.id.partition(b"-")[0])) for entry in (first, last)]
+    return f"{text}, {times[0]} to {times[1]}"
