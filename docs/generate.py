@@ -18,6 +18,11 @@ from typing import Final, NamedTuple
 
 import click
 
+from streamkeep.format.envelope import ENVELOPE
+from streamkeep.format.keys import TABLES
+from streamkeep.format.records import STREAM_RECORD
+from streamkeep.format.versions import HISTORY
+from streamkeep.recovery.catalogue import CATALOGUE
 from streamkeep.tools.cli import main as root
 
 HERE: Final = Path(__file__).parent
@@ -59,7 +64,40 @@ def render_commands() -> str:
     return "\n\n".join(sections)
 
 
-PARTS: Final = (Part("cli.md", "commands", render_commands),)
+# --- docs/format.md -----------------------------------------------------------------------------
+
+
+def render_tables() -> str:
+    """Return the table of sub-databases."""
+    rows = [
+        f"| {number} | `{table.name}` | {table.key} | {table.value} |"
+        for number, table in enumerate(TABLES)
+    ]
+    return "\n".join(["| number | name | key | value |", "|---|---|---|---|", *rows])
+
+
+def render_invariants() -> str:
+    """Return every finding code with its meaning and advice."""
+    rows = [
+        f"| {code} | {kind.severity.name.lower()} | {kind.meaning} | {kind.advice} |"
+        for code, kind in sorted(CATALOGUE.items())
+    ]
+    return "\n".join(["| code | severity | meaning | advice |", "|---|---|---|---|", *rows])
+
+
+def render_versions() -> str:
+    """Return what each version of the store format added."""
+    return "\n".join(f"- **{version}**: {text}" for version, text in HISTORY.items())
+
+
+PARTS: Final = (
+    Part("cli.md", "commands", render_commands),
+    Part("format.md", "tables", render_tables),
+    Part("format.md", "envelope", ENVELOPE.table),
+    Part("format.md", "record", STREAM_RECORD.table),
+    Part("format.md", "invariants", render_invariants),
+    Part("format.md", "versions", render_versions),
+)
 
 
 # --- the files ----------------------------------------------------------------------------------

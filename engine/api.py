@@ -20,6 +20,7 @@ from streamkeep.engine.info import StreamStat, find_existing, stream_stat
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.txn import ReadTxn, WriteTxn
+from streamkeep.format.entry import Text
 from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.format.keys import GARBAGE
 from streamkeep.format.records import PAGE_FIT
@@ -29,7 +30,7 @@ _SYNC_MODES: Final = ("commit", "interval", "none")
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 
-class Snapshot(StreamCommands):
+class Snapshot(StreamCommands[Text]):
     """All reading commands on one unchanging state of the store; a context manager.
 
     Others write meanwhile, unseen and undisturbed. The store keeps every page of the snapshot
@@ -37,8 +38,8 @@ class Snapshot(StreamCommands):
     entry goes to the store itself.
     """
 
-    def __init__(self, store: Store, txn: ReadTxn) -> None:
-        self._store = store
+    def __init__(self, store: Store[Text], txn: ReadTxn) -> None:
+        self._store: Store[Text] = store
         self._txn = txn
         self._set_decode(store._decode)
 
@@ -46,7 +47,7 @@ class Snapshot(StreamCommands):
         """Let the snapshot go."""
         self._txn.close()
 
-    def __enter__(self) -> Snapshot:
+    def __enter__(self) -> Snapshot[Text]:
         return self
 
     def __exit__(
@@ -93,7 +94,7 @@ class Snapshot(StreamCommands):
         return self._txn, False
 
 
-class Transaction(StreamCommands):
+class Transaction(StreamCommands[Text]):
     """Several commands as one: `with store.transaction() as txn:`.
 
     Commands see what earlier ones of the transaction did; everybody else sees all of it after the
@@ -102,8 +103,8 @@ class Transaction(StreamCommands):
     block.
     """
 
-    def __init__(self, store: Store, txn: WriteTxn) -> None:
-        self._store = store
+    def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
+        self._store: Store[Text] = store
         self._txn = txn
         self._set_decode(store._decode)
         self._thread = threading.get_ident()
@@ -132,7 +133,7 @@ class Transaction(StreamCommands):
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
-class Store(StreamCommands):
+class Store(StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
     Safe to share between threads, and any number of processes may have the store open. A process
@@ -186,7 +187,7 @@ class Store(StreamCommands):
             self._closed = True
             self._environment.release()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Store[Text]:
         return self
 
     def __exit__(
@@ -224,7 +225,7 @@ class Store(StreamCommands):
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction[Text]]:
         """Make several commands one transaction, across streams; see `Transaction`."""
         self._check_open()
         txn = self._environment.begin_write()
@@ -242,7 +243,7 @@ class Store(StreamCommands):
         if txn.garbage:
             self._collect_garbage()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
         self._check_open()
         return Snapshot(self, self._environment.begin_read())

@@ -6,11 +6,14 @@ subclasses: `Store` (a transaction of its own), `Transaction` (the one that is o
 side raise `ArgumentError` here.
 """
 
+# What `_read` and `_write` return is decided by the command that they are given.
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from streamkeep.engine import append, delete, info, keyspace, read, scan, trim
 from streamkeep.engine.arguments import (
@@ -26,7 +29,7 @@ from streamkeep.engine.arguments import (
     to_pairs,
 )
 from streamkeep.engine.lmdb_errors import translated
-from streamkeep.format.entry import Entry, StreamId
+from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import ENTRY, PAIRS, TEXT, Range
 
@@ -44,21 +47,21 @@ _NO_LIMIT = 1 << 62
 _SCAN_BATCH = 256
 
 
-class ScanEntry:
+class ScanEntry(Generic[Text]):
     """An entry that `scan` stands on: its ID, its pairs, and `delete`."""
 
     __slots__ = ("_commands", "_name", "id", "pairs")
 
     def __init__(
-        self, commands: StreamCommands, name: bytes, entry_id: StreamId, flat: list[bytes]
+        self, commands: StreamCommands[Text], name: bytes, entry_id: StreamId, flat: list[Any]
     ) -> None:
-        self._commands = commands
+        self._commands: StreamCommands[Text] = commands
         self._name = name
         self.id = entry_id
-        self.pairs: list[tuple[bytes, bytes]] = list(zip(flat[0::2], flat[1::2], strict=True))
+        self.pairs: list[tuple[Text, Text]] = list(zip(flat[0::2], flat[1::2], strict=True))
 
     @property
-    def fields(self) -> dict[bytes, bytes]:
+    def fields(self) -> dict[Text, Text]:
         """The pairs as a dict; of a field that stands several times, the last value."""
         return dict(self.pairs)
 
@@ -70,11 +73,18 @@ class ScanEntry:
         return f"ScanEntry({self.id}, {self.pairs!r})"
 
 
-class StreamCommands:
-    """Every stream command; see the subclasses for how each runs."""
+class StreamCommands(Generic[Text]):
+    """Every stream command; see the subclasses for how each runs.
+
+    `Text` is bytes, or str with decode_responses=True.
+    """
 
     _decode = False  # whether results are str instead of bytes
     _text: Callable[[Any], Any] | None = None  # what turns bytes of a result into text then
+
+    def _set_decode(self, decode: bool) -> None:
+        self._decode = decode
+        self._text = to_text if decode else None
 
     # --- how a command runs -----------------------------------------------------------------
 
@@ -104,11 +114,35 @@ class StreamCommands:
     def _shape(self) -> int:
         return int(TEXT if self._decode else ENTRY)
 
-    def _set_decode(self, decode: bool) -> None:
-        self._decode = decode
-        self._text = to_text if decode else None
-
     # --- append -----------------------------------------------------------------------------
+
+    @overload
+    def xadd(
+        self,
+        name: Key,
+        fields: Fields,
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: Literal[False] = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Text: ...
+
+    @overload
+    def xadd(
+        self,
+        name: Key,
+        fields: Fields,
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Text | None: ...
 
     def xadd(
         self,
@@ -121,7 +155,7 @@ class StreamCommands:
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-    ) -> Any:
+    ) -> Text | None:
         """Append an entry to a stream, which is created when missing (XADD).
 
         The entry and all counters change in one transaction: a reader or a crash sees all or
@@ -154,6 +188,21 @@ class StreamCommands:
             self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, trim_spec
         )
 
+    @overload
+    def xadd_pairs(
+        self,
+        name: Key,
+        pairs: Iterable[Pair],
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: Literal[False] = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Text: ...
+
+    @overload
     def xadd_pairs(
         self,
         name: Key,
@@ -165,7 +214,20 @@ class StreamCommands:
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-    ) -> Any:
+    ) -> Text | None: ...
+
+    def xadd_pairs(
+        self,
+        name: Key,
+        pairs: Iterable[Pair],
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Text | None:
         """Append an entry given as (field, value) pairs (XADD).
 
         Their order and duplicate fields are kept. All else is as with `xadd`.
@@ -180,7 +242,7 @@ class StreamCommands:
         name: Key,
         entries: Iterable[Fields | Iterable[Pair]],
         ids: Iterable[Id] | None = None,
-    ) -> Any:
+    ) -> list[Text]:
         """Append many entries in one transaction: all of them or none.
 
         Args:
@@ -212,7 +274,7 @@ class StreamCommands:
         id: Id,
         entries_added: int | None = None,
         max_deleted_id: Id | None = None,
-    ) -> Any:
+    ) -> bool:
         """Set the stream's last generated ID, and two of its counters where given (XSETID).
 
         Raises:
@@ -224,11 +286,13 @@ class StreamCommands:
 
     # --- read -------------------------------------------------------------------------------
 
-    def xlen(self, name: Key) -> Any:
+    def xlen(self, name: Key) -> int:
         """Return the number of entries of a stream, 0 when it is missing (XLEN)."""
         return self._read(None, _xlen, to_bytes(name))
 
-    def xrange(self, name: Key, min: Id = "-", max: Id = "+", count: int | None = None) -> Any:
+    def xrange(
+        self, name: Key, min: Id = "-", max: Id = "+", count: int | None = None
+    ) -> list[Entry[Text]]:
         """Return entries with ascending IDs from `min` to `max`, both included (XRANGE).
 
         Args:
@@ -244,7 +308,9 @@ class StreamCommands:
             range_start(min), range_end(max), check_count("XRANGE", "count", count), False, name
         )
 
-    def xrevrange(self, name: Key, max: Id = "+", min: Id = "-", count: int | None = None) -> Any:
+    def xrevrange(
+        self, name: Key, max: Id = "+", min: Id = "-", count: int | None = None
+    ) -> list[Entry[Text]]:
         """Return entries with descending IDs from `max` to `min`, both included (XREVRANGE)."""
         end = range_end(max)
         return self._range(
@@ -258,13 +324,13 @@ class StreamCommands:
         count: int,
         newest_first: bool,
         name: Key,
-    ) -> Any:
+    ) -> list[Entry[Text]]:
         wanted = Range(*start, *end, count or _NO_LIMIT, newest_first, self._shape)
         return self._read(None, scan.xrange, to_bytes(name), wanted)
 
     def xread(
         self, streams: Mapping[Any, Id], count: int | None = None, block: int | None = None
-    ) -> Any:
+    ) -> list[list[Any]]:
         """Return entries above the given IDs from several streams (XREAD).
 
         Args:
@@ -291,7 +357,7 @@ class StreamCommands:
 
     def scan(
         self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False
-    ) -> Iterator[ScanEntry]:
+    ) -> Iterator[ScanEntry[Text]]:
         """Iterate over the entries of a stream, as they were when the iteration began.
 
         Memory stays bounded by a batch. The iterator reads one snapshot, so a loop may delete the
@@ -307,7 +373,7 @@ class StreamCommands:
 
     def _scan(
         self, name: bytes, low: tuple[int, int], high: tuple[int, int], reverse: bool
-    ) -> Iterator[ScanEntry]:
+    ) -> Iterator[ScanEntry[Text]]:
         txn, must_close = self._begin_scan()
         try:
             while low <= high:
@@ -315,7 +381,9 @@ class StreamCommands:
                 with translated():
                     batch: list[Any] = scan.xrange(txn, name, wanted)
                 for ms, seq, flat in batch:
-                    yield ScanEntry(self, name, StreamId(ms, seq), flat)
+                    yield ScanEntry(
+                        self, name, StreamId(ms, seq), to_text(flat) if self._decode else flat
+                    )
                 last = StreamId(batch[-1][0], batch[-1][1]) if batch else low
                 if len(batch) < _SCAN_BATCH or last == (low if reverse else high):
                     return
@@ -329,7 +397,7 @@ class StreamCommands:
 
     # --- remove -----------------------------------------------------------------------------
 
-    def xdel(self, name: Key, *ids: Id) -> Any:
+    def xdel(self, name: Key, *ids: Id) -> int:
         """Delete entries; return how many there were (XDEL)."""
         if not ids:
             raise ArgumentError("wrong number of arguments for 'xdel' command")
@@ -343,7 +411,7 @@ class StreamCommands:
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-    ) -> Any:
+    ) -> int:
         """Remove the oldest entries of a stream; return how many went (XTRIM).
 
         Args:
@@ -357,32 +425,32 @@ class StreamCommands:
         spec = _trim_spec("XTRIM", maxlen, approximate, minid, limit, ref_policy)
         return self._free(None, trim.xtrim, to_bytes(name), spec)
 
-    def delete(self, *names: Key) -> Any:
+    def delete(self, *names: Key) -> int:
         """Delete streams with all they hold; return how many there were (DEL).
 
         The streams are gone at once; what they take on the disk is freed in bounded steps.
         """
         return self._free(None, keyspace.delete, [to_bytes(name) for name in names])
 
-    def unlink(self, *names: Key) -> Any:
+    def unlink(self, *names: Key) -> int:
         """As `delete`: removal is always deferred (UNLINK)."""
         return self.delete(*names)
 
     # --- keys -------------------------------------------------------------------------------
 
-    def exists(self, *names: Key) -> Any:
+    def exists(self, *names: Key) -> int:
         """Return how many of the names are streams (EXISTS)."""
         return self._read(None, keyspace.exists, [to_bytes(name) for name in names])
 
-    def type(self, name: Key) -> Any:
+    def type(self, name: Key) -> Text:
         """Return `stream`, or `none` when there is no such key (TYPE)."""
         return self._read(self._text, _type, to_bytes(name))
 
-    def keys(self, pattern: Key = "*") -> Any:
+    def keys(self, pattern: Key = "*") -> list[Text]:
         """Return the names of all streams that match a glob pattern, ascending (KEYS)."""
         return self._read(self._text, _keys, to_bytes(pattern))
 
-    def scan_iter(self, match: Key | None = None, count: int | None = None) -> Iterator[Any]:
+    def scan_iter(self, match: Key | None = None, count: int | None = None) -> Iterator[Text]:
         """Iterate over the names of streams, ascending, on one snapshot (SCAN).
 
         Args:
@@ -395,12 +463,13 @@ class StreamCommands:
             with translated():
                 for name, _ in keyspace.iter_keys(txn):
                     if pattern is None or pattern.fullmatch(name):
-                        yield name.decode() if self._decode else name
+                        found: Any = to_text(name) if self._decode else name
+                        yield found
         finally:
             if must_close:
                 txn.close()
 
-    def rename(self, src: Key, dst: Key) -> Any:
+    def rename(self, src: Key, dst: Key) -> bool:
         """Rename a stream; a stream of the new name is deleted (RENAME).
 
         Raises:
@@ -408,13 +477,13 @@ class StreamCommands:
         """
         return self._free(None, keyspace.rename, to_bytes(src), to_bytes(dst), False)
 
-    def renamenx(self, src: Key, dst: Key) -> Any:
+    def renamenx(self, src: Key, dst: Key) -> bool:
         """Rename a stream unless the new name is taken; say whether it was renamed (RENAMENX)."""
         return self._write(None, keyspace.rename, to_bytes(src), to_bytes(dst), True)
 
     # --- observe ----------------------------------------------------------------------------
 
-    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Any:
+    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> dict[str, Any]:
         """Return what the store knows of a stream, in redis-py's shape (XINFO STREAM).
 
         Args:

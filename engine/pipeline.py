@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 _Step = tuple[Callable[[Any], Any] | None, Callable[..., Any], tuple[Any, ...]]
 
 
-class Pipeline(StreamCommands):
+class Pipeline(StreamCommands[Any]):
     """Queues commands; `execute` runs them in one transaction and returns their results.
 
-    Each command method returns the pipeline. As in Redis, a command that breaks a rule does not
-    undo the others; unlike Redis, a crash never leaves half of them, whatever `transaction` says.
+    Each command method returns the pipeline, whatever its annotation says. As in Redis, a command
+    that breaks a rule does not undo the others; unlike Redis, a crash never leaves half of them,
+    whatever `transaction` says.
     """
 
-    def __init__(self, store: Store, transaction: bool, decode: bool) -> None:
+    def __init__(self, store: Store[Any], transaction: bool, decode: bool) -> None:
         self._store = store
         self._set_decode(decode)
         self._steps: list[_Step] = []

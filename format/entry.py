@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple
+
+from typing_extensions import TypeVar  # with defaults: of typing only from Python 3.13 on
 
 from streamkeep.format import id_codec
+
+# What a store returns: bytes, or str with decode_responses=True.
+Text = TypeVar("Text", bytes, str, default=bytes)
 
 MAX_U64: Final = (1 << 64) - 1
 
@@ -43,12 +48,12 @@ MIN_ID: Final = StreamId(0, 0)
 MAX_ID: Final = StreamId(MAX_U64, MAX_U64)
 
 
-class Entry(NamedTuple):
+class Entry(NamedTuple, Generic[Text]):
     """One entry as redis-py returns it: `(id, {field: value})`.
 
     Of a field that stands several times in the entry the last value wins, as in redis-py; `scan`
     gives every pair in order.
     """
 
-    id: bytes | str
-    fields: dict[bytes, bytes] | dict[str, str]
+    id: Text
+    fields: dict[Text, Text]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from streamkeep.engine.api import Store
 from streamkeep.engine.keyspace import iter_keys
@@ -19,7 +20,7 @@ from streamkeep.recovery.findings import Finding
 STORE_CHECKS: tuple[Callable[[Txn], Iterator[Finding]], ...] = (check_names, check_orphans)
 
 
-def check(store: Store | str | Path) -> Iterator[Finding]:
+def check(store: Store[Any] | str | Path) -> Iterator[Finding]:
     """Yield everything that is wrong with a store, in key order.
 
     Args:
@@ -32,7 +33,7 @@ def check(store: Store | str | Path) -> Iterator[Finding]:
         yield from _check_snapshot(opened)
 
 
-def _check_snapshot(store: Store) -> Iterator[Finding]:
+def _check_snapshot(store: Store[Any]) -> Iterator[Finding]:
     with store.snapshot() as snapshot:
         yield from check_txn(snapshot.txn)
 

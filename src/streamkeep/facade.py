@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal, overload
 
 from streamkeep.engine.api import Store, Sync
+
+
+@overload
+def open(
+    path: str | Path,
+    *,
+    sync: Sync = "commit",
+    interval_ms: int = 1000,
+    readonly: bool = False,
+    create: bool = True,
+    decode_responses: Literal[False] = False,
+    max_readers: int = 512,
+    max_store_bytes: int | None = None,
+    node_max_bytes: int | None = None,
+    node_max_entries: int | None = None,
+) -> Store[bytes]: ...
+
+
+@overload
+def open(
+    path: str | Path,
+    *,
+    sync: Sync = "commit",
+    interval_ms: int = 1000,
+    readonly: bool = False,
+    create: bool = True,
+    decode_responses: Literal[True],
+    max_readers: int = 512,
+    max_store_bytes: int | None = None,
+    node_max_bytes: int | None = None,
+    node_max_entries: int | None = None,
+) -> Store[str]: ...
 
 
 def open(
@@ -19,7 +52,7 @@ def open(
     max_store_bytes: int | None = None,
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
-) -> Store:
+) -> Store[Any]:
     """Open the store in the directory `path`, creating it when there is none.
 
     Args:

