@@ -12,10 +12,11 @@ from typing import Any, Final, Literal
 import lmdb
 
 from streamkeep.engine import environment as environments
-from streamkeep.engine import keyspace
+from streamkeep.engine import groups, keyspace
 from streamkeep.engine.arguments import to_bytes
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.commands import Key, StreamCommands
+from streamkeep.engine.command_base import Key
+from streamkeep.engine.commands import StreamCommands
 from streamkeep.engine.info import StreamStat, find_existing, stream_stat
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
@@ -27,6 +28,7 @@ from streamkeep.format.records import PAGE_FIT
 
 Sync = Literal["commit", "interval", "none"]
 _SYNC_MODES: Final = ("commit", "interval", "none")
+_LEAVE_GARBAGE: Final = (keyspace.delete, keyspace.rename, groups.xgroup_destroy)
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 
@@ -288,7 +290,7 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         self._check_open()
         result = self._environment.write(command, *args, frees=True)
-        if command in (keyspace.delete, keyspace.rename):
+        if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)
 

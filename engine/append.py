@@ -16,13 +16,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from streamkeep.engine.nodes import NodeWalk, put_node, seal_tail
+from streamkeep.engine.idempotency import Tracker
+from streamkeep.engine.nodes import NodeWalk, add_newest_node, seal_tail
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import TrimSpec, trim_stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.envelope import PAGE_LISTPACK
 from streamkeep.format.errors import ArgumentError, CommandError, IdTooSmallError
-from streamkeep.format.id_codec import MAX, clean, id_text, next_id, parse_number
+from streamkeep.format.id_codec import MAX, clean, id_text, next_id, parse_number, visible
 from streamkeep.format.node import NodeBuilder
 from streamkeep.format.records import PAGE_FIT, REOPEN
 
@@ -49,7 +50,7 @@ ANY_ID: Final = NewId(AUTO, 0, 0)
 
 def parse_new_id(text: bytes) -> NewId:
     """Parse `*`, `ms-*`, `ms-seq` or `ms`; raise InvalidIdError."""
-    if text == b"*":
+    if visible(text) == b"*":
         return ANY_ID
     text = clean(text)
     dash = text.find(b"-")
@@ -61,6 +62,14 @@ def parse_new_id(text: bytes) -> NewId:
     return NewId(EXPLICIT, ms, parse_number(text[dash + 1 :]))
 
 
+class Message:
+    """The options IDMP and IDMPAUTO of XADD: who sent the entry, and what it is to be known by."""
+
+    def __init__(self, producer: bytes, iid: bytes) -> None:
+        self.producer = producer
+        self.iid = iid
+
+
 def xadd(
     txn: WriteTxn,
     name: bytes,
@@ -68,8 +77,12 @@ def xadd(
     new_id: NewId,
     nomkstream: bool,
     trim: TrimSpec | None,
+    message: Message | None,
 ) -> bytes | None:
-    """Append one entry; return its ID, or None when the stream is missing and must not be made."""
+    """Append one entry; return its ID, or None when the stream is missing and must not be made.
+
+    A message that is known already adds nothing; the ID of its entry is returned.
+    """
     check_not_zero(new_id)
     check_size(pairs)
     stream = txn.find_stream(name)
@@ -77,8 +90,32 @@ def xadd(
         if nomkstream:
             return None
         stream = txn.create_stream(name)
-    ms, seq = choose_id(txn, stream, new_id)
+    if message is not None:
+        return _add_message(txn, stream, pairs, trim, message)
+    record = stream.record
+    ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
     append_entry(txn, stream, ms, seq, pairs)
+    if trim is not None:
+        trim_stream(txn, stream, trim)
+    return id_text(ms, seq)
+
+
+def _add_message(
+    txn: WriteTxn, stream: Stream, pairs: list[bytes], trim: TrimSpec | None, message: Message
+) -> bytes:
+    """Append an entry unless it is known; remember it."""
+    tracker = Tracker(txn, stream)
+    tracker.expire(message.producer, txn.now_ms())
+    known = tracker.find(message.producer, message.iid)
+    if known is not None:
+        tracker.state.duplicates += 1
+        tracker.save()
+        return id_text(known[0], known[1])
+    ms, seq = choose_id(txn, stream.record.last_ms, stream.record.last_seq, ANY_ID)
+    append_entry(txn, stream, ms, seq, pairs)
+    tracker.track(message.producer, message.iid, ms, seq)
+    tracker.state.added += 1
+    tracker.save()
     if trim is not None:
         trim_stream(txn, stream, trim)
     return id_text(ms, seq)
@@ -93,15 +130,22 @@ def xadd_many(
     for new_id in ids or ():
         check_not_zero(new_id)
     stream = txn.find_stream(name)
+    ms = seq = 0
+    if stream is not None:
+        ms, seq = stream.record.last_ms, stream.record.last_seq
+    chosen: list[tuple[int, int]] = []
+    for index in range(len(entries)):  # all of them, before anything changes
+        try:
+            ms, seq = choose_id(txn, ms, seq, ANY_ID if ids is None else ids[index])
+        except CommandError as error:
+            error.entry_index = index
+            raise
+        chosen.append((ms, seq))
     if stream is None:
         stream = txn.create_stream(name)
     added: list[bytes] = []
     for index, pairs in enumerate(entries):
-        try:
-            ms, seq = choose_id(txn, stream, ANY_ID if ids is None else ids[index])
-        except CommandError as error:
-            error.entry_index = index
-            raise
+        ms, seq = chosen[index]
         append_entry(txn, stream, ms, seq, pairs)
         added.append(id_text(ms, seq))
     return added
@@ -122,11 +166,10 @@ def check_size(pairs: list[bytes]) -> None:
         raise ArgumentError("Elements are too large to be stored")
 
 
-def choose_id(txn: WriteTxn, stream: Stream, new_id: NewId) -> tuple[int, int]:
-    """Return the ID of the next entry; raise when the stream has none left, or it is too small."""
-    record = stream.record
-    last_ms = record.last_ms
-    last_seq = record.last_seq
+def choose_id(txn: WriteTxn, last_ms: int, last_seq: int, new_id: NewId) -> tuple[int, int]:
+    """Return the ID of the entry after `last_ms-last_seq`; raise when none is left, or the one
+    asked for is too small.
+    """
     if last_ms == MAX and last_seq == MAX:
         raise CommandError(
             "The stream has exhausted the last possible ID, unable to add more items"
@@ -235,7 +278,4 @@ def _start(txn: WriteTxn, stream: Stream, builder: NodeBuilder, limit: i64) -> N
     if builder.size() < limit or limit == _DEFAULT_MAX_BYTES:
         stream.start_tail(builder)
         return
-    data = builder.listpack()
-    put_node(txn, stream, builder.ms, builder.seq, data, b"")
-    stream.record.sealed_nodes += 1
-    stream.record.sealed_bytes += len(data)
+    add_newest_node(txn, stream, builder.ms, builder.seq, builder.listpack(), b"")

@@ -18,7 +18,8 @@ from streamkeep.format.id_codec import (
     previous_id,
 )
 
-POLICIES: Final = ("KEEPREF", "DELREF", "ACKED")
+_TOO_LARGE: Final = 1 << 63
+POLICIES: Final = ("KEEPREF", "DELREF", "ACKED")  # in the order of `references`
 
 
 def to_bytes(value: object) -> bytes:
@@ -78,25 +79,19 @@ def to_id_text(value: object) -> bytes:
 
 def to_id(value: object, default_seq: int = 0) -> tuple[int, int]:
     """Parse an ID where `-` and `+` are not allowed."""
-    if isinstance(value, StreamId):
-        return value[0], value[1]
-    return parse_id(to_bytes(value), default_seq)
+    return parse_id(to_id_text(value), default_seq)
 
 
-def to_ids(values: tuple[object, ...]) -> list[tuple[int, int]]:
-    """Parse all IDs of a command before it changes anything."""
-    return [to_id(value) for value in values]
+def parse_ids(texts: list[bytes]) -> list[tuple[int, int]]:
+    """Parse all IDs of a command, before it changes anything."""
+    return [parse_id(text, 0) for text in texts]
 
 
 def range_start(value: object) -> tuple[int, int]:
     """Parse the start of an interval: `-`, `+`, `(id`, or an ID, whose seq is 0 unless given."""
-    text = clean(to_id_text(value))
-    if text == b"-":
-        return 0, 0
-    if text == b"+":
-        return MAX, MAX
+    text = to_id_text(value)
     if text[:1] != b"(":
-        return parse_id(text, 0)
+        return _range_id(text, 0)
     ms, seq = parse_id(text[1:], 0)
     if ms == MAX and seq == MAX:
         raise InvalidIdError("invalid start ID for the interval")
@@ -105,17 +100,23 @@ def range_start(value: object) -> tuple[int, int]:
 
 def range_end(value: object) -> tuple[int, int]:
     """Parse the end of an interval: as `range_start`, but the seq is the highest unless given."""
-    text = clean(to_id_text(value))
-    if text == b"-":
-        return 0, 0
-    if text == b"+":
-        return MAX, MAX
+    text = to_id_text(value)
     if text[:1] != b"(":
-        return parse_id(text, MAX)
+        return _range_id(text, MAX)
     ms, seq = parse_id(text[1:], MAX)
     if ms == 0 and seq == 0:
         raise InvalidIdError("invalid end ID for the interval")
     return previous_id(ms, seq)
+
+
+def _range_id(text: bytes, default_seq: int) -> tuple[int, int]:
+    """Parse `-`, `+` or an ID."""
+    text = clean(text)
+    if text == b"-":
+        return 0, 0
+    if text == b"+":
+        return MAX, MAX
+    return parse_id(text, default_seq)
 
 
 def check_count(command: str, name: str, value: object) -> int:
@@ -124,13 +125,26 @@ def check_count(command: str, name: str, value: object) -> int:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ArgumentError(f"{command} {name} must be a positive integer")
-    return value
+    return to_integer(value)
 
 
-def check_policy(command: str, policy: object) -> str:
-    """Return a reference policy; raise as redis-py would."""
+def to_integer(value: object) -> int:
+    """Return a number that a server could read, which takes signed 64-bit ones."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if -_TOO_LARGE <= value < _TOO_LARGE:
+            return value
+    raise ArgumentError("value is not an integer or out of range")
+
+
+def to_optional_integer(value: object) -> int | None:
+    """As `to_integer`; None stays None."""
+    return None if value is None else to_integer(value)
+
+
+def check_policy(command: str, policy: object) -> int:
+    """Return the number of a reference policy; raise as redis-py would."""
     if policy is None:
-        return "KEEPREF"
+        return 0
     if policy not in POLICIES:
         raise ArgumentError(f"{command} ref_policy must be one of: KEEPREF, DELREF, ACKED")
-    return str(policy)
+    return POLICIES.index(str(policy))

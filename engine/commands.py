@@ -11,11 +11,11 @@ side raise `ArgumentError` here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Literal, overload
 
 from streamkeep.engine import append, delete, info, keyspace, read, scan, trim
+from streamkeep.engine.allowance import NO_LIMIT, check_allowance
 from streamkeep.engine.arguments import (
     check_count,
     check_policy,
@@ -25,25 +25,20 @@ from streamkeep.engine.arguments import (
     to_bytes,
     to_id,
     to_id_text,
-    to_ids,
+    to_integer,
+    to_optional_integer,
     to_pairs,
 )
+from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy, named_streams, to_text
+from streamkeep.engine.glob import glob
+from streamkeep.engine.group_commands import GroupCommands
+from streamkeep.engine.idempotency import check_idempotent
 from streamkeep.engine.lmdb_errors import translated
 from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.errors import ArgumentError
-from streamkeep.format.node import ENTRY, PAIRS, TEXT, Range
+from streamkeep.format.node import PAIRS, Range
+from streamkeep.format.producers import content_iid
 
-if TYPE_CHECKING:
-    from streamkeep.engine.txn import ReadTxn
-
-Key = bytes | str | memoryview | int | float
-Value = bytes | str | int | float | memoryview
-Fields = Mapping[Any, Value]
-Pair = tuple[Value, Value]
-Id = int | bytes | str | StreamId
-RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
-
-_NO_LIMIT = 1 << 62
 _SCAN_BATCH = 256
 
 
@@ -73,46 +68,11 @@ class ScanEntry(Generic[Text]):
         return f"ScanEntry({self.id}, {self.pairs!r})"
 
 
-class StreamCommands(Generic[Text]):
+class StreamCommands(GroupCommands[Text]):
     """Every stream command; see the subclasses for how each runs.
 
     `Text` is bytes, or str with decode_responses=True.
     """
-
-    _decode = False  # whether results are str instead of bytes
-    _text: Callable[[Any], Any] | None = None  # what turns bytes of a result into text then
-
-    def _set_decode(self, decode: bool) -> None:
-        self._decode = decode
-        self._text = to_text if decode else None
-
-    # --- how a command runs -----------------------------------------------------------------
-
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """Run `command(txn, *args)` on a snapshot; return `convert` of its result."""
-        raise NotImplementedError
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """Run `command(txn, *args)` in a write transaction; return `convert` of its result."""
-        raise NotImplementedError
-
-    def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """As `_write`, for a command that makes room and so may use the store's reserve."""
-        return self._write(convert, command, *args)
-
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        """Return a read transaction for an iterator, and whether the iterator must close it."""
-        raise NotImplementedError
-
-    @property
-    def _shape(self) -> int:
-        return int(TEXT if self._decode else ENTRY)
 
     # --- append -----------------------------------------------------------------------------
 
@@ -128,6 +88,8 @@ class StreamCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
     ) -> Text: ...
 
     @overload
@@ -142,6 +104,8 @@ class StreamCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
     ) -> Text | None: ...
 
     def xadd(
@@ -155,6 +119,8 @@ class StreamCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
     ) -> Text | None:
         """Append an entry to a stream, which is created when missing (XADD).
 
@@ -170,6 +136,11 @@ class StreamCommands(Generic[Text]):
             approximate: trim whole macro nodes only, which is cheaper and may leave more.
             nomkstream: do nothing when the stream is missing.
             limit: trim at most about this many entries; only with `approximate`. 0: no limit.
+            ref_policy: what trimming means to groups: "KEEPREF" leaves what is pending, "DELREF"
+                removes it, "ACKED" trims only what every group has read and acknowledged.
+            idmp: (producer, message ID): an entry that this producer sent before under this ID is
+                not added again; the ID of the first one is returned.
+            idmpauto: a producer; the message ID is made from the fields.
 
         Returns:
             The ID as bytes `b"ms-seq"` (str with decode_responses); None when `nomkstream` applied.
@@ -184,8 +155,11 @@ class StreamCommands(Generic[Text]):
         trim_spec = None
         if maxlen is not None or minid is not None or limit is not None or ref_policy is not None:
             trim_spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
+        message = None
+        if idmpauto is not None or idmp is not None:
+            message = _message(flat, new_id, idmpauto, idmp)
         return self._write(
-            self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, trim_spec
+            self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, trim_spec, message
         )
 
     @overload
@@ -200,6 +174,8 @@ class StreamCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
     ) -> Text: ...
 
     @overload
@@ -214,6 +190,8 @@ class StreamCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
     ) -> Text | None: ...
 
     def xadd_pairs(
@@ -227,6 +205,8 @@ class StreamCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
     ) -> Text | None:
         """Append an entry given as (field, value) pairs (XADD).
 
@@ -235,7 +215,10 @@ class StreamCommands(Generic[Text]):
         flat = pairs_to_flat(list(pairs))
         new_id = append.parse_new_id(to_id_text(id))
         spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
-        return self._write(self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, spec)
+        message = _message(flat, new_id, idmpauto, idmp)
+        return self._write(
+            self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, spec, message
+        )
 
     def xadd_many(
         self,
@@ -281,8 +264,10 @@ class StreamCommands(Generic[Text]):
             NoSuchKeyError: the stream does not exist.
             CommandError: the ID is below what the stream holds or has deleted.
         """
+        last = to_id(id)
+        added = to_optional_integer(entries_added)
         deleted = None if max_deleted_id is None else to_id(max_deleted_id)
-        return self._write(None, info.xsetid, to_bytes(name), to_id(id), entries_added, deleted)
+        return self._write(None, info.xsetid, to_bytes(name), last, added, deleted)
 
     # --- read -------------------------------------------------------------------------------
 
@@ -312,9 +297,9 @@ class StreamCommands(Generic[Text]):
         self, name: Key, max: Id = "+", min: Id = "-", count: int | None = None
     ) -> list[Entry[Text]]:
         """Return entries with descending IDs from `max` to `min`, both included (XREVRANGE)."""
-        end = range_end(max)
+        start = range_start(min)  # Redis checks it first
         return self._range(
-            range_start(min), end, check_count("XREVRANGE", "count", count), True, name
+            start, range_end(max), check_count("XREVRANGE", "count", count), True, name
         )
 
     def _range(
@@ -325,11 +310,16 @@ class StreamCommands(Generic[Text]):
         newest_first: bool,
         name: Key,
     ) -> list[Entry[Text]]:
-        wanted = Range(*start, *end, count or _NO_LIMIT, newest_first, self._shape)
+        wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
         return self._read(None, scan.xrange, to_bytes(name), wanted)
 
     def xread(
-        self, streams: Mapping[Any, Id], count: int | None = None, block: int | None = None
+        self,
+        streams: Mapping[Any, Id],
+        count: int | None = None,
+        block: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
     ) -> list[list[Any]]:
         """Return entries above the given IDs from several streams (XREAD).
 
@@ -338,22 +328,20 @@ class StreamCommands(Generic[Text]):
                 generated ID, `+` for the ID before its last entry.
             count: at most this many of each stream.
             block: not available yet: a value other than None raises ArgumentError.
+            max_count: at most this many of all streams together.
+            max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
         Returns:
             `[name, [Entry, ...]]` of each stream that has entries; [] when none has.
         """
         if block is not None:
             raise ArgumentError("XREAD block is not supported yet; leave it out and call again")
-        wanted = _read_streams("XREAD", streams)
         limit = check_count("XREAD", "count", count)
-        return self._read(self._named_text, read.xread, wanted, limit, self._shape)
-
-    @property
-    def _named_text(self) -> Callable[[Any], Any] | None:
-        """What turns the names of an XREAD result into text; its entries are text already."""
-        if not self._decode:
-            return None
-        return lambda result: [[name.decode(), entries] for name, entries in result]
+        allowance = check_allowance("XREAD", count, max_count, max_size)
+        wanted = [
+            (name, read.parse_read_id(text)) for name, text in named_streams("XREAD", streams)
+        ]
+        return self._read(self._named_text, read.xread, wanted, limit, allowance, self._shape)
 
     def scan(
         self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False
@@ -363,6 +351,9 @@ class StreamCommands(Generic[Text]):
         Memory stays bounded by a batch. The iterator reads one snapshot, so a loop may delete the
         entry it stands on: `for entry in store.scan(key): entry.delete()`. While it runs, the
         store keeps every page of the snapshot; close iterators that are not used up.
+
+        In a transaction there is no snapshot to read: the iterator goes on in what the
+        transaction has made of the stream, a batch of entries at a time.
 
         Args:
             start, end: as `min` and `max` of `xrange`.
@@ -401,7 +392,7 @@ class StreamCommands(Generic[Text]):
         """Delete entries; return how many there were (XDEL)."""
         if not ids:
             raise ArgumentError("wrong number of arguments for 'xdel' command")
-        return self._free(None, delete.xdel, to_bytes(name), to_ids(ids))
+        return self._free(None, delete.xdel, to_bytes(name), [to_id_text(one) for one in ids])
 
     def xtrim(
         self,
@@ -419,6 +410,10 @@ class StreamCommands(Generic[Text]):
             minid: the lowest ID that stays.
             approximate: remove whole macro nodes only; up to one node more than asked for stays.
             limit: remove at most about this many; only with `approximate`. 0: no limit.
+            ref_policy: "KEEPREF" leaves what groups have pending, "DELREF" removes it, "ACKED"
+            trims
+                only what every group has read and acknowledged. With the latter two, entries go one
+                by one, and `approximate` has no effect.
         """
         if maxlen is None and minid is None:
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
@@ -494,7 +489,7 @@ class StreamCommands(Generic[Text]):
             NoSuchKeyError: the stream does not exist.
         """
         if full:
-            limit = 10 if count < 0 else count
+            limit = 10 if to_integer(count) < 0 else count
             return self._read(
                 self._text, info.xinfo_stream_full, to_bytes(name), limit, self._shape
             )
@@ -517,65 +512,25 @@ def _keys(txn: Any, pattern: bytes) -> list[bytes]:
     return [name for name, _ in keyspace.iter_keys(txn) if matcher.fullmatch(name)]
 
 
-def glob(pattern: bytes) -> re.Pattern[bytes]:
-    """Return the regular expression of a Redis glob: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, `\\x`."""
-    out = [b"(?s:"]
-    index = 0
-    while index < len(pattern):
-        char = pattern[index : index + 1]
-        index += 1
-        if char == b"*":
-            out.append(b".*")
-        elif char == b"?":
-            out.append(b".")
-        elif char == b"\\" and index < len(pattern):
-            out.append(re.escape(pattern[index : index + 1]))
-            index += 1
-        elif char == b"[":
-            text, index = _glob_class(pattern, index)
-            out.append(text)
-        else:
-            out.append(re.escape(char))
-    out.append(b")")
-    return re.compile(b"".join(out))
-
-
-def _glob_class(pattern: bytes, index: int) -> tuple[bytes, int]:
-    """Translate what follows a `[`; return the expression and where the pattern goes on."""
-    negated = pattern[index : index + 1] == b"^"
-    index += negated
-    members: list[bytes] = []
-    while index < len(pattern) and pattern[index : index + 1] != b"]":
-        if pattern[index : index + 1] == b"\\" and index + 1 < len(pattern):
-            index += 1
-        first = pattern[index : index + 1]
-        index += 1
-        if pattern[index : index + 1] == b"-" and index + 1 < len(pattern):
-            last = pattern[index + 1 : index + 2]
-            index += 2
-            first, last = min(first, last), max(first, last)
-            members.append(re.escape(first) + b"-" + re.escape(last))
-        else:
-            members.append(re.escape(first))
-    body = b"".join(members)
-    if not body:
-        return (b"." if negated else b"(?!)"), index + 1
-    return b"[" + (b"^" if negated else b"") + body + b"]", index + 1
-
-
-def to_text(value: Any) -> Any:
-    """Return a result with every bytes in it decoded from UTF-8, as redis-py does."""
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, Entry):
-        return Entry(to_text(value.id), to_text(value.fields))
-    if isinstance(value, list):
-        return [to_text(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(to_text(item) for item in value)
-    if isinstance(value, dict):
-        return {to_text(key): to_text(item) for key, item in value.items()}
-    return value
+def _message(
+    flat: list[bytes], new_id: append.NewId, idmpauto: Any, idmp: Any
+) -> append.Message | None:
+    """Check the options IDMP and IDMPAUTO with the words of redis-py and Redis."""
+    if idmpauto is None and idmp is None:
+        return None
+    if idmpauto is not None and idmp is not None:
+        raise ArgumentError("Only one of ``idmpauto`` or ``idmp`` may be specified")
+    if new_id.kind != append.AUTO:
+        raise ArgumentError("IDMPAUTO and IDMP can only be used with id='*'")
+    if idmp is None:
+        producer = to_bytes(idmpauto)
+        check_idempotent(producer, None, True)
+        return append.Message(producer, content_iid(flat))
+    if not isinstance(idmp, tuple) or len(idmp) != 2:
+        raise ArgumentError("XADD idmp must be a tuple of (producer_id, idempotent_id)")
+    producer, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
+    check_idempotent(producer, iid, True)
+    return append.Message(producer, iid)
 
 
 def _listed(entry: Any) -> Any:
@@ -593,16 +548,14 @@ def _trim_spec(
     """Check the trimming options in the order and with the words of redis-py and Redis."""
     if maxlen is not None and minid is not None:
         raise ArgumentError("Only one of ``maxlen`` or ``minid`` may be specified")
-    if check_policy(command, ref_policy) != "KEEPREF":
-        raise ArgumentError(f"{command} ref_policy {ref_policy} is not supported yet")
+    policy = check_policy(command, ref_policy)
     if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 0):
         if command == "XADD":
             raise ArgumentError("XADD maxlen must be non-negative integer")
         raise ArgumentError("The MAXLEN argument must be >= 0.")
+    to_optional_integer(maxlen)
     if limit is not None:
-        if not isinstance(limit, int):
-            raise ArgumentError("value is not an integer or out of range")
-        if limit < 0:
+        if to_integer(limit) < 0:
             raise ArgumentError("The LIMIT argument must be >= 0.")
         if maxlen is None and minid is None and limit > 0:
             raise ArgumentError(
@@ -615,10 +568,4 @@ def _trim_spec(
     ms, seq = (0, 0) if minid is None else to_id(minid)
     strategy = trim.MAXLEN if maxlen is not None else trim.MINID
     chosen = trim.DEFAULT_LIMIT if limit is None else limit
-    return trim.TrimSpec(strategy, maxlen or 0, ms, seq, approximate, chosen)
-
-
-def _read_streams(command: str, streams: Any) -> list[tuple[bytes, read.ReadId]]:
-    if not isinstance(streams, Mapping) or not streams:
-        raise ArgumentError(f"{command} streams must be a non empty dict")
-    return [(to_bytes(name), read.parse_read_id(to_id_text(one))) for name, one in streams.items()]
+    return trim.TrimSpec(strategy, maxlen or 0, ms, seq, approximate, chosen, policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamkeep.engine.arguments import parse_ids
 from streamkeep.engine.nodes import NodeWalk, refresh_ends
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import store_marked
@@ -9,10 +10,13 @@ from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.node import mark
 
 
-def xdel(txn: WriteTxn, name: bytes, ids: list[tuple[int, int]]) -> int:
-    """Delete entries of the stream `name`; return how many there were."""
+def xdel(txn: WriteTxn, name: bytes, ids: list[bytes]) -> int:
+    """Delete entries of the stream `name`; return how many there were.
+
+    IDs are not looked at when the stream is missing, as in Redis.
+    """
     stream = txn.find_stream(name)
-    return 0 if stream is None else len(delete_entries(txn, stream, ids))
+    return 0 if stream is None else len(delete_entries(txn, stream, parse_ids(ids)))
 
 
 def delete_entries(

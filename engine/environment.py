@@ -213,7 +213,7 @@ class Environment:
                         "this process prevent; close them"
                     )
                 time.sleep(0.001)
-            shared.cache.clear()
+            shared.forget()
             self.raw.set_mapsize(size)
 
     # --- end --------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Environment:
             _registry.pop(self.identity, None)
             with self.shared.write_lock, self.shared.gate:
                 self.shared.closed = "the store is closed"
-                self.shared.cache.clear()
+                self.shared.forget()
                 self.raw.close()
 
 

@@ -1,18 +1,24 @@
-"""XINFO STREAM and XSETID, and the figures that `stat` shows."""
+"""XINFO and XSETID, and the figures that `stat` shows."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from streamkeep.engine.allowance import NO_LIMIT
+from streamkeep.engine.group import Group, find_group, groups_of, no_such_group
+from streamkeep.engine.lag import lag
 from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import Entry
 from streamkeep.format.errors import ArgumentError, CommandError, NoSuchKeyError
+from streamkeep.format.extension import idempotence_of
+from streamkeep.format.group_records import NEVER, UNKNOWN
 from streamkeep.format.id_codec import MAX, id_text
 from streamkeep.format.node import ENTRY, Range
 
 NO_SUCH_KEY: Final = "no such key"
+NOTHING: Final = (0, 0)
 
 
 def find_existing(txn: Txn, name: bytes) -> Stream:
@@ -35,7 +41,7 @@ def xinfo_stream(txn: Txn, name: bytes, shape: int) -> dict[str, Any]:
     stream = find_existing(txn, name)
     return {
         **_summary(stream),
-        "groups": 0,
+        "groups": len(groups_of(txn, stream)),
         "first-entry": end_entry(txn, stream, newest=False, shape=shape),
         "last-entry": end_entry(txn, stream, newest=True, shape=shape),
     }
@@ -50,14 +56,89 @@ def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> dict[str
     return {
         **_summary(stream),
         "entries": {entry.id: entry.fields for entry in entries},
-        "groups": [],
+        "groups": [_full_group(stream, group, count) for group in groups_of(txn, stream)],
     }
+
+
+def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
+    """Return one group of XINFO STREAM FULL; `count` 0 for all pending entries."""
+    record = group.record
+    most = count or NO_LIMIT
+    return {
+        "name": record.name,
+        "last-delivered-id": id_text(record.last_ms, record.last_seq),
+        "entries-read": None if record.entries_read == UNKNOWN else record.entries_read,
+        "lag": lag(stream.record, record),
+        "pel-count": record.pending,
+        "nacked-count": record.nacked,
+        "pending": [
+            [
+                id_text(nack.ms, nack.seq),
+                group.consumer_name(nack.consumer),
+                nack.delivery_time,
+                nack.delivery_count,
+            ]
+            for nack in group.pel.first(most)
+        ],
+        "consumers": [
+            {
+                "name": consumer.name,
+                "seen-time": consumer.seen_time,
+                "active-time": consumer.active_time,
+                "pel-count": consumer.pending,
+                "pending": [
+                    [id_text(nack.ms, nack.seq), nack.delivery_time, nack.delivery_count]
+                    for nack in group.pel.owned_by(consumer.number, NOTHING, most)
+                ],
+            }
+            for consumer in group.consumers()
+        ],
+    }
+
+
+def xinfo_groups(txn: Txn, name: bytes) -> list[dict[str, Any]]:
+    """Return XINFO GROUPS in redis-py's shape."""
+    stream = find_existing(txn, name)
+    return [
+        {
+            "name": group.record.name,
+            "consumers": group.record.consumers,
+            "pending": group.record.pending,
+            "last-delivered-id": id_text(group.record.last_ms, group.record.last_seq),
+            "entries-read": (
+                None if group.record.entries_read == UNKNOWN else group.record.entries_read
+            ),
+            "lag": lag(stream.record, group.record),
+        }
+        for group in groups_of(txn, stream)
+    ]
+
+
+def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[dict[str, Any]]:
+    """Return XINFO CONSUMERS in redis-py's shape."""
+    stream = find_existing(txn, name)
+    group = find_group(txn, stream, group_name)
+    if group is None:
+        raise no_such_group(name, group_name)
+    now_ms = txn.now_ms()
+    return [
+        {
+            "name": consumer.name,
+            "pending": consumer.pending,
+            "idle": max(0, now_ms - consumer.seen_time),
+            "inactive": (
+                NEVER if consumer.active_time == NEVER else max(0, now_ms - consumer.active_time)
+            ),
+        }
+        for consumer in group.consumers()
+    ]
 
 
 def _summary(stream: Stream) -> dict[str, Any]:
     """Return the fields that both forms of XINFO STREAM begin with."""
     record = stream.record
     nodes = stream.nodes()
+    messages = idempotence_of(record.extension, f"stream {stream.number}")
     return {
         "length": record.length,
         "radix-tree-keys": nodes,
@@ -66,6 +147,12 @@ def _summary(stream: Stream) -> dict[str, Any]:
         "max-deleted-entry-id": id_text(record.max_deleted_ms, record.max_deleted_seq),
         "entries-added": record.entries_added,
         "recorded-first-entry-id": id_text(record.first_ms, record.first_seq),
+        "idmp-duration": messages.duration,
+        "idmp-maxsize": messages.maxsize,
+        "pids-tracked": messages.producers,
+        "iids-tracked": messages.tracked,
+        "iids-added": messages.added,
+        "iids-duplicates": messages.duplicates,
     }
 
 

@@ -11,11 +11,33 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.group import destroy_group, groups_of
+from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError, NoSuchKeyError
-from streamkeep.format.keys import GARBAGE, KEYS, NODES, node_key, pack_number
-from streamkeep.format.records import STREAM_NODES, decode_garbage, decode_key_row
+from streamkeep.format.extension import idempotence_of
+from streamkeep.format.keys import (
+    CONSUMER_PEL,
+    CONSUMERS,
+    GARBAGE,
+    IDEMPOTENCY,
+    IDEMPOTENCY_ORDER,
+    KEYS,
+    NODES,
+    PEL,
+    PEL_ORDER,
+    PRODUCERS,
+    pack_number,
+)
+from streamkeep.format.records import (
+    GROUP_ROWS,
+    IDEMPOTENCE_ROWS,
+    STREAM_NODES,
+    decode_garbage,
+    decode_key_row,
+    encode_garbage,
+)
 
 GARBAGE_STEP: Final = 2000  # rows removed per transaction
 
@@ -48,9 +70,19 @@ def delete(txn: WriteTxn, names: list[bytes]) -> int:
     for name in names:
         stream = txn.find_stream(name)
         if stream is not None:
-            txn.remove_stream(stream)
+            _remove(txn, stream)
             deleted += 1
     return deleted
+
+
+def _remove(txn: WriteTxn, stream: Stream) -> None:
+    """Remove a stream and its groups."""
+    for group in groups_of(txn, stream):
+        destroy_group(txn, stream, group)
+    messages = idempotence_of(stream.record.extension, f"stream {stream.number}").number
+    if messages:
+        txn.add_garbage(encode_garbage(IDEMPOTENCE_ROWS, messages))
+    txn.remove_stream(stream)
 
 
 def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:
@@ -68,7 +100,7 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
     if former is stream:
         return True
     if former is not None:
-        txn.remove_stream(former)
+        _remove(txn, former)
     txn.rename_stream(stream, target)
     return True
 
@@ -80,26 +112,37 @@ def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
         yield db_key, kind, number
 
 
+# What is left of each kind of garbage: tables whose keys begin with its number.
+_ROWS_OF: Final = {
+    STREAM_NODES: (NODES,),
+    IDEMPOTENCE_ROWS: (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER),
+    GROUP_ROWS: (PEL, PEL_ORDER, CONSUMER_PEL, CONSUMERS),
+}
+
+
 def collect_garbage(txn: WriteTxn) -> bool:
-    """Remove up to GARBAGE_STEP rows that deleted streams left; say whether more are there."""
+    """Remove up to GARBAGE_STEP rows of what was deleted; say whether more are there."""
     for db_key, kind, number in iter_garbage(txn):
-        if kind != STREAM_NODES:
+        tables = _ROWS_OF.get(kind)
+        if tables is None:
             raise CorruptionError("garbage", f"unknown kind {kind}")
-        if _drop_nodes(txn, number) < GARBAGE_STEP:
+        left = GARBAGE_STEP
+        for table in tables:
+            left -= _drop_rows(txn, table, pack_number(number), left)
+        if left:
             txn.delete(GARBAGE, db_key)
         return True
     return False
 
 
-def _drop_nodes(txn: WriteTxn, number: int) -> int:
-    """Remove up to GARBAGE_STEP nodes of the stream `number`; return how many there were."""
-    prefix = pack_number(number)
-    cursor = txn.cursor(NODES)
-    found = cursor.set_range(node_key(number, 0, 0))
+def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
+    """Remove up to `most` rows of a table whose keys begin with `prefix`; return how many."""
+    cursor = txn.cursor(table)
+    found = cursor.set_range(prefix)
     doomed: list[bytes] = []
-    while found and len(doomed) < GARBAGE_STEP and (db_key := cursor.key())[:8] == prefix:
+    while found and len(doomed) < most and (db_key := cursor.key())[:8] == prefix:
         doomed.append(db_key)
         found = cursor.next()
     for db_key in doomed:
-        txn.delete(NODES, db_key)
+        txn.delete(table, db_key)
     return len(doomed)

@@ -12,6 +12,7 @@ from streamkeep.engine.stream import ABSENT, Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
+from streamkeep.format.id_codec import next_id
 from streamkeep.format.keys import NODES, node_key, unpack_node_key
 from streamkeep.format.node import end_ids
 from streamkeep.format.records import REOPEN
@@ -61,6 +62,16 @@ class NodeWalk:
             elif cursor.last() and self._take():
                 return True
         return self.first()
+
+    def above(self, ms: int, seq: int) -> bool:
+        """Go to the first node whose key is above `ms-seq`."""
+        stream = self.stream
+        after_ms, after_seq = next_id(ms, seq)
+        if stream.record.sealed_nodes and (after_ms, after_seq) > (ms, seq):
+            found = self._sealed().set_range(node_key(stream.number, after_ms, after_seq))
+            if found and self._take():
+                return True
+        return (stream.tail_ms, stream.tail_seq) > (ms, seq) and self._take_tail()
 
     def next(self) -> bool:
         """Go to the next newer node."""
@@ -175,24 +186,30 @@ class NodeWalk:
 
 def put_node(txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
     """Write a sealed node; the stream's record is the caller's business."""
-    txn.put(
-        NODES,
-        node_key(stream.number, ms, seq),
-        encode_envelope(
-            stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
-        ),
+    value = encode_envelope(
+        stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
     )
+    txn.put(NODES, node_key(stream.number, ms, seq), value)
+
+
+def add_newest_node(
+    txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes
+) -> None:
+    """Write a sealed node that is above all others of the stream, and count it."""
+    value = encode_envelope(
+        stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+    )
+    txn.put_newest(NODES, node_key(stream.number, ms, seq), value)
+    stream.record.sealed_nodes += 1
+    stream.record.sealed_bytes += len(data)
 
 
 def seal_tail(txn: WriteTxn, stream: Stream) -> None:
     """Move the tail to `nodes`."""
     data = stream.tail_data()
-    if data == ABSENT:
-        return
-    put_node(txn, stream, stream.tail_ms, stream.tail_seq, data, stream.trimmed)
-    stream.record.sealed_nodes += 1
-    stream.record.sealed_bytes += len(data)
-    stream.drop_tail()
+    if data != ABSENT:
+        add_newest_node(txn, stream, stream.tail_ms, stream.tail_seq, data, stream.trimmed)
+        stream.drop_tail()
 
 
 def refresh_ends(txn: Txn, stream: Stream, *, first: bool, last: bool) -> None:

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from streamkeep.engine.allowance import NO_LIMIT, Allowance, shape_entry
 from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
 from streamkeep.format.errors import ArgumentError
-from streamkeep.format.id_codec import MAX, clean, next_id, parse_id, previous_id
-from streamkeep.format.node import Range
+from streamkeep.format.id_codec import MAX, next_id, parse_id, previous_id, visible
+from streamkeep.format.node import PAIRS, Range
 
 AFTER_LAST: Final = "$"
 LAST_ENTRY: Final = "+"
+_CHUNK: Final = 128
 
-ReadId = tuple[int, int] | str  # an ID, or one of the two above
+Id = tuple[int, int]
+ReadId = Id | str  # an ID, or one of the two above
 
 
 def parse_read_id(text: bytes) -> ReadId:
     """Parse an ID argument of XREAD."""
-    if text == b">":
+    special = visible(text)
+    if special == b">":
         raise ArgumentError(
             "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
             "<consumer> option."
         )
-    special = clean(text)
     if special in (b"$", b"+"):
         return special.decode()
     return parse_id(text, 0)
 
 
-def resolve(stream: Stream | None, read_id: ReadId) -> tuple[int, int]:
+def resolve(stream: Stream | None, read_id: ReadId) -> Id:
     """Return the ID that entries must be above."""
     if isinstance(read_id, tuple):
         return read_id
@@ -44,22 +47,78 @@ def resolve(stream: Stream | None, read_id: ReadId) -> tuple[int, int]:
     return previous_id(record.last_live_ms, record.last_live_seq)
 
 
-def xread(txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, shape: int) -> list[list[Any]]:
+def xread(
+    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, allowance: Allowance, shape: int
+) -> list[list[Any]]:
     """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
     result: list[list[Any]] = []
     for name, read_id in streams:
+        if allowance.counted_out:
+            break
         stream = txn.find_stream(name)
         after = resolve(stream, read_id)
-        if stream is None or not has_above(stream, after):
+        if stream is None or not has_above(stream, after) or not allowance.begin_stream(name):
             continue
-        start = next_id(*after)
-        out: list[Any] = []
-        read_entries(txn, stream, Range(*start, MAX, MAX, count or 1 << 62, False, shape), out)
-        result.append([name, out])
+        entries, _ = read_above(txn, stream, after, count or NO_LIMIT, allowance, shape)
+        allowance.end_stream(len(entries))
+        result.append([name, entries])
     return result
 
 
-def has_above(stream: Stream, after: tuple[int, int]) -> bool:
+def has_above(stream: Stream, after: Id) -> bool:
     """Say whether a live entry has an ID above `after`."""
     record = stream.record
     return record.length > 0 and (record.last_live_ms, record.last_live_seq) > after
+
+
+def read_above(
+    txn: Txn,
+    stream: Stream,
+    after: Id,
+    most: int,
+    allowance: Allowance,
+    shape: int,
+    extra: tuple[int, ...] = (),
+) -> tuple[list[Any], list[Id]]:
+    """Return entries above an ID as far as the allowance goes, and their IDs.
+
+    Args:
+        extra: numbers that the reply adds to each entry.
+    """
+    if allowance.max_size:
+        return _read_by_size(txn, stream, after, most, allowance, shape, extra)
+    wanted = Range(*next_id(*after), MAX, MAX, allowance.left(most), False, shape)
+    ids: list[Id] = []
+    wanted.ids = ids
+    out: list[Any] = []
+    read_entries(txn, stream, wanted, out)
+    allowance.add(len(out))
+    return out, ids
+
+
+def _read_by_size(
+    txn: Txn,
+    stream: Stream,
+    after: Id,
+    most: int,
+    allowance: Allowance,
+    shape: int,
+    extra: tuple[int, ...],
+) -> tuple[list[Any], list[Id]]:
+    """As `read_above`, counting the size of each entry; reads a chunk at a time."""
+    out: list[Any] = []
+    ids: list[Id] = []
+    while len(out) < most:
+        chunk: list[Any] = []
+        start = next_id(*(ids[-1] if ids else after))
+        limit = min(_CHUNK, most - len(out))
+        read_entries(txn, stream, Range(*start, MAX, MAX, limit, False, int(PAIRS)), chunk)
+        for ms, seq, flat in chunk:
+            if not allowance.admits():
+                return out, ids
+            allowance.add_entry(ms, seq, flat, *extra)
+            ids.append((ms, seq))
+            out.append(shape_entry(ms, seq, flat, shape))
+        if len(chunk) < limit:
+            break
+    return out, ids

@@ -7,7 +7,7 @@ from __future__ import annotations
 from streamkeep.engine.nodes import NodeWalk
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
-from streamkeep.format.node import Range, has_live, read_range
+from streamkeep.format.node import Range, has_live, pick, read_range
 
 
 def read_entries(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> None:
@@ -43,3 +43,25 @@ def exists(txn: Txn, stream: Stream, ms: int, seq: int) -> bool:
         return False
     walk = NodeWalk(txn, stream)
     return walk.seek(ms, seq) and has_live(walk.load(), walk.ms, walk.seq, ms, seq)
+
+
+def read_ids(
+    txn: Txn, stream: Stream, ids: list[tuple[int, int]], shape: int
+) -> dict[tuple[int, int], object]:
+    """Return the live entries among `ids`, by ID, each node loaded once.
+
+    Args:
+        shape: as of a Range; -1 for True instead of the entry.
+    """
+    found: dict[tuple[int, int], object] = {}
+    record = stream.record
+    if not record.length:
+        return found
+    low = (record.first_ms, record.first_seq)
+    high = (record.last_live_ms, record.last_live_seq)
+    wanted = sorted({one for one in ids if low <= one <= high})
+    walk = NodeWalk(txn, stream)
+    start = 0
+    while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
+        start += pick(walk.load(), walk.ms, walk.seq, wanted, start, shape, found)
+    return found

@@ -10,6 +10,9 @@ The loop walks nodes from the oldest, as Redis does, and stops at the first that
 4. `~` stops at the first node that may not go whole.
 5. Otherwise its oldest entries become tombstones, marked as trimmed.
 
+Under DELREF and ACKED each entry is looked at, so that nodes never go unseen and `~` has no effect;
+ACKED passes over entries that a group still needs.
+
 Trimming changes first_id, and neither max_deleted_id nor entries_added: what is trimmed was not
 deleted. Compiled by mypyc.
 """
@@ -19,11 +22,12 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.nodes import NodeWalk, refresh_ends
+from streamkeep.engine.references import ACKED, DELREF, KEEPREF, References
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.id_codec import MAX
-from streamkeep.format.node import end_ids, mark_oldest, peek_counts, rewrite
+from streamkeep.format.node import end_ids, live_ids, mark_oldest, peek_counts, rewrite
 from streamkeep.format.records import PAGE_FIT
 
 MAXLEN: Final = 0
@@ -43,10 +47,18 @@ class TrimSpec:
         ms, seq: the lowest ID that stays (MINID).
         approximate: only whole nodes go (`~`).
         limit: most entries to remove; 0 for no limit, DEFAULT_LIMIT for Redis's default.
+        policy: KEEPREF, DELREF or ACKED.
     """
 
     def __init__(
-        self, strategy: int, maxlen: int, ms: int, seq: int, approximate: bool, limit: int
+        self,
+        strategy: int,
+        maxlen: int,
+        ms: int,
+        seq: int,
+        approximate: bool,
+        limit: int,
+        policy: int,
     ) -> None:
         self.strategy = strategy
         self.maxlen = maxlen
@@ -54,6 +66,7 @@ class TrimSpec:
         self.seq = seq
         self.approximate = approximate
         self.limit = limit
+        self.policy = policy
 
 
 def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
@@ -77,9 +90,12 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
     record = stream.record
     limit = effective_limit(spec, record.node_max_bytes, record.node_max_entries)
     by_length = spec.strategy == MAXLEN
+    floor = spec.maxlen if by_length else 0
+    references = None if spec.policy == KEEPREF else References(txn, stream)
     removed = 0
     walk = NodeWalk(txn, stream)
-    while record.length > (spec.maxlen if by_length else 0) and walk.first():
+    found = record.length > floor and walk.first()
+    while found and record.length > floor:
         data = walk.load()
         live, dead = peek_counts(data[:32])
         if limit and removed + live > limit:
@@ -88,35 +104,53 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
             whole = record.length - live >= spec.maxlen
         else:
             whole = end_ids(data, walk.ms, walk.seq).last_slot < (spec.ms, spec.seq)
-        if whole:
+        if whole and references is None:
             walk.drop()
             record.length -= live
             record.tombstones -= dead
             removed += live
+            found = walk.first()
             continue
-        if not spec.approximate:
-            removed += _trim_inside(walk, data, spec)
-        break
+        if spec.approximate and references is None:
+            break
+        removed += _trim_inside(walk, data, spec, references)
+        if not whole:
+            break
+        found = walk.above(walk.ms, walk.seq)
     if removed:
-        refresh_ends(txn, stream, first=True, last=False)
+        refresh_ends(txn, stream, first=True, last=references is not None)
+    if references is not None:
+        references.flush()
     return removed
 
 
-def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec) -> int:
-    """Make tombstones of the oldest entries of a node that stays; return how many."""
+def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: References | None) -> int:
+    """Make tombstones of the oldest entries of a node that may go; return how many."""
     record = walk.stream.record
+    kept: set[tuple[int, int]] = set()
+    if references is not None and spec.policy == ACKED:
+        for ms, seq in live_ids(data, walk.ms, walk.seq):
+            if references.held(ms, seq):
+                kept.add((ms, seq))
     if spec.strategy == MAXLEN:
-        marked = mark_oldest(data, walk.ms, walk.seq, record.length - spec.maxlen, MAX, MAX, set())
+        budget = record.length - spec.maxlen
+        marked = mark_oldest(data, walk.ms, walk.seq, budget, MAX, MAX, kept)
     else:
-        marked = mark_oldest(data, walk.ms, walk.seq, record.length, spec.ms, spec.seq, set())
+        marked = mark_oldest(data, walk.ms, walk.seq, record.length, spec.ms, spec.seq, kept)
     count = len(marked.ids)
     if count == 0:
         return 0
+    if references is not None and spec.policy == DELREF:
+        for ms, seq in marked.ids:
+            references.drop(ms, seq)
     record.length -= count
-    record.tombstones += count
-    store_marked(
-        walk, marked.data, marked.live, marked.deleted, set_trimmed(walk.trimmed, marked.slots)
-    )
+    if marked.live == 0:
+        walk.drop()
+        record.tombstones -= marked.deleted - count
+    else:
+        record.tombstones += count
+        bitmap = set_trimmed(walk.trimmed, marked.slots)
+        store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
     return count
 
 

@@ -47,6 +47,17 @@ _CACHED_TAIL: Final = 1 << 20
 _get_ident = threading.get_ident
 
 
+class Attached:
+    """Something decoded that belongs to a write transaction, which saves it at commit."""
+
+    def save(self) -> None:
+        """Write what changed into the transaction."""
+        raise NotImplementedError
+
+
+AttachedKey = tuple[int, bytes]  # stream number, name
+
+
 class Shared:
     """What all transactions of one LMDB environment have in common."""
 
@@ -68,6 +79,7 @@ class Shared:
         self.write_lock = threading.Lock()
         self.writer = 0  # the thread that holds it
         self.cache: dict[bytes, Stream] = {}
+        self.attached: dict[AttachedKey, Attached] = {}
         self.last_commit = -1
         self.closed = ""  # why no transaction may begin any more
         self.gate = threading.Lock()  # held while the map is resized
@@ -79,6 +91,11 @@ class Shared:
         """Raise unless transactions may begin."""
         if self.closed:
             raise StoreClosedError(self.closed)
+
+    def forget(self) -> None:
+        """Empty the cache: what it holds may not be what is stored."""
+        self.cache.clear()
+        self.attached.clear()
 
     def check_not_writing(self) -> None:
         """Raise when this thread has a write transaction open: it would wait for itself."""
@@ -181,9 +198,10 @@ class WriteTxn(Txn):
         self.wrote = False
         self.garbage = False  # rows were left for removal in later transactions
         self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
+        self.attached: dict[AttachedKey, Attached] = {}
         self._now_ms = -1
         if self.commit_number != shared.last_commit + 1:
-            shared.cache.clear()
+            shared.forget()
 
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds; it stands still."""
@@ -199,6 +217,16 @@ class WriteTxn(Txn):
     def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
         """Store a row with its checksum."""
         self.put(table, db_key, seal_row(table, db_key, body))
+
+    def put_newest(self, table: int, db_key: bytes, value: bytes) -> None:
+        """Store a value under a key that is probably the highest of the table.
+
+        LMDB fills its pages then, instead of leaving each half empty.
+        """
+        if self.raw.put(db_key, value, True, True, True, self.tables[table]):
+            self.wrote = True
+        else:
+            self.put(table, db_key, value)
 
     def delete(self, table: int, db_key: bytes) -> bool:
         """Remove the row under `db_key`; say whether there was one."""
@@ -234,8 +262,11 @@ class WriteTxn(Txn):
         """Remove the stream's name and record; its nodes become garbage."""
         self._forget(stream)
         self.delete(STREAMS, stream.db_key)
-        row = encode_garbage(STREAM_NODES, stream.number)
-        self.put_row(GARBAGE, pack_number(self.take_number(NEXT_GARBAGE)), row)
+        self.add_garbage(encode_garbage(STREAM_NODES, stream.number))
+
+    def add_garbage(self, body: bytes) -> None:
+        """Leave rows for removal in later, bounded transactions."""
+        self.put_row(GARBAGE, pack_number(self.take_number(NEXT_GARBAGE)), body)
         self.garbage = True
 
     def rename_stream(self, stream: Stream, name: bytes) -> None:
@@ -253,6 +284,25 @@ class WriteTxn(Txn):
         self.put_row(META, counter, encode_number(number + 1))
         return number
 
+    def find_attached(self, key: AttachedKey) -> Attached | None:
+        """Return what is attached under a key, to this transaction or by an earlier one."""
+        attached = self.attached.get(key)
+        if attached is None:
+            attached = self.shared.attached.get(key)
+            if attached is not None:
+                self.attached[key] = attached
+        return attached
+
+    def attach(self, key: AttachedKey, attached: Attached) -> None:
+        """Have `attached` saved at commit, and keep it for later transactions."""
+        self.attached[key] = attached
+        self.shared.attached[key] = attached
+
+    def detach(self, key: AttachedKey) -> None:
+        """Forget what is attached under a key: it is being removed."""
+        self.attached.pop(key, None)
+        self.shared.attached.pop(key, None)
+
     def _forget(self, stream: Stream) -> None:
         """Remove the stream's name from the store and from memory."""
         self.delete(KEYS, name_key(b"", stream.name))
@@ -261,6 +311,8 @@ class WriteTxn(Txn):
 
     def flush(self) -> None:
         """Write the rows of changed streams into the transaction, for code that reads tables."""
+        for attached in self.attached.values():
+            attached.save()
         for stream in self.streams.values():
             if stream.changed:
                 self.put(
@@ -280,8 +332,8 @@ class WriteTxn(Txn):
         for name, stream in self.streams.items():
             if stream.tail_size() > _CACHED_TAIL:
                 shared.cache.pop(name, None)
-        if len(shared.cache) > _CACHED_STREAMS:
-            shared.cache.clear()
+        if len(shared.cache) > _CACHED_STREAMS or len(shared.attached) > _CACHED_STREAMS:
+            shared.forget()
         self._release()
 
     def abort(self) -> None:
@@ -289,7 +341,7 @@ class WriteTxn(Txn):
         if not self.open:
             return
         self.open = False
-        self.shared.cache.clear()
+        self.shared.forget()
         try:
             self._abort_raw()
         finally:

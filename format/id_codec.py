@@ -74,9 +74,14 @@ def parse_id(text: bytes, default_seq: int) -> tuple[int, int]:
 
 
 def clean(text: bytes) -> bytes:
-    """Return the part of `text` that Redis's C code sees; refuse what is too long."""
+    """Return what is `visible` of an ID; refuse text that is too long for one."""
     if len(text) > _MAX_TEXT:
         raise invalid_id()
+    return visible(text)
+
+
+def visible(text: bytes) -> bytes:
+    """Return `text` up to its first NUL, where a string ends in C."""
     end = text.find(b"\0")
     return text if end < 0 else text[:end]
 

@@ -56,9 +56,13 @@ TABLES: Final[tuple[Table, ...]] = (
     Table("nodes", "stream number, ms, seq", "envelope: one full macro node"),
     Table("groups", "stream number, name of the group", "group record, whole name"),
     Table("consumers", "group number, name of the consumer", "consumer record, whole name"),
-    Table("pel", "group number, ms, seq", "NACK"),
-    Table("consumer_pel", "group number, consumer number, ms, seq", "checksum"),
-    Table("pel_order", "group number, delivery order", "ms, seq"),
+    Table("pel", "group number, ms, seq", "NACK page that begins with this ID"),
+    Table(
+        "consumer_pel",
+        "group number, consumer number, ms, seq",
+        "empty: it owns NACKs of that page",
+    ),
+    Table("pel_order", "group number, order of delivery", "key of the page with that NACK"),
     Table("producers", "stream number, producer", "counters"),
     Table("idempotency", "stream number, producer, message", "entry ID"),
     Table("idempotency_order", "stream number, producer, order", "message, for expiry"),
@@ -102,3 +106,31 @@ def name_key(prefix: bytes, name: bytes) -> bytes:
         return prefix + b"\0" + name
     digest = hashlib.blake2b(name, digest_size=_DIGEST_SIZE).digest()
     return prefix + b"\1" + name[: room - _DIGEST_SIZE] + digest
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+_NUMBERED: Final = b"\2"  # behind the two prefixes of names
+_CONSUMER: Final = struct.Struct(">I")
+_OWNED: Final = struct.Struct(">QIQQ")
+
+page_key = _NODE.pack  # group number, ms, seq
+owned_key = _OWNED.pack  # group number, consumer number, ms, seq
+
+
+def number_key(prefix: bytes, number: int) -> bytes:
+    """Return the key that leads from the number of a consumer or producer to its name."""
+    return prefix + _NUMBERED + _CONSUMER.pack(number)
+
+
+def is_name_key(db_key: bytes) -> bool:
+    """Say whether a key behind an 8-byte prefix is that of a name, not of a number."""
+    return db_key[8:9] != _NUMBERED
+
+
+def unpack_owned_key(data: bytes) -> tuple[int, int, int, int]:
+    """Return group number, consumer number, ms and seq of a key in `consumer_pel`."""
+    if len(data) != _OWNED.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_OWNED.size}")
+    group, consumer, ms, seq = _OWNED.unpack(data)
+    return group, consumer, ms, seq

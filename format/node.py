@@ -390,6 +390,7 @@ class Range:
         self.limit: i64 = i64(limit)  # how many are still wanted
         self.newest_first = newest_first
         self.shape: i64 = i64(shape)
+        self.ids: list[tuple[int, int]] | None = None  # gets the ID of each entry found
 
     def start(self) -> tuple[int, int]:
         """Return the first ID of the range."""
@@ -415,6 +416,7 @@ def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object])
     start_seq = wanted.start_seq
     end_ms = wanted.end_ms
     end_seq = wanted.end_seq
+    ids = wanted.ids
     while wanted.limit > 0:
         if not cursor.next():
             return True
@@ -423,6 +425,8 @@ def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object])
         if cursor.flags & DELETED or below(cursor.ms, cursor.seq, start_ms, start_seq):
             cursor.skip_fields()
             continue
+        if ids is not None:
+            ids.append(cursor.id())
         out.append(cursor.make(shape))
         wanted.limit -= 1
     return False
@@ -461,6 +465,50 @@ def has_live(data: bytes, ms: int, seq: int, wanted_ms: int, wanted_seq: int) ->
             )
         cursor.skip_fields()
     return False
+
+
+def pick(
+    data: bytes,
+    ms: int,
+    seq: int,
+    ids: list[tuple[int, int]],
+    start: int,
+    shape: int,
+    found: dict[tuple[int, int], object],
+) -> int:
+    """Put the live entries of a node that are among `ids`, from index `start` on, into `found`.
+
+    Args:
+        ids: ascending, without duplicates.
+        shape: what becomes of an entry; -1 for True.
+
+    Returns:
+        How many of the IDs cannot be in any later node; at least 1.
+    """
+    cursor = SlotCursor(read_header(data, ms, seq))
+    index: i64 = i64(start)
+    total: i64 = len(ids)
+    made: i64 = i64(shape)
+    while index < total and cursor.next():
+        wanted = ids[index]
+        wanted_ms = bits(wanted[0])
+        wanted_seq = bits(wanted[1])
+        while below(wanted_ms, wanted_seq, cursor.ms, cursor.seq):
+            index += 1
+            if index == total:
+                return int(index) - start
+            wanted = ids[index]
+            wanted_ms = bits(wanted[0])
+            wanted_seq = bits(wanted[1])
+        if cursor.ms == wanted_ms and cursor.seq == wanted_seq:
+            index += 1
+            if cursor.flags & DELETED == 0:
+                if made >= 0:
+                    found[wanted] = cursor.make(made)
+                    continue
+                found[wanted] = True
+        cursor.skip_fields()
+    return max(1, int(index) - start)
 
 
 class NodeIds:

@@ -159,6 +159,8 @@ def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
 # --- garbage ------------------------------------------------------------------------------------
 
 STREAM_NODES: Final = 1  # the nodes of a stream that was deleted
+GROUP_ROWS: Final = 2  # consumers and pending entries of a group that was destroyed
+IDEMPOTENCE_ROWS: Final = 3  # producers and messages that a stream has forgotten
 
 _GARBAGE: Final = struct.Struct(">BQ")
 

@@ -1,12 +1,15 @@
 """Every finding code: what it means, how bad it is, what to do.
 
-Codes are permanent: SK0 the store, SK1 streams, SK2 groups, SK3 the archive.
+Codes are permanent: SK0 the store, SK1 streams, SK2 groups and what is pending,
+SK3 idempotent XADD.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.format.errors import CorruptionError
 from streamkeep.recovery.findings import Finding, Severity
 
 
@@ -32,6 +35,11 @@ CATALOGUE: Final[dict[str, Kind]] = {
         "a row of `meta` is missing or damaged",
         _REBUILD,
     ),
+    "SK010": Kind(
+        Severity.ERROR,
+        "the name of a stream stands under the key of another name",
+        _REBUILD,
+    ),
     "SK011": Kind(
         Severity.WARNING,
         "two names lead to the same stream",
@@ -46,6 +54,11 @@ CATALOGUE: Final[dict[str, Kind]] = {
         Severity.WARNING,
         "a stream record has no name",
         _SALVAGE,
+    ),
+    "SK014": Kind(
+        Severity.ERROR,
+        "a counter of `meta` would give a number again that is in use",
+        _REBUILD,
     ),
     "SK015": Kind(
         Severity.WARNING,
@@ -117,9 +130,202 @@ CATALOGUE: Final[dict[str, Kind]] = {
         "a macro node stands in the wrong place",
         _SALVAGE,
     ),
+    "SK201": Kind(
+        Severity.ERROR,
+        "an entry is pending for a consumer that does not exist",
+        _SALVAGE,
+    ),
+    "SK202": Kind(
+        Severity.ERROR,
+        "a group stands under the key of another name",
+        _REBUILD,
+    ),
+    "SK203": Kind(
+        Severity.WARNING,
+        "a group of a stream that does not exist",
+        _SALVAGE,
+    ),
+    "SK204": Kind(
+        Severity.ERROR,
+        "two groups have the same number",
+        _SALVAGE,
+    ),
+    "SK205": Kind(
+        Severity.WARNING,
+        "garbage of a group that still exists",
+        _REBUILD,
+    ),
+    "SK206": Kind(
+        Severity.WARNING,
+        "consumers or pending entries of a group that does not exist",
+        _SALVAGE,
+    ),
+    "SK207": Kind(
+        Severity.WARNING,
+        "the number of pending entries is wrong",
+        _REBUILD,
+    ),
+    "SK208": Kind(
+        Severity.WARNING,
+        "the number of pending entries that nobody owns is wrong",
+        _REBUILD,
+    ),
+    "SK209": Kind(
+        Severity.WARNING,
+        "the number of consumers is wrong",
+        _REBUILD,
+    ),
+    "SK210": Kind(
+        Severity.WARNING,
+        "the number of pending entries of a consumer is wrong",
+        _REBUILD,
+    ),
+    "SK211": Kind(
+        Severity.ERROR,
+        "a NACK page is damaged",
+        _SALVAGE,
+    ),
+    "SK212": Kind(
+        Severity.ERROR,
+        "IDs do not rise from one NACK page to the next",
+        _SALVAGE,
+    ),
+    "SK213": Kind(
+        Severity.ERROR,
+        "NACKs stand in the row of their group, and in pages as well",
+        _SALVAGE,
+    ),
+    "SK214": Kind(
+        Severity.WARNING,
+        "a NACK is sorted into the order of delivery by a wrong time",
+        _REBUILD,
+    ),
+    "SK215": Kind(
+        Severity.WARNING,
+        "the update counter of a group is not above that of a NACK",
+        _REBUILD,
+    ),
+    "SK216": Kind(
+        Severity.WARNING,
+        "entries_read is below -1",
+        _REBUILD,
+    ),
+    "SK221": Kind(
+        Severity.ERROR,
+        "a consumer stands under the key of another name",
+        _REBUILD,
+    ),
+    "SK222": Kind(
+        Severity.WARNING,
+        "name and number of a consumer do not lead to each other",
+        _REBUILD,
+    ),
+    "SK223": Kind(
+        Severity.WARNING,
+        "the number of a consumer would be given again",
+        _REBUILD,
+    ),
+    "SK231": Kind(
+        Severity.WARNING,
+        "a NACK page is missing in `pel_order`",
+        _REBUILD,
+    ),
+    "SK232": Kind(
+        Severity.WARNING,
+        "a row of `pel_order` names no page by its earliest NACK",
+        _REBUILD,
+    ),
+    "SK233": Kind(
+        Severity.WARNING,
+        "a NACK page is missing in `consumer_pel`",
+        _REBUILD,
+    ),
+    "SK234": Kind(
+        Severity.WARNING,
+        "a row of `consumer_pel` names no page with NACKs of its consumer",
+        _REBUILD,
+    ),
+    "SK301": Kind(
+        Severity.ERROR,
+        "a producer stands under the key of another name",
+        _REBUILD,
+    ),
+    "SK302": Kind(
+        Severity.WARNING,
+        "name and number of a producer do not lead to each other",
+        _REBUILD,
+    ),
+    "SK303": Kind(
+        Severity.WARNING,
+        "the number of a producer would be given again",
+        _REBUILD,
+    ),
+    "SK304": Kind(
+        Severity.WARNING,
+        "pids-tracked is not the number of producers",
+        _REBUILD,
+    ),
+    "SK305": Kind(
+        Severity.WARNING,
+        "iids-tracked is not the number of messages",
+        _REBUILD,
+    ),
+    "SK306": Kind(
+        Severity.WARNING,
+        "the number of messages of a producer is wrong",
+        _REBUILD,
+    ),
+    "SK307": Kind(
+        Severity.WARNING,
+        "a producer has no messages, or more than idmp-maxsize",
+        _REBUILD,
+    ),
+    "SK308": Kind(
+        Severity.ERROR,
+        "a message stands under the key of another one",
+        _REBUILD,
+    ),
+    "SK309": Kind(
+        Severity.WARNING,
+        "`idempotency` and `idempotency_order` do not agree",
+        _REBUILD,
+    ),
+    "SK310": Kind(
+        Severity.WARNING,
+        "the next message of a producer would get an order that is in use",
+        _REBUILD,
+    ),
+    "SK311": Kind(
+        Severity.WARNING,
+        "messages of a producer that does not exist",
+        _SALVAGE,
+    ),
+    "SK312": Kind(
+        Severity.ERROR,
+        "two streams keep their messages under the same number",
+        _SALVAGE,
+    ),
+    "SK313": Kind(
+        Severity.WARNING,
+        "garbage of messages that a stream still remembers",
+        _REBUILD,
+    ),
+    "SK314": Kind(
+        Severity.WARNING,
+        "producers or messages of a stream that does not exist",
+        _SALVAGE,
+    ),
 }
 
 
 def finding(code: str, where: str, problem: str) -> Finding:
     """Return a finding with the severity that the catalogue gives its code."""
     return Finding(code, CATALOGUE[code].severity, where, problem)
+
+
+def guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings of one check; damage that it meets is one more, and ends it."""
+    try:
+        yield from findings
+    except CorruptionError as error:
+        yield finding("SK001", error.where, error.problem)

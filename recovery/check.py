@@ -13,11 +13,26 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.txn import Txn
 from streamkeep.format.errors import CorruptionError
-from streamkeep.recovery.catalogue import finding
+from streamkeep.recovery.catalogue import guarded
+from streamkeep.recovery.check_groups import check_group_numbers, check_groups
+from streamkeep.recovery.check_messages import check_message_numbers, check_messages
+from streamkeep.recovery.check_rows import check_garbage, check_rows
 from streamkeep.recovery.check_streams import check_names, check_orphans, check_stream
 from streamkeep.recovery.findings import Finding
 
-STORE_CHECKS: tuple[Callable[[Txn], Iterator[Finding]], ...] = (check_names, check_orphans)
+STORE_CHECKS: tuple[Callable[[Txn], Iterator[Finding]], ...] = (
+    check_names,
+    check_rows,
+    check_orphans,
+    check_group_numbers,
+    check_message_numbers,
+    check_garbage,
+)
+STREAM_CHECKS: tuple[Callable[[Txn, int, bytes], Iterator[Finding]], ...] = (
+    check_stream,
+    check_groups,
+    check_messages,
+)
 
 
 def check(store: Store[Any] | str | Path) -> Iterator[Finding]:
@@ -41,17 +56,11 @@ def _check_snapshot(store: Store[Any]) -> Iterator[Finding]:
 def check_txn(txn: Txn) -> Iterator[Finding]:
     """Run every check on one snapshot."""
     for check_one in STORE_CHECKS:
-        yield from _guarded(check_one(txn))
+        yield from guarded(check_one(txn))
     try:
         names = list(iter_keys(txn))
     except CorruptionError:
         return  # reported by check_names
     for name, number in names:
-        yield from _guarded(check_stream(txn, number, name))
-
-
-def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
-    try:
-        yield from findings
-    except CorruptionError as error:
-        yield finding("SK001", error.where, error.problem)
+        for check_stream_one in STREAM_CHECKS:
+            yield from guarded(check_stream_one(txn, number, name))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from streamkeep.engine.keyspace import iter_garbage
 from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.engine.txn import NEXT_STREAM, Txn
 from streamkeep.format.checksum import open_row
@@ -19,7 +18,6 @@ from streamkeep.format.envelope import decode_envelope, trimmed_slots
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import (
     KEYS,
-    META,
     NODES,
     STREAMS,
     name_key,
@@ -29,9 +27,11 @@ from streamkeep.format.keys import (
     unpack_number,
 )
 from streamkeep.format.node import tombstone_slots, validate
-from streamkeep.format.records import STREAM_NODES, StreamRecord, decode_key_row, decode_number
+from streamkeep.format.records import STREAM_NODES, StreamRecord, decode_key_row
 from streamkeep.recovery.catalogue import finding
+from streamkeep.recovery.check_rows import check_counter
 from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.rows import Rows
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def check_names(txn: Txn) -> Iterator[Finding]:
 
 
 def check_orphans(txn: Txn) -> Iterator[Finding]:
-    """SK013 to SK015, SK112: nothing belongs to a stream that does not exist."""
+    """SK002, SK013 to SK015, SK112: nothing belongs to a stream that does not exist."""
     named = set()
     for db_key, value in txn.cursor(KEYS):
         try:
@@ -81,17 +81,10 @@ def check_orphans(txn: Txn) -> Iterator[Finding]:
         streams.add(number)
         if number not in named:
             yield finding("SK013", f"stream {number}", "no key row names it")
-    body = txn.get_row(META, NEXT_STREAM, "meta")
-    following = 1 if body is None else decode_number(body, "meta")
-    if streams and max(streams) >= following:
-        problem = f"the next stream would get the number {following}, {max(streams)} is in use"
-        yield finding("SK014", "meta", problem)
-    garbage = set()
-    for _, kind, number in iter_garbage(txn):
-        if kind == STREAM_NODES:
-            garbage.add(number)
-            if number in streams:
-                yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
+    yield from check_counter(txn, NEXT_STREAM, max(streams, default=0))
+    garbage = Rows(txn).garbage(STREAM_NODES)
+    for number in sorted(garbage & streams):
+        yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
     cursor = txn.cursor(NODES)
     found = cursor.first()
     while found:  # from stream to stream, not from node to node

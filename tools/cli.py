@@ -11,17 +11,22 @@ import click
 
 import streamkeep
 from streamkeep.tools.entry_cmds import add, del_, trim
+from streamkeep.tools.group_cmds import consumer, group
+from streamkeep.tools.info_cmds import info
 from streamkeep.tools.load_cmd import load
-from streamkeep.tools.read_cmds import len_, range_, read, revrange, tail
+from streamkeep.tools.pending_cmds import ack, autoclaim, claim, nack, pending
+from streamkeep.tools.range_cmds import len_, range_, revrange, tail
+from streamkeep.tools.read_cmd import read
 from streamkeep.tools.stat_cmd import stat
-from streamkeep.tools.stream_cmds import drop, info, rename, streams
+from streamkeep.tools.stream_cmds import config, drop, rename, streams
 
 # Every command, under the heading of its family in the help text.
 COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Write entries", (add, load, del_, trim)),
     ("Read entries", (len_, range_, revrange, read, tail)),
+    ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
-    ("Change streams", (rename, drop)),
+    ("Change streams", (rename, drop, config)),
 )
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,7 +25,9 @@ import streamkeep
 from streamkeep.format.errors import (
     CommandError,
     CorruptionError,
+    GroupExistsError,
     IdTooSmallError,
+    NoSuchGroupError,
     NoSuchKeyError,
     NotAStoreError,
     StoreClosedError,
@@ -96,8 +99,8 @@ class StoreCommand(click.Command):
 
         Options are taken out first, wherever they stand, and all else goes behind a `--`.
         """
-        takes_value = {
-            name: not option.is_flag and not option.count
+        takes_values = {
+            name: 0 if option.is_flag or option.count else option.nargs
             for option in self.params
             if isinstance(option, click.Option)
             for name in (*option.opts, *option.secondary_opts)
@@ -111,12 +114,11 @@ class StoreCommand(click.Command):
             elif len(arg) < 2 or arg[0] != "-" or _NUMBER.match(arg):
                 values.append(arg)
             else:
-                options.append(arg)
-                if takes_value.get(arg):
-                    following = next(rest, None)
-                    if following is None:
-                        return super().parse_args(ctx, options)  # which says what is missing
-                    options.append(following)
+                wanted = takes_values.get(arg, 0)
+                following = list(islice(rest, wanted))
+                options += [arg, *following]
+                if len(following) < wanted:
+                    return super().parse_args(ctx, options)  # which says what is missing
         return super().parse_args(ctx, [*options, "--", *values])
 
 
@@ -127,6 +129,8 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
         hint = ""
         if isinstance(error, NoSuchKeyError):
             hint = f"streamkeep streams {store}"
+        elif isinstance(error, (NoSuchGroupError, GroupExistsError)):
+            hint = f"streamkeep group list {store}"
         elif isinstance(error, IdTooSmallError) and isinstance(ctx.params.get("key"), bytes):
             hint = f"streamkeep info stream {store} {shell_key(ctx.params['key'])}"
         return Failure(error.redis_error, hint=hint)
@@ -226,6 +230,16 @@ def key_argument(function: Function) -> Function:
     return click.argument("key", metavar="KEY", type=Bytes())(function)
 
 
+def group_argument(function: Function) -> Function:
+    """Add the argument GROUP."""
+    return click.argument("group", metavar="GROUP", type=Bytes())(function)
+
+
+def consumer_argument(function: Function) -> Function:
+    """Add the argument CONSUMER."""
+    return click.argument("consumer", metavar="CONSUMER", type=Bytes())(function)
+
+
 def json_option(function: Function) -> Function:
     """Add --json."""
     return click.option(
@@ -251,6 +265,19 @@ def progress_option(function: Function) -> Function:
         default=None,
         help="Show progress on standard error; by default on a terminal only.",
     )(function)
+
+
+def policy_options(function: Function) -> Function:
+    """Add the reference policies of Redis: what a deletion means to consumer groups."""
+    for name, text in reversed(
+        {
+            "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
+            "DELREF": "Remove that, too: groups forget the deleted entries.",
+            "ACKED": "Delete only what every group has read and acknowledged.",
+        }.items()
+    ):
+        function = click.option(f"--{name.lower()}", "policy", flag_value=name, help=text)(function)
+    return function
 
 
 def yes_option(function: Function) -> Function:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,16 +12,20 @@ from streamkeep.tools.command import (
     Bytes,
     Id,
     StoreCommand,
+    json_option,
     key_argument,
     open_store,
+    policy_options,
     quoted_option,
     store_argument,
     sync_option,
 )
-from streamkeep.tools.read_cmds import note_missing
+from streamkeep.tools.entry_ids import Outcomes, given_ids, ids_argument
+from streamkeep.tools.entry_output import note_missing
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store, Sync
+    from streamkeep.engine.api import Snapshot, Sync
+    from streamkeep.engine.command_base import RefPolicy
 
 maxlen_option = click.option(
     "--maxlen", type=click.IntRange(min=0), metavar="N", help="Keep the newest N entries."
@@ -47,7 +51,12 @@ limit_option = click.option(
 
 
 def check_trimming(
-    maxlen: int | None, minid: bytes | None, *, exact: bool, limit: int | None
+    maxlen: int | None,
+    minid: bytes | None,
+    *,
+    exact: bool,
+    limit: int | None,
+    policy: RefPolicy | None,
 ) -> None:
     """Refuse combinations of trimming options that Redis refuses, too."""
     if maxlen is not None and minid is not None:
@@ -56,6 +65,8 @@ def check_trimming(
         raise click.UsageError("--limit cannot be used with --exact")
     if limit is not None and maxlen is None and minid is None:
         raise click.UsageError("--limit needs --maxlen or --minid")
+    if policy is not None and maxlen is None and minid is None:
+        raise click.UsageError(f"--{policy.lower()} needs --maxlen or --minid")
 
 
 @click.command(cls=StoreCommand)
@@ -74,7 +85,21 @@ def check_trimming(
 @minid_option
 @exact_option
 @limit_option
+@policy_options
 @click.option("--nomkstream", is_flag=True, help="Do nothing when there is no stream KEY.")
+@click.option(
+    "--idmp",
+    nargs=2,
+    type=Bytes(),
+    metavar="PRODUCER IID",
+    help="Add nothing when PRODUCER has sent the message IID before.",
+)
+@click.option(
+    "--idmpauto",
+    type=Bytes(),
+    metavar="PRODUCER",
+    help="Add nothing when PRODUCER has sent the same fields before.",
+)
 @sync_option
 @quoted_option
 @click.pass_context
@@ -88,7 +113,10 @@ def add(
     minid: bytes | None,
     exact: bool,
     limit: int | None,
+    policy: RefPolicy | None,
     nomkstream: bool,
+    idmp: tuple[bytes, bytes] | None,
+    idmpauto: bytes | None,
     sync: Sync,
 ) -> None:
     """Append one entry to the stream KEY; print its ID (XADD).
@@ -96,19 +124,39 @@ def add(
     Store and stream are created when they do not exist. A value that begins with a dash and is not
     a number goes behind --.
 
+    A producer that cannot know whether its last try arrived repeats it with --idmp and the same
+    message ID, or with --idmpauto and the same fields: a message that was added before is not
+    added again, and the ID of the first entry is printed. `streamkeep config` sets for how long
+    that is remembered.
+
     \b
     Examples:
       streamkeep add orders.store orders sku 7 --id '1718004800000-*'
       streamkeep add orders.store orders sku 8 count 2
       streamkeep add orders.store orders sku 9 --maxlen 100000
+      streamkeep add orders.store orders sku 10 --idmp till-3 receipt-4711
     """
     if len(fields) % 2:
         raise click.UsageError("fields and values come in pairs: the last field has no value")
-    check_trimming(maxlen, minid, exact=exact, limit=limit)
-    pairs = list(zip(fields[0::2], fields[1::2], strict=True))
-    trimming = {"maxlen": maxlen, "minid": minid, "approximate": not exact, "limit": limit}
+    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
+    if idmp is not None and idmpauto is not None:
+        raise click.UsageError("--idmp and --idmpauto cannot be used together")
+    if (idmp is not None or idmpauto is not None) and entry_id != b"*":
+        raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
     with open_store(store_path, create=not nomkstream, sync=sync) as store:
-        new_id = append(store, key, pairs, entry_id, nomkstream=nomkstream, trimming=trimming)
+        new_id = store.xadd_pairs(
+            key,
+            list(zip(fields[0::2], fields[1::2], strict=True)),
+            id=entry_id,
+            maxlen=maxlen,
+            approximate=not exact,
+            nomkstream=nomkstream,
+            minid=minid,
+            limit=limit,
+            ref_policy=policy,
+            idmpauto=idmpauto,
+            idmp=idmp,
+        )
         if new_id is None:
             with store.snapshot() as snapshot:
                 note_missing(ctx, snapshot, key)
@@ -116,51 +164,42 @@ def add(
             output.line(new_id.decode())
 
 
-def append(
-    store: Store,
-    key: bytes,
-    pairs: list[tuple[bytes, bytes]],
-    entry_id: bytes,
-    *,
-    nomkstream: bool,
-    trimming: dict[str, Any],
-) -> bytes | None:
-    """Append an entry whose fields may repeat; return its ID, None when `nomkstream` applied."""
-    fields = dict(pairs)
-    new_id: bytes | None
-    if len(fields) == len(pairs):
-        new_id = store.xadd(key, fields, id=entry_id, nomkstream=nomkstream, **trimming)
-        return new_id
-    with store.transaction() as txn:  # xadd takes a dict; xadd_pairs does not trim
-        if nomkstream and not txn.exists(key):
-            return None
-        new_id = txn.xadd_pairs(key, pairs, id=entry_id)
-        if trimming["maxlen"] is not None or trimming["minid"] is not None:
-            txn.xtrim(key, **trimming)
-    return new_id
-
-
 @click.command("del", cls=StoreCommand)
 @store_argument
 @key_argument
-@click.argument("ids", metavar="ID...", type=Id(), nargs=-1, required=True)
+@ids_argument
+@policy_options
+@json_option
 @sync_option
 @quoted_option
 @click.pass_context
 def del_(
-    ctx: click.Context, store_path: Path, key: bytes, ids: tuple[bytes, ...], sync: Sync
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    ids: tuple[bytes, ...],
+    policy: RefPolicy | None,
+    as_json: bool,
+    sync: Sync,
 ) -> None:
     """Delete entries of KEY by ID; print how many there were (XDEL).
 
     The stream stays, even empty, and so does its last ID. To delete a whole stream, use
-    `streamkeep drop`.
+    `streamkeep drop`. The ID - reads IDs from standard input, see `streamkeep ack --help`.
+
+    What consumer groups have pending of the deleted entries stays pending, unless --delref
+    removes it, or --acked keeps the entries that a group still needs (XDELEX).
 
     \b
-    Example:
+    Examples:
       streamkeep del orders.store orders 1718004800000-0 1718004800000-1
+      streamkeep del orders.store orders 1718004800000-0 --acked --json
     """
+    wanted = given_ids(ids, key)
     with open_store(store_path, sync=sync) as store:
-        output.line(str(store.xdel(key, *ids)))
+        results = store.xdelex(key, *wanted, ref_policy=policy or "KEEPREF") if wanted else []
+        outcomes = Outcomes(wanted, results, absent="absent")
+        outcomes.print("del", outcomes.deleted, as_json=as_json)
         with store.snapshot() as snapshot:
             note_missing(ctx, snapshot, key)
 
@@ -172,6 +211,7 @@ def del_(
 @minid_option
 @exact_option
 @limit_option
+@policy_options
 @sync_option
 @quoted_option
 @click.pass_context
@@ -183,6 +223,7 @@ def trim(
     minid: bytes | None,
     exact: bool,
     limit: int | None,
+    policy: RefPolicy | None,
     sync: Sync,
 ) -> None:
     """Remove the oldest entries of KEY; print how many went (XTRIM).
@@ -190,27 +231,44 @@ def trim(
     Without --exact only whole macro nodes go, each a page full of entries, and at most 10,000
     entries in one call (see --limit).
 
+    What consumer groups have pending of the removed entries stays pending, unless --delref
+    removes it, or --acked keeps the entries that a group still needs. With these two, entries go
+    one by one, as with --exact, but never more than --limit allows.
+
     \b
     Examples:
       streamkeep trim orders.store orders --maxlen 100000
       streamkeep trim orders.store orders --minid 2024-06-10T00:00:00Z --exact
+      streamkeep trim orders.store orders --maxlen 0 --exact --acked
     """
-    check_trimming(maxlen, minid, exact=exact, limit=limit)
+    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
     if maxlen is None and minid is None:
         raise click.UsageError("say what stays: --maxlen or --minid")
     with open_store(store_path, sync=sync) as store:
-        removed = store.xtrim(key, maxlen=maxlen, minid=minid, approximate=not exact, limit=limit)
+        removed = store.xtrim(
+            key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
+        )
         output.line(str(removed))
         with store.snapshot() as snapshot:
             note_missing(ctx, snapshot, key)
-            if not exact:
-                extra = (
-                    snapshot.xlen(key) - maxlen
-                    if maxlen is not None
-                    else len(snapshot.xrange(key, "-", b"(" + (minid or b""), count=1))
-                )
-                if extra > 0:
-                    output.note(
-                        "next: some entries that were to go are still there, since only whole "
-                        "macro nodes went; repeat with --exact to trim to the entry"
-                    )
+            if too_many_left(snapshot, key, maxlen, minid) and (hint := next_trim(policy, exact)):
+                output.note(f"next: {hint}")
+
+
+def too_many_left(snapshot: Snapshot, key: bytes, maxlen: int | None, minid: bytes | None) -> bool:
+    """Say whether entries are still there that were to go."""
+    if maxlen is not None:
+        return snapshot.xlen(key) > maxlen
+    return bool(snapshot.xrange(key, "-", b"(" + (minid or b""), count=1))
+
+
+def next_trim(policy: RefPolicy | None, exact: bool) -> str:
+    """Say why entries that were to go are still there, and what to do; nothing when unknown."""
+    still = "some entries that were to go are still there"
+    if policy == "ACKED":
+        return f"{still}: a group has yet to read or acknowledge them, see streamkeep group list"
+    if exact:
+        return ""
+    if policy == "DELREF":
+        return f"{still}: one call removes only so many, see --limit"
+    return f"{still}, since only whole macro nodes went; repeat with --exact to trim to the entry"

@@ -1,10 +1,9 @@
-"""Commands about whole streams: streams, info stream, rename, drop."""
+"""Commands about whole streams: streams, rename, drop, config."""
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,11 +20,12 @@ from streamkeep.tools.command import (
     sync_option,
     yes_option,
 )
-from streamkeep.tools.read_cmds import print_entry
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store, Sync
+    from streamkeep.engine.api import Store, Sync
     from streamkeep.engine.info import StreamStat
+
+SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 
 
 @click.command(cls=StoreCommand)
@@ -90,84 +90,6 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
         "tombstones": stat.tombstones,
         "size_bytes": stat.node_bytes,
     }
-
-
-@click.group()
-def info() -> None:
-    """Show what a store knows of one of its streams (XINFO).
-
-    \b
-    Example:
-      streamkeep info stream orders.store orders
-    """
-
-
-@info.command("stream", cls=StoreCommand)
-@store_argument
-@key_argument
-@click.option("--full", is_flag=True, help="Print entries, too.")
-@click.option(
-    "--count",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="How many entries --full prints; 0 for all.",
-)
-@json_option
-@quoted_option
-def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: bool) -> None:
-    """Print counters, first and last entry of KEY (XINFO STREAM).
-
-    radix-tree-keys is the number of macro nodes, each of which holds many entries.
-
-    \b
-    Examples:
-      streamkeep info stream orders.store orders
-      streamkeep info stream orders.store orders --full --count 3
-    """
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        counters = snapshot.xinfo_stream(key)
-        ends = {"first-entry": next(snapshot.scan(key), None)}
-        ends["last-entry"] = next(snapshot.scan(key, reverse=True), None)
-        figures = {
-            name: value.decode() if isinstance(value, bytes) else value
-            for name, value in counters.items()
-            if name not in ends
-        }
-        if as_json:
-            members = {name.replace("-", "_"): value for name, value in figures.items()}
-            for name, entry in ends.items():
-                members[name.replace("-", "_") + "_id"] = None if entry is None else str(entry.id)
-            output.json_line("stream", key=output.json_bytes(key), **members)
-        else:
-            width = max(map(len, figures))
-            for name, value in figures.items():
-                text = f"{value:,}" if isinstance(value, int) else value
-                output.line(f"{name:<{width}}  {text}")
-            for name, entry in ends.items():
-                brief = "-" if entry is None else f"{entry.id}  {output.brief_pairs(entry.pairs)}"
-                output.line(f"{name:<{width}}  {brief}")
-        printed = print_entries(snapshot, key, count, as_json=as_json) if full else 0
-    if as_json:
-        output.json_summary("info stream", key=output.json_bytes(key), entries=printed)
-
-
-def print_entries(snapshot: Snapshot, key: bytes, count: int, *, as_json: bool) -> int:
-    """Print the first `count` entries, 0 for all; return how many there were."""
-    printed = 0
-    if not as_json:
-        output.line("entries")
-    for entry in islice(snapshot.scan(key), count or None):
-        if as_json:
-            print_entry(entry, as_json=True, show_time=False)
-        else:
-            output.line(f"  {entry.id}  {output.pairs_text(entry.pairs)}")
-        printed += 1
-    left = snapshot.xlen(key) - printed
-    if left and not as_json:
-        output.line(f"  {output.ellipsis()} {left:,} more")
-    return printed
 
 
 @click.command(cls=StoreCommand)
@@ -238,3 +160,61 @@ def loss_text(store: Store, key: bytes) -> str:
         return text
     times = [output.time_text(int(entry.id.partition(b"-")[0])) for entry in (first, last)]
     return f"{text}, {times[0]} to {times[1]}"
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.option(
+    "--idmp-duration",
+    type=click.IntRange(1, 86_400),
+    metavar="SECONDS",
+    help="For how long a message of a producer is remembered.",
+)
+@click.option(
+    "--idmp-maxsize",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="How many messages of each producer are remembered.",
+)
+@yes_option
+@json_option
+@sync_option
+@quoted_option
+def config(
+    store_path: Path,
+    key: bytes,
+    idmp_duration: int | None,
+    idmp_maxsize: int | None,
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Print or set how KEY remembers messages of producers (XCFGSET).
+
+    This is what `streamkeep add --idmp` looks at. A new value makes the stream forget all messages,
+    so that one which is sent again is added again: where there are any, the command asks first.
+
+    \b
+    Examples:
+      streamkeep config orders.store orders
+      streamkeep config orders.store orders --idmp-duration 3600 --idmp-maxsize 1000
+    """
+    wanted = {"idmp-duration": idmp_duration, "idmp-maxsize": idmp_maxsize}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    with open_store(store_path, readonly=not wanted, sync=sync) as store:
+        counters = store.xinfo_stream(key)
+        if any(counters[name] != value for name, value in wanted.items()):
+            if counters["iids-tracked"]:
+                messages = output.count_text(counters["iids-tracked"], "message")
+                producers = output.count_text(counters["pids-tracked"], "producer")
+                loss = f"{output.named(key)}: {messages} of {producers} remembered"
+                confirm_loss([loss], "Change the settings, and forget them?", yes=yes)
+            store.xcfgset(key, idmp_duration, idmp_maxsize)
+        settings = {name: wanted.get(name, counters[name]) for name in SETTINGS}
+    if as_json:
+        members = {name.replace("-", "_"): value for name, value in settings.items()}
+        output.json_summary("config", key=output.json_bytes(key), **members)
+        return
+    for name, value in settings.items():
+        output.line(f"{name:<13}  {value:,}")

@@ -1,0 +1,95 @@
+"""MAXCOUNT and MAXSIZE: how much one reply of XREAD or XREADGROUP may still hold.
+
+MAXSIZE counts the bytes that the reply would take in RESP2. The header of the list of entries
+that is still being written is not counted, since its length is not known yet; that of the list of
+streams never is. The first entry of a reply is always written. Measured on Redis 8.10.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeep.engine.arguments import to_optional_integer
+from streamkeep.format.entry import Entry
+from streamkeep.format.errors import ArgumentError
+from streamkeep.format.id_codec import id_text
+from streamkeep.format.node import TEXT
+
+NO_LIMIT = 1 << 62
+
+
+class Allowance:
+    """What one reply may still hold; `max_count` and `max_size` 0 for no limit."""
+
+    def __init__(self, max_count: int, max_size: int) -> None:
+        self.max_count = max_count
+        self.max_size = max_size
+        self._entries = 0
+        self._written = 0
+
+    @property
+    def counted_out(self) -> bool:
+        """Whether MAXCOUNT is reached: no stream that follows is looked at."""
+        return bool(self.max_count) and self._entries >= self.max_count
+
+    def begin_stream(self, name: bytes) -> bool:
+        """Count the head of a stream; False when it must be left out."""
+        if self.counted_out or (self.max_size and self._written >= self.max_size):
+            return False
+        self._written += len(b"*2\r\n") + bulk_size(name)
+        return True
+
+    def end_stream(self, entries: int) -> None:
+        """Count the header of a list of entries that is now complete."""
+        self._written += len(b"*%d\r\n" % entries)
+
+    def left(self, most: int) -> int:
+        """Return how many entries may follow as far as counts go, at most `most`."""
+        return min(most, self.max_count - self._entries) if self.max_count else most
+
+    def admits(self) -> bool:
+        """Say whether one more entry may be written."""
+        if self.counted_out:
+            return False
+        return not self.max_size or self._entries == 0 or self._written < self.max_size
+
+    def add(self, count: int) -> None:
+        """Count entries whose size does not matter."""
+        self._entries += count
+
+    def add_entry(self, ms: int, seq: int, flat: list[bytes] | None, *extra: int) -> None:
+        """Count one entry: its pairs, None for one that is gone, and what CLAIM adds."""
+        self._entries += 1
+        self._written += len(b"*%d\r\n" % (2 + len(extra))) + bulk_size(id_text(ms, seq))
+        if flat is None:
+            self._written += len(b"*-1\r\n")
+        else:
+            self._written += len(b"*%d\r\n" % len(flat)) + sum(map(bulk_size, flat))
+        self._written += sum(len(b":%d\r\n" % number) for number in extra)
+
+
+def bulk_size(text: bytes) -> int:
+    """Return the size of a bulk string in RESP."""
+    return len(b"$%d\r\n\r\n" % len(text)) + len(text)
+
+
+def check_allowance(command: str, count: Any, max_count: Any, max_size: Any) -> Allowance:
+    """Check the three arguments as redis-py and Redis do."""
+    for name, value in (("max_count", max_count), ("max_size", max_size)):
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < 1
+        ):
+            raise ArgumentError(f"{command} {name} must be a positive integer")
+        to_optional_integer(value)
+    if max_count is not None and count is not None and max_count < count:
+        raise ArgumentError(f"{command} max_count must be greater than or equal to count")
+    return Allowance(max_count or 0, max_size or 0)
+
+
+def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:
+    """Return an entry given as pairs in the shape that was asked for."""
+    fields = dict(zip(flat[0::2], flat[1::2], strict=True))
+    if shape == TEXT:
+        text = {name.decode(): value.decode() for name, value in fields.items()}
+        return Entry(f"{ms}-{seq}", text)
+    return Entry(id_text(ms, seq), fields)

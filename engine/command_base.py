@@ -1,0 +1,90 @@
+"""How commands run, and what their arguments may be: the base of the public classes.
+
+A command is a function of a transaction. `CommandBase` says nothing about which transaction:
+`Store` gives each command its own, `Transaction` the one that is open, `Snapshot` one that only
+reads, and `Pipeline` queues them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from streamkeep.engine.arguments import to_bytes, to_id_text
+from streamkeep.format.entry import Entry, StreamId, Text
+from streamkeep.format.errors import ArgumentError
+from streamkeep.format.node import ENTRY, TEXT
+
+if TYPE_CHECKING:
+    from streamkeep.engine.txn import ReadTxn
+
+Key = bytes | str | memoryview | int | float
+Value = bytes | str | int | float | memoryview
+Fields = Mapping[Any, Value]
+Pair = tuple[Value, Value]
+Id = int | bytes | str | StreamId
+RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
+
+
+class CommandBase(Generic[Text]):
+    """What all command methods are written in terms of.
+
+    `Text` is bytes, or str with decode_responses=True.
+    """
+
+    _decode = False  # whether results are str instead of bytes
+    _text: Callable[[Any], Any] | None = None  # what turns bytes of a result into text then
+
+    def _set_decode(self, decode: bool) -> None:
+        self._decode = decode
+        self._text = to_text if decode else None
+
+    # --- how a command runs -----------------------------------------------------------------
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run `command(txn, *args)` on a snapshot; return `convert` of its result."""
+        raise NotImplementedError
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run `command(txn, *args)` in a write transaction; return `convert` of its result."""
+        raise NotImplementedError
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """As `_write`, for a command that makes room and so may use the store's reserve."""
+        return self._write(convert, command, *args)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        """Return a read transaction for an iterator, and whether the iterator must close it."""
+        raise NotImplementedError
+
+    @property
+    def _shape(self) -> int:
+        return int(TEXT if self._decode else ENTRY)
+
+
+def named_streams(command: str, streams: Any) -> list[tuple[bytes, bytes]]:
+    """Return (name, text of the ID) of the streams argument of XREAD and XREADGROUP."""
+    if not isinstance(streams, Mapping) or not streams:
+        raise ArgumentError(f"{command} streams must be a non empty dict")
+    return [(to_bytes(name), to_id_text(one)) for name, one in streams.items()]
+
+
+def to_text(value: Any) -> Any:
+    """Return a result with every bytes in it decoded from UTF-8, as redis-py does."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, Entry):
+        return Entry(to_text(value.id), to_text(value.fields))
+    if isinstance(value, list):
+        return [to_text(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(to_text(item) for item in value)
+    if isinstance(value, dict):
+        return {to_text(key): to_text(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,511 @@
+"""The commands of consumer groups as methods, with redis-py's names, parameters and shapes."""
+
+# What `_read` and `_write` return is decided by the command that they are given.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from streamkeep.engine import ack, claim, groups, idempotency, info, pending, read_group
+from streamkeep.engine.allowance import check_allowance
+from streamkeep.engine.arguments import (
+    check_count,
+    check_policy,
+    range_end,
+    range_start,
+    to_bytes,
+    to_id,
+    to_id_text,
+    to_integer,
+    to_optional_integer,
+)
+from streamkeep.engine.command_base import CommandBase, Id, Key, RefPolicy, named_streams, to_text
+from streamkeep.engine.help_texts import HELP
+from streamkeep.format.entry import Text
+from streamkeep.format.errors import ArgumentError
+from streamkeep.format.id_codec import id_text, visible
+
+NackMode = Literal["SILENT", "FAIL", "FATAL"]
+_MODES = ("SILENT", "FAIL", "FATAL")
+
+
+class GroupCommands(CommandBase[Text]):
+    """XGROUP, XREADGROUP, XACK and all else that concerns consumer groups."""
+
+    # --- groups and consumers ---------------------------------------------------------------
+
+    def xgroup_create(
+        self,
+        name: Key,
+        groupname: Key,
+        id: Id = "$",
+        mkstream: bool = False,
+        entries_read: int | None = None,
+    ) -> bool:
+        """Create a consumer group of a stream (XGROUP CREATE).
+
+        Args:
+            id: the group has read up to here: `$` for the stream's last ID, 0 for nothing.
+            mkstream: create the stream, empty, when it does not exist.
+            entries_read: how many entries that is, where it is known; it makes the lag exact.
+
+        Raises:
+            GroupExistsError: the stream has a group of this name.
+            NoSuchKeyError: the stream does not exist.
+        """
+        return self._write(
+            None,
+            groups.xgroup_create,
+            to_bytes(name),
+            to_bytes(groupname),
+            _group_start(id),
+            mkstream,
+            to_optional_integer(entries_read),
+        )
+
+    def xgroup_setid(
+        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
+    ) -> bool:
+        """Set up to which ID a group has read; what is pending stays (XGROUP SETID)."""
+        wanted = to_id_text(id)
+        last = None if visible(wanted) == b"$" else range_start(_not_open(wanted))
+        read = to_optional_integer(entries_read)
+        return self._write(
+            None, groups.xgroup_setid, to_bytes(name), to_bytes(groupname), last, read
+        )
+
+    def xgroup_destroy(self, name: Key, groupname: Key) -> bool:
+        """Destroy a group with its consumers and all that is pending (XGROUP DESTROY).
+
+        The group is gone at once; what it took on the disk is freed in bounded steps.
+
+        Returns:
+            False when there was no such group.
+        """
+        return self._free(None, groups.xgroup_destroy, to_bytes(name), to_bytes(groupname))
+
+    def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
+        """Create a consumer; 0 when it exists (XGROUP CREATECONSUMER)."""
+        return self._write(
+            None,
+            groups.xgroup_createconsumer,
+            to_bytes(name),
+            to_bytes(groupname),
+            to_bytes(consumername),
+        )
+
+    def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
+        """Delete a consumer; return how many entries it had pending (XGROUP DELCONSUMER).
+
+        Those are forgotten, and never delivered again: claim them first.
+        """
+        return self._free(
+            None,
+            groups.xgroup_delconsumer,
+            to_bytes(name),
+            to_bytes(groupname),
+            to_bytes(consumername),
+        )
+
+    # --- deliver ----------------------------------------------------------------------------
+
+    def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Mapping[Any, Id],
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> list[list[Any]]:
+        """Deliver entries to a consumer of a group, which is created when missing (XREADGROUP).
+
+        Delivery, pending entries and counters change in one transaction: what a crash lets
+        through was delivered and is pending, or neither.
+
+        Args:
+            streams: for each stream `>` for entries that the group has not read, or an ID for the
+                consumer's own pending entries above it.
+            count: at most this many of each stream.
+            block: not available yet: a value other than None raises ArgumentError.
+            noack: do not make new entries pending: delivered at most once.
+            claim_min_idle_time: take over, first, what has been pending for as many milliseconds,
+                whoever has it; entries have four parts then: ID, fields, idle time and delivery
+                count as they were before (0 and 0 for new entries).
+            max_count: at most this many of all streams together.
+            max_size: stop when the reply would have about this many bytes in Redis's protocol.
+
+        Returns:
+            `[name, [Entry, ...]]` of each stream that has something. In the consumer's history, an
+            entry that was deleted meanwhile has no fields.
+
+        Raises:
+            NoSuchGroupError: a stream, or the group in it, does not exist.
+        """
+        if block is not None:
+            raise ArgumentError("XREADGROUP block is not supported yet; leave it out")
+        limit = check_count("XREADGROUP", "count", count)
+        allowance = check_allowance("XREADGROUP", count, max_count, max_size)
+        if claim_min_idle_time is not None and (
+            not isinstance(claim_min_idle_time, int) or claim_min_idle_time < 0
+        ):
+            raise ArgumentError("XREADGROUP claim_min_idle_time must be a non-negative integer")
+        wanted = [
+            (name, read_group.parse_position(text))
+            for name, text in named_streams("XREADGROUP", streams)
+        ]
+        delivery = read_group.Delivery(
+            to_bytes(groupname),
+            to_bytes(consumername),
+            limit,
+            noack,
+            to_optional_integer(claim_min_idle_time),
+            self._shape,
+        )
+        return self._write(self._named_text, read_group.xreadgroup, wanted, delivery, allowance)
+
+    @property
+    def _named_text(self) -> Callable[[Any], Any] | None:
+        """What turns the names of an XREAD result into text; its entries are text already."""
+        if not self._decode:
+            return None
+        return lambda result: [[name.decode(), entries] for name, entries in result]
+
+    # --- acknowledge ------------------------------------------------------------------------
+
+    def xack(self, name: Key, groupname: Key, *ids: Id) -> int:
+        """Acknowledge entries: they are pending no more (XACK).
+
+        Returns:
+            How many were pending; 0 when stream or group do not exist.
+        """
+        if not ids:
+            raise ArgumentError("wrong number of arguments for 'xack' command")
+        return self._free(None, ack.xack, to_bytes(name), to_bytes(groupname), _texts(ids))
+
+    def xackdel(
+        self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
+    ) -> list[int]:
+        """Acknowledge entries and delete them from the stream (XACKDEL).
+
+        Args:
+            ref_policy: "KEEPREF" leaves what other groups have pending, "DELREF" removes it,
+                "ACKED" deletes only what every group has read and acknowledged.
+
+        Returns:
+            For each ID -1 when it was not pending, 1 when it was deleted, 2 when it was kept.
+        """
+        if not ids:
+            raise ArgumentError("XACKDEL requires at least one message ID")
+        policy = check_policy("XACKDEL", ref_policy)
+        return self._free(
+            None, ack.xackdel, to_bytes(name), to_bytes(groupname), _texts(ids), policy
+        )
+
+    def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]:
+        """Delete entries under a reference policy (XDELEX).
+
+        Returns:
+            For each ID 1 when it was deleted, -1 when there is no such entry, 2 when it was kept.
+        """
+        if not ids:
+            raise ArgumentError("XDELEX requires at least one message ID")
+        policy = check_policy("XDELEX", ref_policy)
+        return self._free(None, ack.xdelex, to_bytes(name), _texts(ids), policy)
+
+    def xnack(
+        self,
+        name: Key,
+        groupname: Key,
+        mode: NackMode,
+        *ids: Id,
+        retrycount: int | None = None,
+        force: bool = False,
+    ) -> int:
+        """Give pending entries back, for any consumer to claim (XNACK).
+
+        Args:
+            mode: what happens to the delivery count: "SILENT" takes the delivery back, "FAIL"
+            leaves
+                it, "FATAL" makes it the highest there is.
+            retrycount: set the delivery count to this instead.
+            force: make entries of the stream pending that are not.
+
+        Returns:
+            How many were given back.
+        """
+        if not ids:
+            raise ArgumentError("XNACK requires at least one message ID")
+        if mode not in _MODES:
+            raise ArgumentError("XNACK mode must be one of: SILENT, FAIL, FATAL")
+        if retrycount is not None and to_integer(retrycount) < 0:
+            raise ArgumentError("XNACK retrycount must be >= 0")
+        return self._write(
+            None,
+            ack.xnack,
+            to_bytes(name),
+            to_bytes(groupname),
+            _MODES.index(mode),
+            _texts(ids),
+            -1 if retrycount is None else retrycount,
+            force,
+        )
+
+    # --- pending entries --------------------------------------------------------------------
+
+    def xpending(self, name: Key, groupname: Key) -> dict[str, Any]:
+        """Return number and range of a group's pending entries, and who has them (XPENDING)."""
+
+        def shape(found: pending.PendingSummary) -> dict[str, Any]:
+            consumers = [{"name": one, "pending": count} for one, count in found.consumers]
+            return {
+                "pending": found.total,
+                "min": self._id(found.lowest),
+                "max": self._id(found.highest),
+                "consumers": to_text(consumers) if self._decode else consumers,
+            }
+
+        return self._read(shape, pending.xpending, to_bytes(name), to_bytes(groupname))
+
+    def xpending_range(
+        self,
+        name: Key,
+        groupname: Key,
+        min: Id,
+        max: Id,
+        count: int,
+        consumername: Key | None = None,
+        idle: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return pending entries by ID (XPENDING with a range).
+
+        Args:
+            min, max: as in `xrange`.
+            consumername: only what this consumer has.
+            idle: only what was delivered at least as many milliseconds ago.
+
+        Returns:
+            Dicts with message_id, consumer, time_since_delivered (milliseconds) and
+            times_delivered. An entry that nobody owns has an empty consumer and -1.
+        """
+        if min is None or max is None or count is None:
+            raise ArgumentError(
+                "XPENDING must be provided with min, max and count parameters, or none of them."
+            )
+        if idle is not None and to_integer(idle) < 0:
+            raise ArgumentError("XPENDING idle must be a integer >= 0")
+        if to_integer(count) < 0:
+            raise ArgumentError("XPENDING count must be a integer >= 0")
+
+        def shape(rows: list[pending.PendingEntry]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "message_id": self._id(row.id),
+                    "consumer": to_text(row.consumer) if self._decode else row.consumer,
+                    "time_since_delivered": row.idle_ms,
+                    "times_delivered": row.delivery_count,
+                }
+                for row in rows
+            ]
+
+        return self._read(
+            shape,
+            pending.xpending_range,
+            to_bytes(name),
+            to_bytes(groupname),
+            range_start(min),
+            range_end(max),
+            count,
+            None if consumername is None else to_bytes(consumername),
+            idle or 0,
+        )
+
+    def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: list[Any] | tuple[Any, ...],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        justid: bool = False,
+        last_id: Id | None = None,
+    ) -> list[Any]:
+        """Make pending entries those of a consumer (XCLAIM).
+
+        Args:
+            min_idle_time: only what was delivered at least as many milliseconds ago.
+            idle, time: what to set as the delivery time: so many milliseconds ago, or Unix
+                milliseconds; by default now.
+            retrycount: what to set as the delivery count; by default one more.
+            force: make entries of the stream pending that are not.
+            justid: return IDs only, and do not count this as a delivery.
+            last_id: advance the group's last delivered ID to this one, if it is higher.
+
+        Returns:
+            The entries that were claimed, or their IDs. What was deleted from the stream is
+            pending no more.
+        """
+        if not isinstance(min_idle_time, int) or min_idle_time < 0:
+            raise ArgumentError("XCLAIM min_idle_time must be a non negative integer")
+        if not isinstance(message_ids, (list, tuple)) or not message_ids:
+            raise ArgumentError(
+                "XCLAIM message_ids must be a non empty list or tuple of message IDs to claim"
+            )
+        for label, value in (("idle", idle), ("time", time), ("retrycount", retrycount)):
+            if value is not None and not isinstance(value, int):
+                raise ArgumentError(f"XCLAIM {label} must be an integer")
+            to_optional_integer(value)
+        options = claim.ClaimOptions(
+            idle,
+            time,
+            -1 if retrycount is None else retrycount,
+            force,
+            None if last_id is None else to_id(last_id),
+        )
+        return self._write(
+            self._ids if justid else None,
+            claim.xclaim,
+            to_bytes(name),
+            to_bytes(groupname),
+            to_bytes(consumername),
+            to_integer(min_idle_time),
+            _texts(message_ids),
+            options,
+            self._shape,
+            justid,
+        )
+
+    def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: Id = "0-0",
+        count: int | None = None,
+        justid: bool = False,
+    ) -> list[Any]:
+        """Claim what has been pending too long, from an ID on (XAUTOCLAIM).
+
+        Args:
+            min_idle_time: only what was delivered at least as many milliseconds ago.
+            count: claim at most this many, and look at ten times as many; 100 by default.
+            justid: return IDs only, and do not count this as a delivery.
+
+        Returns:
+            [ID to go on from (0-0 at the end), entries, IDs that were deleted from the stream and
+            are pending no more]; with `justid` only the list of IDs, as redis-py does.
+        """
+        if to_integer(min_idle_time) < 0:
+            raise ArgumentError("XAUTOCLAIM min_idle_time must be a nonnegative integer")
+        if count is not None and to_integer(count) < 0:
+            raise ArgumentError("XPENDING count must be a integer >= 0")
+
+        def shape(found: claim.Claimed) -> list[Any]:
+            if justid:
+                return self._ids(found.entries)
+            return [self._id(found.cursor), found.entries, self._ids(found.gone)]
+
+        return self._write(
+            shape,
+            claim.xautoclaim,
+            to_bytes(name),
+            to_bytes(groupname),
+            to_bytes(consumername),
+            min_idle_time,
+            range_start(start_id),
+            100 if count is None else count,
+            self._shape,
+            justid,
+        )
+
+    # --- observe ----------------------------------------------------------------------------
+
+    def xinfo_groups(self, name: Key) -> list[dict[str, Any]]:
+        """Return the groups of a stream, in redis-py's shape (XINFO GROUPS).
+
+        `lag` is how many entries the group has yet to read, None when nobody can know.
+        """
+        return self._read(self._text, info.xinfo_groups, to_bytes(name))
+
+    def xinfo_consumers(self, name: Key, groupname: Key) -> list[dict[str, Any]]:
+        """Return the consumers of a group, in redis-py's shape (XINFO CONSUMERS).
+
+        `idle` are the milliseconds since the consumer last tried, `inactive` those since it last
+        got something (-1: never).
+        """
+        return self._read(self._text, info.xinfo_consumers, to_bytes(name), to_bytes(groupname))
+
+    def xgroup_help(self) -> list[str]:
+        """Return what XGROUP can do, a line each (XGROUP HELP)."""
+        return list(HELP["XGROUP"])
+
+    def xinfo_help(self) -> list[str]:
+        """Return what XINFO can do, a line each (XINFO HELP)."""
+        return list(HELP["XINFO"])
+
+    # --- idempotent XADD --------------------------------------------------------------------
+
+    def xcfgset(
+        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
+    ) -> Text:
+        """Set how long, and how many messages of each producer, a stream remembers (XCFGSET).
+
+        Args:
+            idmp_duration: 1 to 86,400 seconds.
+            idmp_maxsize: 1 to 10,000 messages.
+
+        When a value really changes, everything remembered is forgotten.
+        """
+        if idmp_duration is None and idmp_maxsize is None:
+            raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
+        return self._write(
+            self._text, idempotency.xcfgset, to_bytes(name), idmp_duration, idmp_maxsize
+        )
+
+    def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:
+        """Remember that a producer's message became an entry that exists (XIDMPRECORD)."""
+        return self._write(
+            self._text,
+            idempotency.xidmprecord,
+            to_bytes(name),
+            to_bytes(producer),
+            to_bytes(iid),
+            to_id(id),
+        )
+
+    # --- IDs --------------------------------------------------------------------------------
+
+    def _id(self, entry_id: tuple[int, int] | None) -> Any:
+        if entry_id is None:
+            return None
+        text = id_text(*entry_id)
+        return text.decode() if self._decode else text
+
+    def _ids(self, ids: Any) -> list[Any]:
+        return [self._id(one) for one in ids]
+
+
+def _texts(ids: Any) -> list[bytes]:
+    return [to_id_text(one) for one in ids]
+
+
+def _group_start(value: Id) -> tuple[int, int] | None:
+    """Parse the ID of XGROUP CREATE; None for `$`."""
+    return None if visible(to_id_text(value)) == b"$" else to_id(value)
+
+
+def _not_open(text: bytes) -> bytes:
+    """Return the ID of XGROUP SETID, which may be `-` or `+`, but not `(id`."""
+    if text[:1] == b"(":
+        to_id(text)
+    return text

@@ -1,0 +1,208 @@
+"""XREADGROUP: deliver entries to the consumers of a group.
+
+Per stream and in this order: the consumer is created and seen; an ID other than `>` serves the
+consumer's history; CLAIM takes over what has been pending too long; then come new entries. What was
+delivered is pending, unless NOACK.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.engine.allowance import NO_LIMIT, Allowance, shape_entry
+from streamkeep.engine.claim import claim_one, claimable
+from streamkeep.engine.group import Group, find_group, no_such_key_or_group
+from streamkeep.engine.lag import advance
+from streamkeep.engine.read import has_above, read_above
+from streamkeep.engine.scan import read_ids
+from streamkeep.engine.stream import Stream
+from streamkeep.engine.txn import WriteTxn
+from streamkeep.format.entry import Entry
+from streamkeep.format.errors import ArgumentError
+from streamkeep.format.group_records import Consumer
+from streamkeep.format.id_codec import clean, id_text, parse_id
+from streamkeep.format.nacks import MAX_COUNT, Nack
+from streamkeep.format.node import PAIRS, TEXT
+
+Id = tuple[int, int]
+
+NEW: Final = ">"
+_MEANINGLESS: Final = (
+    "The {} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
+    "consumer by specifying a proper ID, or use the > ID to get new messages. The {} ID would just "
+    "return an empty result set."
+)
+_ENDING: Final = " in XREADGROUP with GROUP option"
+
+Position = Id | str  # an ID, or NEW
+
+
+def parse_position(text: bytes) -> Position:
+    """Parse an ID argument of XREADGROUP."""
+    special = clean(text)
+    if special == b">":
+        return NEW
+    if special in (b"$", b"+"):
+        raise ArgumentError(_MEANINGLESS.format(special.decode(), special.decode()))
+    return parse_id(text, 0)
+
+
+class Delivery:
+    """One call of XREADGROUP: who reads, and how."""
+
+    def __init__(
+        self,
+        group_name: bytes,
+        consumer_name: bytes,
+        count: int,
+        noack: bool,
+        min_idle: int | None,
+        shape: int,
+    ) -> None:
+        self.group_name = group_name
+        self.consumer_name = consumer_name
+        self.most = count or NO_LIMIT
+        self.noack = noack
+        self.min_idle = min_idle
+        self.shape = shape
+
+
+def xreadgroup(
+    txn: WriteTxn,
+    streams: list[tuple[bytes, Position]],
+    delivery: Delivery,
+    allowance: Allowance,
+) -> list[list[Any]]:
+    """Return [name, entries] of each stream that has something for the consumer."""
+    for name, _ in streams:
+        _existing(txn, name, delivery.group_name)
+    result: list[list[Any]] = []
+    min_idle = delivery.min_idle
+    for name, position in streams:
+        if allowance.counted_out:
+            break
+        stream, group = _existing(txn, name, delivery.group_name)
+        consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
+        if isinstance(position, tuple):
+            min_idle = None  # for the streams that follow, too, as in Redis
+            if allowance.begin_stream(name):
+                entries = _history(txn, stream, group, consumer, position, delivery, allowance)
+                result.append([name, entries])
+            group.save()
+            continue
+        due: list[tuple[Nack, object]] = []
+        if min_idle is not None:
+            due = _due(txn, stream, group, delivery, min_idle, allowance)
+        if (due or has_above(stream, group.last_id())) and allowance.begin_stream(name):
+            entries = _take_over(txn, group, consumer, due, delivery, allowance)
+            extra = () if min_idle is None else (0, 0)
+            entries += _deliver(
+                txn, stream, group, consumer, delivery, len(entries), allowance, extra
+            )
+            allowance.end_stream(len(entries))
+            result.append([name, entries])
+        group.save()
+    return result
+
+
+def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
+    stream = txn.find_stream(name)
+    group = None if stream is None else find_group(txn, stream, group_name)
+    if stream is None or group is None:
+        raise no_such_key_or_group(name, group_name, _ENDING)
+    return stream, group
+
+
+def _history(
+    txn: WriteTxn,
+    stream: Stream,
+    group: Group,
+    consumer: Consumer,
+    after: Id,
+    delivery: Delivery,
+    allowance: Allowance,
+) -> list[Any]:
+    """Deliver again what the consumer has pending above an ID; what is gone has no fields."""
+    now_ms = txn.now_ms()
+    most = min(allowance.left(delivery.most), consumer.pending)
+    nacks = group.pel.owned_by(consumer.number, after, most)
+    found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
+    entries: list[Any] = []
+    for nack in nacks:
+        if not allowance.admits():
+            break
+        entry: Any = found.get(nack.id())
+        flat = None if entry is None else entry[2]
+        allowance.add_entry(nack.ms, nack.seq, flat)
+        if flat is None:
+            entries.append(_gone(nack, delivery.shape))
+            continue
+        entries.append(shape_entry(nack.ms, nack.seq, flat, delivery.shape))
+        again = min(nack.delivery_count + 1, MAX_COUNT)
+        group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
+    allowance.end_stream(len(entries))
+    return entries
+
+
+def _gone(nack: Nack, shape: int) -> Entry[Any]:
+    """Return what redis-py makes of a pending entry that is gone from the stream."""
+    text = id_text(nack.ms, nack.seq)
+    return Entry(text.decode(), {}) if shape == TEXT else Entry(text, {})
+
+
+def _due(
+    txn: WriteTxn,
+    stream: Stream,
+    group: Group,
+    delivery: Delivery,
+    min_idle: int,
+    allowance: Allowance,
+) -> list[tuple[Nack, object]]:
+    group.save()
+    most = allowance.left(delivery.most)
+    return claimable(txn, stream, group, min_idle, txn.now_ms(), most, int(PAIRS))
+
+
+def _take_over(
+    txn: WriteTxn,
+    group: Group,
+    consumer: Consumer,
+    due: list[tuple[Nack, Any]],
+    delivery: Delivery,
+    allowance: Allowance,
+) -> list[Any]:
+    """Claim what is due; each entry shows how it was pending before."""
+    now_ms = txn.now_ms()
+    taken: list[Any] = []
+    for nack, (ms, seq, flat) in due:
+        if not allowance.admits():
+            break
+        extra = (now_ms - nack.delivery_time, nack.delivery_count)
+        allowance.add_entry(ms, seq, flat, *extra)
+        claim_one(group, consumer, nack, now_ms)
+        taken.append((*shape_entry(ms, seq, flat, delivery.shape), *extra))
+    return taken
+
+
+def _deliver(
+    txn: WriteTxn,
+    stream: Stream,
+    group: Group,
+    consumer: Consumer,
+    delivery: Delivery,
+    taken: int,
+    allowance: Allowance,
+    extra: tuple[int, ...],
+) -> list[Any]:
+    """Deliver new entries: those above the group's last_delivered_id."""
+    most = delivery.most - taken
+    if most <= 0 or not allowance.admits() or not has_above(stream, group.last_id()):
+        return []
+    now_ms = txn.now_ms()
+    entries, ids = read_above(txn, stream, group.last_id(), most, allowance, delivery.shape, extra)
+    advance(stream.record, group.record, ids)
+    group.changed = True
+    if not delivery.noack and ids:
+        group.deliver(ids, consumer, now_ms)
+        consumer.active_time = now_ms
+    return [(*entry, *extra) for entry in entries] if extra else entries

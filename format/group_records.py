@@ -1,0 +1,135 @@
+"""Rows of `groups` and `consumers`.
+
+A row of `groups` or `consumers` is found by name and ends with the whole name. Consumers have a
+second row that leads from number to name, under group number, 02, consumer number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.layout import Field, Layout
+
+UNKNOWN: Final = -1  # entries_read that nobody knows
+NEVER: Final = -1  # active_time of a consumer that was never given anything
+
+GROUP_RECORD: Final = Layout(
+    "group record",
+    (
+        Field("number", "Q", "the group"),
+        Field("last_ms", "Q", "last_delivered_id"),
+        Field("last_seq", "Q", ""),
+        Field("entries_read", "q", "entries read; -1 when unknown"),
+        Field("pending", "Q", "NACKs in the PEL"),
+        Field("nacked", "Q", "those among them that nobody owns"),
+        Field("next_order", "Q", "update counter of the order of delivery"),
+        Field("last_order_time", "Q", "ordering time of the newest update"),
+        Field("next_consumer", "I", "number of the next consumer, from 1 on"),
+        Field("consumers", "I", "number of consumers"),
+        Field("inline_size", "H", "bytes of NACKs that follow, before the name"),
+    ),
+)
+
+CONSUMER_RECORD: Final = Layout(
+    "consumer record",
+    (
+        Field("number", "I", "the consumer, within its group"),
+        Field("seen_time", "q", "Unix milliseconds of the last attempt"),
+        Field("active_time", "q", "Unix milliseconds of the last success; -1: never"),
+        Field("pending", "Q", "NACKs that it owns"),
+    ),
+)
+
+
+class Consumer:
+    """One consumer; `changed` until its row is written."""
+
+    def __init__(self, name: bytes, number: int, seen_time: int) -> None:
+        self.name = name
+        self.number = number
+        self.seen_time = seen_time
+        self.active_time = NEVER
+        self.pending = 0
+        self.changed = False
+
+    def encode(self) -> bytes:
+        """Return the body of its row."""
+        fixed = CONSUMER_RECORD.struct.pack(
+            self.number, self.seen_time, self.active_time, self.pending
+        )
+        return fixed + self.name
+
+
+def decode_consumer(body: bytes, where: str) -> Consumer:
+    """Parse the body of a consumer's row."""
+    if len(body) < CONSUMER_RECORD.size:
+        raise CorruptionError(where, f"consumer record of {len(body)} bytes")
+    number, seen, active, pending = CONSUMER_RECORD.struct.unpack_from(body)
+    consumer = Consumer(body[CONSUMER_RECORD.size :], number, seen)
+    consumer.active_time = active
+    consumer.pending = pending
+    return consumer
+
+
+class GroupRecord:
+    """The counters of one group; see `GROUP_RECORD`."""
+
+    def __init__(self, name: bytes, number: int, last_ms: int, last_seq: int) -> None:
+        self.name = name
+        self.number = number
+        self.last_ms = last_ms
+        self.last_seq = last_seq
+        self.entries_read = UNKNOWN
+        self.pending = 0
+        self.nacked = 0
+        self.next_order = 0
+        self.last_order_time = 0
+        self.next_consumer = 1
+        self.consumers = 0
+        self.inline_nacks = (
+            b""  # the NACKs, while they are few; they have no rows of their own then
+        )
+
+    def encode(self) -> bytes:
+        """Return the body of its row."""
+        fixed = GROUP_RECORD.struct.pack(
+            self.number,
+            self.last_ms,
+            self.last_seq,
+            self.entries_read,
+            self.pending,
+            self.nacked,
+            self.next_order,
+            self.last_order_time,
+            self.next_consumer,
+            self.consumers,
+            len(self.inline_nacks),
+        )
+        return fixed + self.inline_nacks + self.name
+
+
+def decode_group(body: bytes, where: str) -> GroupRecord:
+    """Parse the body of a group's row."""
+    if len(body) < GROUP_RECORD.size:
+        raise CorruptionError(where, f"group record of {len(body)} bytes")
+    group = GroupRecord(b"", 0, 0, 0)
+    (
+        group.number,
+        group.last_ms,
+        group.last_seq,
+        group.entries_read,
+        group.pending,
+        group.nacked,
+        group.next_order,
+        group.last_order_time,
+        group.next_consumer,
+        group.consumers,
+        inline_size,
+    ) = GROUP_RECORD.struct.unpack_from(body)
+    name_at = GROUP_RECORD.size + inline_size
+    if len(body) < name_at:
+        raise CorruptionError(where, f"group record of {len(body)} bytes, at least {name_at}")
+    group.inline_nacks = body[GROUP_RECORD.size : name_at]
+    group.name = body[name_at:]
+    return group

@@ -1,0 +1,104 @@
+"""Rows of `producers`, `idempotency` and `idempotency_order`: which message became which entry.
+
+Keys begin with the number that the stream's idempotence section names.
+
+    producers          number, name of the producer           producer number, count, next order
+    idempotency        number, producer number, message ID    entry ID, order, whole message ID
+    idempotency_order  number, producer number, order         entry ID, whole message ID
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_128_intdigest
+
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import name_key
+
+_PRODUCER: Final = struct.Struct(">IQQ")
+_PREFIX: Final = struct.Struct(">QI")
+_ORDER: Final = struct.Struct(">QIQ")
+_MESSAGE: Final = struct.Struct(">QQQ")
+_HALF: Final = 1 << 64
+
+order_key = _ORDER.pack  # number, producer number, order
+
+
+class Producer(NamedTuple):
+    """One producer of a stream: its number, how many messages are tracked, the next order."""
+
+    number: int
+    tracked: int
+    next_order: int
+
+    def encode(self, name: bytes) -> bytes:
+        """Return the body of its row."""
+        return _PRODUCER.pack(*self) + name
+
+
+class Message(NamedTuple):
+    """One tracked message: the entry it became, and when it came among the producer's."""
+
+    ms: int
+    seq: int
+    order: int
+    iid: bytes
+
+    def encode(self) -> bytes:
+        """Return the body of its rows."""
+        return _MESSAGE.pack(self.ms, self.seq, self.order) + self.iid
+
+
+def message_key(number: int, producer: int, iid: bytes) -> bytes:
+    """Return the key of a message in `idempotency`."""
+    return name_key(_PREFIX.pack(number, producer), iid)
+
+
+def producer_prefix(number: int, producer: int) -> bytes:
+    """Return what the keys of a producer's messages begin with."""
+    return _PREFIX.pack(number, producer)
+
+
+def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
+    """Parse a row of `producers`; return the producer and its name."""
+    if len(body) < _PRODUCER.size:
+        raise CorruptionError(where, f"a producer's row of {len(body)} bytes")
+    return Producer(*_PRODUCER.unpack_from(body)), body[_PRODUCER.size :]
+
+
+def decode_message(body: bytes, where: str) -> Message:
+    """Parse a row of `idempotency` or `idempotency_order`."""
+    if len(body) < _MESSAGE.size:
+        raise CorruptionError(where, f"a message's row of {len(body)} bytes")
+    ms, seq, order = _MESSAGE.unpack_from(body)
+    return Message(ms, seq, order, body[_MESSAGE.size :])
+
+
+def unpack_order_key(data: bytes) -> tuple[int, int, int]:
+    """Return number, producer number and order of a key in `idempotency_order`."""
+    if len(data) != _ORDER.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_ORDER.size}")
+    number, producer, order = _ORDER.unpack(data)
+    return number, producer, order
+
+
+def content_iid(flat: list[bytes]) -> bytes:
+    """Return the message ID that IDMPAUTO makes from field, value, field, value, ...
+
+    It does not depend on the order of the pairs: sum and xor of their hashes, halves crossed.
+    """
+    sum_low = sum_high = xor_low = xor_high = 0
+    for name, value in zip(flat[0::2], flat[1::2], strict=True):
+        digest = xxh3_128_intdigest(name + len(name).to_bytes(8, "little") + value)
+        low, high = digest % _HALF, digest // _HALF
+        sum_low, sum_high = (sum_low + low) % _HALF, (sum_high + high) % _HALF
+        xor_low, xor_high = xor_low ^ low, xor_high ^ high
+    low_half = sum_low ^ _turned(xor_high)
+    high_half = sum_high ^ _turned(xor_low)
+    return low_half.to_bytes(8, "little") + high_half.to_bytes(8, "little")
+
+
+def _turned(value: int) -> int:
+    return (value << 1 | value >> 63) % _HALF

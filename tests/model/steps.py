@@ -1,0 +1,533 @@
+"""Commands as values, so that one test can run the same command in several places.
+
+A step knows how to run on the model, how to be said to a Redis server, and how to be called on
+anything with redis-py's methods. Each place answers in its own shape; the model's answer is
+turned into the shape of the other, which then must be equal:
+
+    wire       as a server sends it: IDs as text, entries as [id, [field, value, ...]]
+    friendly   as redis-py makes it: entries as (id, {field: value})
+
+Where a command fails, the answer is `Failed` with the whole error line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from model.streams import ModelStore, NewId, ReadFrom
+from model.values import HIGHEST, ZERO, Id, ModelError, Pairs, id_text
+
+Argument = bytes | int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The answer of a command that broke a rule."""
+
+    text: str
+
+
+def attempt(call: Callable[[], Any]) -> Any:
+    """Return what a call on the model answers."""
+    try:
+        return call()
+    except ModelError as error:
+        return Failed(error.text)
+
+
+# --- shapes -------------------------------------------------------------------------------------
+
+
+def wire(value: Any) -> Any:
+    """Return an answer of the model as a server would send it, with maps as dicts."""
+    if is_id(value):
+        return id_text(value)
+    if _is_pairs(value):
+        return [text for pair in value for text in pair]
+    return _inside(value, wire)
+
+
+def friendly(value: Any) -> Any:
+    """Return an answer of the model as redis-py would."""
+    if is_id(value):
+        return id_text(value)
+    if _is_pairs(value):
+        return dict(value)
+    if isinstance(value, tuple) and len(value) == 2 and is_id(value[0]):
+        return friendly(value[0]), friendly(value[1])
+    return _inside(value, friendly)
+
+
+def _inside(value: Any, convert: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {name: convert(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [convert(item) for item in value]
+    return value
+
+
+def is_id(value: Any) -> bool:
+    """Say whether an answer of the model is an ID: nothing else is a tuple of two numbers."""
+    return isinstance(value, tuple) and len(value) == 2 and all(type(half) is int for half in value)
+
+
+def _is_pairs(value: Any) -> bool:
+    return (
+        isinstance(value, tuple)
+        and bool(value)
+        and all(
+            isinstance(pair, tuple)
+            and len(pair) == 2
+            and isinstance(pair[0], bytes)
+            and isinstance(pair[1], bytes)
+            for pair in value
+        )
+    )
+
+
+def pairwise(flat: list[Any]) -> dict[str, Any]:
+    """Return the map that a RESP2 server sends as a flat list."""
+    return {name.decode(): value for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+class Step:
+    """One command with its arguments."""
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        """Run on the model; return its answer."""
+        raise NotImplementedError
+
+    def arguments(self) -> list[Argument]:
+        """Return the command as a server is told."""
+        raise NotImplementedError
+
+    def on_store(self, commands: Any) -> Any:
+        """Run on anything with redis-py's methods; return its answer, or the queue it stands in."""
+        raise NotImplementedError
+
+    def from_store(self, answer: Any) -> Any:
+        """Return the answer of `on_store` without what may differ."""
+        return answer
+
+    def from_server(self, raw: Any) -> Any:
+        """Return a server's answer with flat lists of names and values turned into dicts."""
+        return raw
+
+    def as_server_knows(self, value: Any) -> Any:
+        """Return an answer of the store or the model without what a server of 7.0 lacks."""
+        return value
+
+    def from_model(self, value: Any) -> Any:
+        """Return the model's answer as `on_store` must give it."""
+        return friendly(value)
+
+    def wire_from_model(self, value: Any) -> Any:
+        """Return the model's answer as `from_server` must give it."""
+        return wire(value)
+
+
+@dataclass(frozen=True)
+class Trim:
+    """The trimming options of XADD and XTRIM."""
+
+    maxlen: int | None = None
+    minid: Id | None = None
+    approximate: bool = False
+    limit: int | None = None
+
+    def arguments(self) -> list[Argument]:
+        """Return the options as a server is told."""
+        words: list[Argument] = []
+        tilde: list[Argument] = [b"~"] if self.approximate else []
+        if self.maxlen is not None:
+            words += [b"MAXLEN", *tilde, self.maxlen]
+        if self.minid is not None:
+            words += [b"MINID", *tilde, id_text(self.minid)]
+        if self.limit is not None:
+            words += [b"LIMIT", self.limit]
+        return words
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as redis-py's methods take them."""
+        return {
+            "maxlen": self.maxlen,
+            "minid": None if self.minid is None else id_text(self.minid),
+            "approximate": self.approximate,
+            "limit": self.limit,
+        }
+
+
+@dataclass(frozen=True)
+class XAdd(Step):
+    """XADD; fields may repeat where there is nothing to trim."""
+
+    key: bytes
+    pairs: Pairs
+    new_id: NewId = None
+    trim: Trim | None = None
+    nomkstream: bool = False
+
+    @property
+    def id_text(self) -> bytes:
+        """The ID as it is written."""
+        if self.new_id is None:
+            return b"*"
+        ms, seq = self.new_id
+        return b"%d-*" % ms if seq is None else id_text((ms, seq))
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        options = {} if self.trim is None else vars(self.trim)
+        return model.xadd(
+            self.key, self.pairs, self.new_id, now_ms=now_ms, nomkstream=self.nomkstream, **options
+        )
+
+    def arguments(self) -> list[Argument]:
+        flat = [text for pair in self.pairs for text in pair]
+        words: list[Argument] = [b"XADD", self.key]
+        if self.nomkstream:
+            words.append(b"NOMKSTREAM")
+        if self.trim is not None:
+            words += self.trim.arguments()
+        return [*words, self.id_text, *flat]
+
+    def on_store(self, commands: Any) -> Any:
+        options = {} if self.trim is None else self.trim.options()
+        if self.repeats_fields:
+            assert not options, "xadd_pairs does not trim"
+            assert not self.nomkstream, "xadd_pairs creates streams"
+            return commands.xadd_pairs(self.key, self.pairs, id=self.id_text)
+        fields, nomkstream = dict(self.pairs), self.nomkstream
+        return commands.xadd(self.key, fields, id=self.id_text, nomkstream=nomkstream, **options)
+
+    @property
+    def repeats_fields(self) -> bool:
+        """Whether a field stands in the entry more than once."""
+        return len(dict(self.pairs)) < len(self.pairs)
+
+
+@dataclass(frozen=True)
+class XTrim(Step):
+    """XTRIM."""
+
+    key: bytes
+    trim: Trim
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xtrim(self.key, **vars(self.trim))
+
+    def arguments(self) -> list[Argument]:
+        return [b"XTRIM", self.key, *self.trim.arguments()]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.xtrim(self.key, **self.trim.options())
+
+
+@dataclass(frozen=True)
+class XDel(Step):
+    """XDEL."""
+
+    key: bytes
+    ids: tuple[Id, ...]
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xdel(self.key, *self.ids)
+
+    def arguments(self) -> list[Argument]:
+        return [b"XDEL", self.key, *map(id_text, self.ids)]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.xdel(self.key, *map(id_text, self.ids))
+
+
+@dataclass(frozen=True)
+class XLen(Step):
+    """XLEN."""
+
+    key: bytes
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xlen(self.key)
+
+    def arguments(self) -> list[Argument]:
+        return [b"XLEN", self.key]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.xlen(self.key)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One end of a range: `-`, `+`, `ms`, `ms-seq`, or one of the last two behind `(`."""
+
+    ms: int | None
+    seq: int | None = None
+    open: bool = False
+    word: bytes = b""  # `-` or `+`, where ms is None
+
+    @property
+    def text(self) -> bytes:
+        """The end as it is written."""
+        if self.ms is None:
+            return self.word
+        number = b"%d" % self.ms if self.seq is None else id_text((self.ms, self.seq))
+        return b"(" + number if self.open else number
+
+    def id(self, default: Id) -> Id:
+        """Return the ID that is meant; what is not given comes from `default`."""
+        if self.ms is None:
+            return ZERO if self.word == b"-" else HIGHEST
+        return self.ms, default[1] if self.seq is None else self.seq
+
+
+@dataclass(frozen=True)
+class XRange(Step):
+    """XRANGE, or XREVRANGE."""
+
+    key: bytes
+    start: Bound
+    end: Bound
+    count: int | None = None
+    reverse: bool = False
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        start, end = self.start.id(ZERO), self.end.id(HIGHEST)
+        ends = {"after_start": self.start.open, "before_end": self.end.open}
+        if self.reverse:
+            return model.xrevrange(self.key, end, start, self.count, **ends)
+        return model.xrange(self.key, start, end, self.count, **ends)
+
+    def arguments(self) -> list[Argument]:
+        count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]
+        if self.reverse:
+            return [b"XREVRANGE", self.key, self.end.text, self.start.text, *count]
+        return [b"XRANGE", self.key, self.start.text, self.end.text, *count]
+
+    def on_store(self, commands: Any) -> Any:
+        if self.reverse:
+            return commands.xrevrange(self.key, self.end.text, self.start.text, self.count)
+        return commands.xrange(self.key, self.start.text, self.end.text, self.count)
+
+
+@dataclass(frozen=True)
+class XRead(Step):
+    """XREAD without BLOCK."""
+
+    streams: tuple[tuple[bytes, ReadFrom], ...]
+    count: int | None = None
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xread(list(self.streams), count=self.count)
+
+    def arguments(self) -> list[Argument]:
+        count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]
+        keys = [key for key, _ in self.streams]
+        return [b"XREAD", *count, b"STREAMS", *keys, *map(read_from_text, self._positions())]
+
+    def on_store(self, commands: Any) -> Any:
+        streams = {key: read_from_text(position) for key, position in self.streams}
+        return commands.xread(streams, count=self.count)
+
+    def from_model(self, value: Any) -> Any:
+        return friendly(value or [])
+
+    def _positions(self) -> list[ReadFrom]:
+        return [position for _, position in self.streams]
+
+
+def read_from_text(position: ReadFrom) -> bytes:
+    """Return a position of XREAD or XREADGROUP as it is written."""
+    return position.encode() if isinstance(position, str) else id_text(position)
+
+
+@dataclass(frozen=True)
+class XSetId(Step):
+    """XSETID."""
+
+    key: bytes
+    last_id: Id
+    entries_added: int | None = None
+    max_deleted_id: Id | None = None
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xsetid(
+            self.key,
+            self.last_id,
+            entries_added=self.entries_added,
+            max_deleted_id=self.max_deleted_id,
+        )
+
+    def arguments(self) -> list[Argument]:
+        words: list[Argument] = [b"XSETID", self.key, id_text(self.last_id)]
+        if self.entries_added is not None:
+            words += [b"ENTRIESADDED", self.entries_added]
+        if self.max_deleted_id is not None:
+            words += [b"MAXDELETEDID", id_text(self.max_deleted_id)]
+        return words
+
+    def on_store(self, commands: Any) -> Any:
+        deleted = None if self.max_deleted_id is None else id_text(self.max_deleted_id)
+        return commands.xsetid(
+            self.key,
+            id_text(self.last_id),
+            entries_added=self.entries_added,
+            max_deleted_id=deleted,
+        )
+
+    def from_server(self, raw: Any) -> Any:
+        return raw == b"OK" or raw
+
+
+@dataclass(frozen=True)
+class XInfoStream(Step):
+    """XINFO STREAM."""
+
+    key: bytes
+    # Fields of Redis 8.6, which a server of 7.0 does not have.
+    later: ClassVar[tuple[str, ...]] = (
+        "idmp-duration",
+        "idmp-maxsize",
+        "pids-tracked",
+        "iids-tracked",
+        "iids-added",
+        "iids-duplicates",
+    )
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xinfo_stream(self.key)
+
+    def arguments(self) -> list[Argument]:
+        return [b"XINFO", b"STREAM", self.key]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.xinfo_stream(self.key)
+
+    def from_store(self, answer: Any) -> Any:
+        assert answer["radix-tree-nodes"] > 0  # any positive number is right
+        return {name: value for name, value in answer.items() if name != "radix-tree-nodes"}
+
+    def from_server(self, raw: Any) -> Any:
+        return self.from_store(pairwise(raw))
+
+    def wire_from_model(self, value: Any) -> Any:
+        return wire(self.as_server_knows(value))
+
+    def as_server_knows(self, value: Any) -> Any:
+        return {name: item for name, item in value.items() if name not in self.later}
+
+
+@dataclass(frozen=True)
+class XInfoFull(XInfoStream):
+    """XINFO STREAM FULL."""
+
+    count: int | None = None
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.xinfo_stream_full(self.key, 10 if self.count is None else self.count)
+
+    def arguments(self) -> list[Argument]:
+        count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]
+        return [b"XINFO", b"STREAM", self.key, b"FULL", *count]
+
+    def on_store(self, commands: Any) -> Any:
+        count = 10 if self.count is None else self.count
+        return commands.xinfo_stream(self.key, full=True, count=count)
+
+    def from_model(self, value: Any) -> Any:
+        answer = super().from_model(value)
+        answer["entries"] = dict(answer["entries"])
+        return answer
+
+
+@dataclass(frozen=True)
+class Delete(Step):
+    """DEL."""
+
+    keys: tuple[bytes, ...]
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.delete(*self.keys)
+
+    def arguments(self) -> list[Argument]:
+        return [b"DEL", *self.keys]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.delete(*self.keys)
+
+
+@dataclass(frozen=True)
+class Rename(Step):
+    """RENAME, or RENAMENX."""
+
+    source: bytes
+    target: bytes
+    keep_target: bool = False
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        if self.keep_target:
+            return model.renamenx(self.source, self.target)
+        return model.rename(self.source, self.target)
+
+    def arguments(self) -> list[Argument]:
+        return [b"RENAMENX" if self.keep_target else b"RENAME", self.source, self.target]
+
+    def on_store(self, commands: Any) -> Any:
+        if self.keep_target:
+            return commands.renamenx(self.source, self.target)
+        return commands.rename(self.source, self.target)
+
+    def from_server(self, raw: Any) -> Any:
+        return raw == b"OK" or bool(raw)
+
+
+@dataclass(frozen=True)
+class Keys(Step):
+    """KEYS *, sorted: the order of a server is that of its hash table."""
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.keys()
+
+    def arguments(self) -> list[Argument]:
+        return [b"KEYS", b"*"]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.keys()
+
+    def from_server(self, raw: Any) -> Any:
+        return sorted(raw)
+
+
+@dataclass(frozen=True)
+class Exists(Step):
+    """EXISTS."""
+
+    keys: tuple[bytes, ...]
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.exists(*self.keys)
+
+    def arguments(self) -> list[Argument]:
+        return [b"EXISTS", *self.keys]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.exists(*self.keys)
+
+
+@dataclass(frozen=True)
+class Type(Step):
+    """TYPE."""
+
+    key: bytes
+
+    def on_model(self, model: ModelStore, now_ms: int) -> Any:
+        return model.type(self.key)
+
+    def arguments(self) -> list[Argument]:
+        return [b"TYPE", self.key]
+
+    def on_store(self, commands: Any) -> Any:
+        return commands.type(self.key)

@@ -1,0 +1,183 @@
+"""Single cases that random commands found, or are unlikely to find, each against Redis's word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model import ModelStore
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.format.entry import StreamId
+from streamkeep.format.errors import (
+    ArgumentError,
+    CommandError,
+    IdTooSmallError,
+    InvalidIdError,
+)
+from test_property_stream import stored_nodes
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store with nodes of at most four entries."""
+    with Store(tmp_path / "store", sync="none", clock=ManualClock(5), node_max_entries=4) as store:
+        yield store
+
+
+FIELDS = {"f": "v"}
+BEYOND = 1 << 64
+
+
+def fill(store: Store, count: int) -> None:
+    """Add entries 0-1, 0-2, ... to the stream `s`."""
+    store.xadd_many("s", [FIELDS] * count, ids=[f"0-{seq}" for seq in range(1, count + 1)])
+
+
+def test_rewriting_a_node_shows_in_nothing_but_nodes(store: Store) -> None:
+    """In Redis the first node stays full of tombstones, so that 0-6 begins a second one."""
+    models = ModelStore(4096, 4), ModelStore(4096, 4, rewrites=True)
+    fill(store, 5)
+    store.xdel("s", "0-1", "0-2", "0-3")  # leaves one live entry of four: rewritten
+    store.xdel("s", "0-5")  # the newest node goes, the rewritten one is open again
+    store.xadd("s", FIELDS, id="0-6")
+    for model in models:
+        for seq in range(1, 6):
+            model.xadd(b"s", ((b"f", b"v"),), (0, seq), now_ms=5)
+        model.xdel(b"s", (0, 1), (0, 2), (0, 3))
+        model.xdel(b"s", (0, 5))
+        model.xadd(b"s", ((b"f", b"v"),), (0, 6), now_ms=5)
+    redis, ours = (model.xinfo_stream(b"s") for model in models)
+    assert (redis.pop("radix-tree-keys"), ours.pop("radix-tree-keys")) == (2, 1)
+    assert redis == ours
+    assert store.xinfo_stream("s")["radix-tree-keys"] == 1
+    approximate = [model.xtrim(b"s", maxlen=1, approximate=True) for model in models]
+    assert approximate == [1, 0]
+    assert store.xtrim("s", maxlen=1) == 0
+
+
+def test_a_node_goes_with_its_last_live_entry_also_when_trimming(store: Store) -> None:
+    """The tombstone 0-3 is not below MINID, so that the node may not go whole."""
+    fill(store, 3)
+    store.xdel("s", "0-3")
+    assert store.xtrim("s", minid="0-3", approximate=False) == 2
+    assert stored_nodes(store, b"s") == []
+    store.xadd("s", FIELDS, id="0-4")
+    info = store.xinfo_stream("s")
+    assert info["radix-tree-keys"] == 1
+    assert info["recorded-first-entry-id"] == b"0-4"
+
+
+@pytest.mark.parametrize("ids", [["5-1", "3-1"], ["5-1", "0-0"]])
+def test_a_batch_that_fails_in_a_pipeline_adds_nothing(store: Store, ids: list[str]) -> None:
+    pipeline = store.pipeline()
+    pipeline.xadd("s", FIELDS, id="1-1")
+    pipeline.xadd_many("s", [FIELDS, FIELDS], ids=ids)
+    pipeline.xadd_many("new", [FIELDS, FIELDS], ids=ids)
+    pipeline.xadd("s", FIELDS, id="2-1")
+    answers = pipeline.execute(raise_on_error=False)
+    assert [isinstance(answer, CommandError) for answer in answers] == [False, True, True, False]
+    assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-1"]
+    assert store.keys() == [b"s"]
+
+
+def test_a_batch_that_fails_in_a_transaction_adds_nothing(store: Store) -> None:
+    with store.transaction() as txn:
+        txn.xadd("s", FIELDS, id="1-1")
+        with pytest.raises(IdTooSmallError):
+            txn.xadd_many("s", [FIELDS, FIELDS], ids=["5-1", "3-1"])
+        txn.xadd("s", FIELDS, id="2-1")
+    assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-1"]
+
+
+def test_the_start_of_a_range_is_checked_before_its_end(store: Store) -> None:
+    after_all, before_all = f"({BEYOND - 1}-{BEYOND - 1}", "(0-0"
+    with pytest.raises(InvalidIdError, match="invalid start ID for the interval"):
+        store.xrange("s", min=after_all, max=before_all)
+    with pytest.raises(InvalidIdError, match="invalid start ID for the interval"):
+        store.xrevrange("s", min=after_all, max=before_all)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, one: store.xadd("s", FIELDS, id=one),
+        lambda store, one: store.xadd("s", FIELDS, minid=one),
+        lambda store, one: store.xdel("s", one),
+        lambda store, one: store.xrange("s", min=one),
+        lambda store, one: store.xrevrange("s", max=one),
+        lambda store, one: store.xread({"s": one}),
+        lambda store, one: store.xsetid("s", one),
+        lambda store, one: store.xsetid("s", "9-9", max_deleted_id=one),
+        lambda store, one: store.xtrim("s", minid=one),
+    ],
+    ids=["xadd", "minid", "xdel", "xrange", "xrevrange", "xread", "xsetid", "deleted", "xtrim"],
+)
+def test_an_id_that_does_not_fit_64_bits_is_refused(
+    store: Store, call: Callable[[Store, StreamId], Any]
+) -> None:
+    fill(store, 2)
+    before = store.xinfo_stream("s")
+    for one in (StreamId(BEYOND, 0), StreamId(0, BEYOND), StreamId(-1, 0), StreamId(5, -1)):
+        with pytest.raises(InvalidIdError, match="Invalid stream ID specified"):
+            call(store, one)
+        assert store.xinfo_stream("s") == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, number: store.xrange("s", count=number),
+        lambda store, number: store.xrevrange("s", count=number),
+        lambda store, number: store.xread({"s": "0"}, count=number),
+        lambda store, number: store.xinfo_stream("s", full=True, count=number),
+        lambda store, number: store.xtrim("s", maxlen=number),
+        lambda store, number: store.xtrim("s", maxlen=1, limit=number),
+        lambda store, number: store.xadd("s", FIELDS, maxlen=number),
+        lambda store, number: store.xsetid("s", "9-9", entries_added=number),
+    ],
+    ids=["xrange", "xrevrange", "xread", "full", "maxlen", "limit", "xadd", "entries_added"],
+)
+def test_a_number_that_does_not_fit_63_bits_is_refused(
+    store: Store, call: Callable[[Store, int], Any]
+) -> None:
+    """A server reads all of these as signed 64-bit numbers."""
+    fill(store, 2)
+    before = store.xinfo_stream("s")
+    for number in (1 << 63, BEYOND, BEYOND + 1, 1 << 70):
+        with pytest.raises(ArgumentError, match="value is not an integer or out of range"):
+            call(store, number)
+        assert store.xinfo_stream("s") == before
+
+
+def test_a_scan_in_a_transaction_goes_on_in_what_the_transaction_made(store: Store) -> None:
+    """More entries than one batch of the iterator, so that it comes back for more."""
+    fill(store, 1000)
+    with store.transaction() as txn:
+        scan = txn.scan("s")
+        assert next(scan).id == StreamId(0, 1)
+        assert txn.xdel("s", "0-1000") == 1
+        assert [entry.id.seq for entry in scan] == list(range(2, 1000))
+    assert store.xlen("s") == 999
+
+
+def test_a_scan_outside_a_transaction_shows_what_was_there_when_it_began(store: Store) -> None:
+    fill(store, 1000)
+    scan = store.scan("s")
+    assert next(scan).id == StreamId(0, 1)
+    assert store.xtrim("s", maxlen=10, approximate=False) == 990
+    assert sum(1 for _ in scan) == 999
+    assert store.xlen("s") == 10
+
+
+def test_time_stands_still_in_a_transaction(tmp_path: Path) -> None:
+    clock = ManualClock(5)
+    with Store(tmp_path / "store", sync="none", clock=clock) as store:
+        with store.transaction() as txn:
+            first = txn.xadd("s", FIELDS)
+            clock.ms = 9
+            assert (first, txn.xadd("s", FIELDS)) == (b"5-0", b"5-1")
+        assert store.xadd("s", FIELDS) == b"9-0"
