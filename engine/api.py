@@ -90,7 +90,10 @@ class Snapshot(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        return self._store._write(convert, command, *args)
+        raise StoreError("a snapshot only reads; call the method on the store")
+
+    def _writer(self) -> StreamCommands[Text]:
+        return self._store
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._txn, False

@@ -469,7 +469,11 @@ class GroupCommands(CommandBase[Text]):
         if idmp_duration is None and idmp_maxsize is None:
             raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
         return self._write(
-            self._text, idempotency.xcfgset, to_bytes(name), idmp_duration, idmp_maxsize
+            self._text,
+            idempotency.xcfgset,
+            to_bytes(name),
+            to_optional_integer(idmp_duration),
+            to_optional_integer(idmp_maxsize),
         )
 
     def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:

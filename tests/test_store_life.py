@@ -209,7 +209,7 @@ def test_bad_options_are_named(tmp_path: Path) -> None:
         ({"node_max_entries": 1 << 40}, "node limit"),
     ):
         with pytest.raises(streamkeep.StreamkeepError, match=word):
-            Store(tmp_path / "store", **options)  # type: ignore[arg-type]
+            Store(tmp_path / "store", **options)
     assert not (tmp_path / "store").exists()
 
 
