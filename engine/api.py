@@ -158,8 +158,7 @@ class Store(StreamCommands[Text]):
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
-        if sync not in _SYNC_MODES:
-            raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+        check_sync(sync)
         if interval_ms < 1:
             raise ArgumentError("interval_ms must be at least 1")
         self.path = Path(path)
@@ -171,13 +170,16 @@ class Store(StreamCommands[Text]):
             self.path.absolute(),
             readonly=readonly,
             create=create,
-            synced=sync == "commit",
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
             clock=clock or Clock(),
             node_max_bytes=_limit(4096, node_max_bytes) if user_limits else PAGE_FIT,
             node_max_entries=_limit(100, node_max_entries),
         )
+        self._wait = sync == "commit"
+        self._interval_s = interval_ms / 1000 if sync == "interval" else None
+        if self._interval_s is not None and self._environment.upkeep is not None:
+            self._environment.upkeep.add_interval(self._interval_s)
         if not readonly:
             self._collect_garbage()
 
@@ -187,6 +189,9 @@ class Store(StreamCommands[Text]):
         """Close the store. Threads that are still in a call finish it; later calls raise."""
         if not self._closed:
             self._closed = True
+            upkeep = self._environment.upkeep
+            if self._interval_s is not None and upkeep is not None:
+                upkeep.remove_interval(self._interval_s)
             self._environment.release()
 
     def __enter__(self) -> Store[Text]:
@@ -227,8 +232,13 @@ class Store(StreamCommands[Text]):
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction[Text]]:
-        """Make several commands one transaction, across streams; see `Transaction`."""
+    def transaction(self, sync: Sync | None = None) -> Iterator[Transaction[Text]]:
+        """Make several commands one transaction, across streams; see `Transaction`.
+
+        Args:
+            sync: when it is durable, where that is not to be as the store was opened.
+        """
+        wait = self._wait if sync is None else check_sync(sync) == "commit"
         self._check_open()
         txn = self._environment.begin_write()
         transaction = Transaction(self, txn)
@@ -242,6 +252,9 @@ class Store(StreamCommands[Text]):
         except BaseException:
             txn.abort()
             raise
+        self._environment.notice()
+        if wait:
+            txn.wait()
         if txn.garbage:
             self._collect_garbage()
 
@@ -260,12 +273,9 @@ class Store(StreamCommands[Text]):
         return Pipeline(self, transaction, self._decode)
 
     def sync(self) -> None:
-        """Make everything committed so far durable, whatever the sync mode."""
+        """Return when everything committed so far is on disk, whatever the sync mode."""
         self._check_open()
-        try:
-            self._environment.raw.sync(True)
-        except lmdb.Error as error:
-            raise translate(error) from error
+        self._environment.sync()
 
     # --- how commands run -------------------------------------------------------------------
 
@@ -282,21 +292,21 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.write(command, *args)
+        result = self._environment.write(command, *args, wait=self._wait)
         return result if convert is None else convert(result)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
         self._check_open()
-        result = self._environment.write(command, *args, frees=True)
+        result = self._environment.write(command, *args, wait=self._wait, frees=True)
         if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)
 
     def _run_steps(self, run: Callable[..., Any], steps: list[Any]) -> Any:
         self._check_open()
-        result = self._environment.write(run, steps)
+        result = self._environment.write(run, steps, wait=self._wait)
         self._collect_garbage()
         return result
 
@@ -311,7 +321,14 @@ class Store(StreamCommands[Text]):
     def _collect_garbage(self) -> None:
         """Remove what deleted streams left, in bounded transactions."""
         while self._environment.read(_has_garbage):
-            self._environment.write(keyspace.collect_garbage, frees=True)
+            self._environment.write(keyspace.collect_garbage, wait=False, frees=True)
+
+
+def check_sync(sync: Sync) -> Sync:
+    """Return a sync mode; raise ArgumentError for anything else."""
+    if sync not in _SYNC_MODES:
+        raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+    return sync
 
 
 def _stat(txn: ReadTxn, name: bytes) -> StreamStat:
