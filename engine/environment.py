@@ -30,9 +30,10 @@ from lmdb import _envid
 
 from streamkeep.engine import files
 from streamkeep.engine.clock import Clock
+from streamkeep.engine.combine import Combiner
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal
 from streamkeep.engine.lmdb_errors import translate, translate_os
-from streamkeep.engine.recover import META_EPOCH, META_RECOVERY, needs_recovery, prepare
+from streamkeep.engine.recover import META_EPOCH, needs_recovery, prepare
 from streamkeep.engine.steady import DATA_FILE, SteadyPoints
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.engine.txn import (
@@ -105,6 +106,7 @@ class Environment:
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
+        self.combiner = Combiner(self._write_alone)
         if not readonly and lock is not None:
             shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
             self.points = SteadyPoints(path, shared, lock, shared.journal)
@@ -148,6 +150,14 @@ class Environment:
             wait: return when the commit is on disk.
             frees: the command makes room; it may use a reserve when the store is at its limit.
         """
+        if wait and not frees:
+            return cast(Result, self.combiner.run(command, args))
+        return self._write_alone(command, *args, wait=wait, frees=frees)
+
+    def _write_alone(
+        self, command: Callable[..., Result], *args: Any, wait: bool = False, frees: bool = False
+    ) -> Result:
+        """As `write`, in a transaction that is shared with nobody."""
         self._check_writable()
         if self.max_store_bytes is not None and not frees:
             self.limit_again()

@@ -215,6 +215,7 @@ class WriteTxn(Txn):
     def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
         super().__init__(shared, raw)
         self.open = True
+        self.committed = False
         self.raw_open = True
         self.commit_number = raw.id()
         self.operations: Operations | None = None  # None while nothing has been changed
@@ -366,6 +367,7 @@ class WriteTxn(Txn):
             self.raw.commit()
         else:
             self._commit_changes(shared, self.operations.body())
+        self.committed = True
         self.open = False
         for name, stream in self.streams.items():
             if stream.tail_size() > _CACHED_TAIL:
