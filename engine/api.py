@@ -14,6 +14,7 @@ import lmdb
 from streamkeep.engine import environment as environments
 from streamkeep.engine import groups, keyspace
 from streamkeep.engine.arguments import to_bytes
+from streamkeep.engine.durability import Durability
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.command_base import Key
 from streamkeep.engine.commands import StreamCommands
@@ -135,6 +136,33 @@ class Transaction(StreamCommands[Text]):
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
+class SyncView(StreamCommands[Text]):
+    """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
+
+    def __init__(self, store: Store[Text], sync: Sync) -> None:
+        self._store: Store[Text] = store
+        self._set_decode(store._decode)
+        self._wait = check_sync(sync) == "commit"
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._read(convert, command, *args)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._run_write(convert, self._wait, command, *args)
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._run_free(convert, self._wait, command, *args)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        return self._store._begin_scan()
+
+
 class Store(StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
@@ -149,6 +177,8 @@ class Store(StreamCommands[Text]):
         sync: Sync = "commit",
         interval_ms: int = 1000,
         readonly: bool = False,
+        read_durable: bool = False,
+        force_recovery: bool = False,
         create: bool = True,
         decode_responses: bool = False,
         max_readers: int = 512,
@@ -169,6 +199,7 @@ class Store(StreamCommands[Text]):
         self._environment = environments.open_environment(
             self.path.absolute(),
             readonly=readonly,
+            force_recovery=force_recovery,
             create=create,
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
@@ -177,6 +208,7 @@ class Store(StreamCommands[Text]):
             node_max_entries=_limit(100, node_max_entries),
         )
         self._wait = sync == "commit"
+        self._read_durable = read_durable and not readonly
         self._interval_s = interval_ms / 1000 if sync == "interval" else None
         if self._interval_s is not None and self._environment.upkeep is not None:
             self._environment.upkeep.add_interval(self._interval_s)
@@ -229,6 +261,11 @@ class Store(StreamCommands[Text]):
         """Bytes among them that hold nothing any more and will be used again."""
         return self._environment.reusable_size()
 
+    def durability(self) -> Durability:
+        """Return how far the store is on disk, and what its last recovery did."""
+        self._check_open()
+        return self._environment.durability()
+
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
@@ -258,6 +295,11 @@ class Store(StreamCommands[Text]):
         if txn.garbage:
             self._collect_garbage()
 
+    def using(self, sync: Sync) -> SyncView[Text]:
+        """Return all commands with another sync mode than the store was opened with."""
+        self._check_open()
+        return SyncView(self, sync)
+
     def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
         self._check_open()
@@ -284,22 +326,43 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.read(command, *args)
+        if self._read_durable:
+            result = self._environment.read_durable(command, *args)
+        else:
+            result = self._environment.read(command, *args)
         return result if convert is None else convert(result)
 
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        if self._closed:
-            self._check_open()
-        result = self._environment.write(command, *args, wait=self._wait)
-        return result if convert is None else convert(result)
+        return self._run_write(convert, self._wait, command, *args)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
+        return self._run_free(convert, self._wait, command, *args)
+
+    def _run_write(
+        self,
+        convert: Callable[[Any], Any] | None,
+        wait: bool,
+        command: Callable[..., Any],
+        *args: Any,
+    ) -> Any:
+        if self._closed:
+            self._check_open()
+        result = self._environment.write(command, *args, wait=wait)
+        return result if convert is None else convert(result)
+
+    def _run_free(
+        self,
+        convert: Callable[[Any], Any] | None,
+        wait: bool,
+        command: Callable[..., Any],
+        *args: Any,
+    ) -> Any:
         self._check_open()
-        result = self._environment.write(command, *args, wait=self._wait, frees=True)
+        result = self._environment.write(command, *args, wait=wait, frees=True)
         if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)

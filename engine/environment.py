@@ -31,9 +31,16 @@ from lmdb import _envid
 from streamkeep.engine import files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.combine import Combiner
+from streamkeep.engine.durability import Durability, read_slots
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal
 from streamkeep.engine.lmdb_errors import translate, translate_os
-from streamkeep.engine.recover import META_EPOCH, needs_recovery, prepare
+from streamkeep.engine.recover import (
+    META_EPOCH,
+    META_RECOVERY,
+    decode_recovery,
+    needs_recovery,
+    prepare,
+)
 from streamkeep.engine.steady import DATA_FILE, SteadyPoints
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.engine.txn import (
@@ -55,6 +62,7 @@ from streamkeep.format.errors import (
     RecoveryNeededError,
     StoreError,
     StoreFullError,
+    StoreLockedError,
 )
 from streamkeep.format.keys import META, TABLES
 from streamkeep.format.records import PAGE_FIT, decode_number, encode_number
@@ -139,6 +147,18 @@ class Environment:
         except lmdb.Error:
             return cast(Result, self._retrying(run_read, self.shared, command, args))
 
+    def read_durable(self, command: Callable[..., Result], *args: Any) -> Result:
+        """As `read`; return when everything that the snapshot showed is on disk."""
+        with self.begin_read() as txn:
+            try:
+                result = command(txn, *args)
+            except lmdb.Error as error:
+                raise translate(error) from error
+            commit_number = txn.raw.id()
+        if self.shared.journal is not None:
+            self.shared.journal.sync(commit_number)
+        return result
+
     def write(
         self, command: Callable[..., Result], *args: Any, wait: bool = False, frees: bool = False
     ) -> Result:
@@ -216,6 +236,24 @@ class Environment:
             points.pin()
         else:
             points.make()
+
+    def durability(self) -> Durability:
+        """Return how far the store is on disk."""
+        shared, journal = self.shared, self.shared.journal
+        slot = None if self.lock is None else self.lock.newest()
+        with self.begin_read() as txn:
+            last_commit = txn.raw.id()
+            row = txn.get_row(META, META_RECOVERY, "meta")
+        folder = self.path / JOURNAL_FOLDER
+        return Durability(
+            shared.epoch,
+            last_commit,
+            None if journal is None else min(journal.head.durable(), last_commit),
+            None if slot is None else slot.commit_number,
+            sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0,
+            None if row is None else decode_recovery(row),
+            read_slots(self.raw, last_commit),
+        )
 
     def sync(self) -> None:
         """Return when everything that is committed now is on disk."""
@@ -340,6 +378,7 @@ def open_environment(
     path: Path,
     *,
     readonly: bool,
+    force_recovery: bool = False,
     create: bool,
     max_readers: int,
     max_store_bytes: int | None,
@@ -360,7 +399,7 @@ def open_environment(
         lock = None
         raw = None
         try:
-            lock = _lock_store(path, readonly, max_readers, max_store_bytes, clock)
+            lock = _lock_store(path, readonly, force_recovery, max_readers, max_store_bytes, clock)
             raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
             environment = _initialize(
                 path,
@@ -388,7 +427,12 @@ def open_environment(
 
 
 def _lock_store(
-    path: Path, readonly: bool, max_readers: int, max_store_bytes: int | None, clock: Clock
+    path: Path,
+    readonly: bool,
+    force_recovery: bool,
+    max_readers: int,
+    max_store_bytes: int | None,
+    clock: Clock,
 ) -> SteadyFile | None:
     """Get the lock of the store; if nobody else has it open, make the store ready."""
 
@@ -412,7 +456,9 @@ def _lock_store(
             else:
                 if _is_cold(path) and not needs_recovery(path, lock):
                     _check_is_ours(path)
-                prepare(path, lock, open_lmdb, clock)
+                prepare(path, lock, open_lmdb, clock, force_recovery)
+        elif force_recovery:
+            raise StoreLockedError(f"{path}: open in another process; close it there to recover it")
         lock.share()
     except BaseException as error:
         lock.close()

@@ -16,7 +16,8 @@ once, by its own writer: its caller was told of the failure.
 
 A file has room for FILE_SIZE bytes, which the disk has granted before the first is written; the
 first file of a store is smaller. When it is full the next begins, in the place of one that is no
-longer needed, if there is such a file (`spare`). Files before the newest steady point are no longer needed.
+longer needed, if there is such a file (`spare`). Files before the newest steady point are no longer
+needed.
 """
 
 from __future__ import annotations

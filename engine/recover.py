@@ -91,8 +91,12 @@ def decode_recovery(body: bytes) -> Recovery:
 OpenLmdb = Callable[[], "lmdb.Environment"]
 
 
-def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock) -> None:
-    """Make a store ready to be opened, under the exclusive lock; recover it if it is torn."""
+def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, force: bool) -> None:
+    """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
+
+    Args:
+        force: take a store for torn that is not healthy, though the boot is the same.
+    """
     slot = steady.newest()
     journal = path / JOURNAL_FOLDER
     if slot is None:
@@ -104,7 +108,10 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock) -
         _reset_head(journal, None, 0)
         return
     files.create_folder(journal)
-    if is_torn(path, slot):
+    if is_torn(path, slot, force):
+        if slot.boot_id == boot_id():  # a recovery that is killed must begin again
+            slot = slot._replace(boot_id=NO_BOOT)
+            steady.write(slot)
         _recover(path, slot, open_lmdb, clock)
         _reset_head(journal, None, 0)
         return
@@ -130,7 +137,7 @@ def needs_recovery(path: Path, steady: SteadyFile) -> bool:
     return steady.is_unfinished() if slot is None else is_torn(path, slot)
 
 
-def is_torn(path: Path, slot: SteadySlot) -> bool:
+def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
     """Say whether a store that nobody has open needs recovery; see the top of this module."""
     journal = path / JOURNAL_FOLDER
     meta = _newest_meta(path)
@@ -141,7 +148,7 @@ def is_torn(path: Path, slot: SteadySlot) -> bool:
         if reader.next() is None:
             return False
     here = boot_id()
-    return here == NO_BOOT or slot.boot_id != here or _poisoned(journal)
+    return force or here == NO_BOOT or slot.boot_id != here or _poisoned(journal)
 
 
 def place_of(slot: SteadySlot) -> Place:

@@ -15,7 +15,7 @@ from typing import Final
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.format.errors import CorruptionError, StoreLockedError
-from streamkeep.format.steady import SLOT, SLOT_SIZE, SLOTS, SteadySlot, decode_slot
+from streamkeep.format.steady import NO_BOOT, SLOT, SLOT_SIZE, SLOTS, SteadySlot, decode_slot
 
 STEADY_FILE: Final = "steady"
 _UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a steady point
@@ -113,5 +113,5 @@ class SteadyFile:
         return found
 
 
-def _age(slot: SteadySlot) -> tuple[int, int]:
-    return slot.epoch, slot.commit_number
+def _age(slot: SteadySlot) -> tuple[int, int, bool]:
+    return slot.epoch, slot.commit_number, slot.boot_id == NO_BOOT
