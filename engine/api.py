@@ -152,7 +152,7 @@ class SyncView(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        return self._store._run_write(convert, self._wait, command, *args)
+        return self._store._run_write(convert, self._wait, command, args)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
@@ -335,7 +335,7 @@ class Store(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        return self._run_write(convert, self._wait, command, *args)
+        return self._run_write(convert, self._wait, command, args)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
@@ -347,11 +347,15 @@ class Store(StreamCommands[Text]):
         convert: Callable[[Any], Any] | None,
         wait: bool,
         command: Callable[..., Any],
-        *args: Any,
+        args: tuple[Any, ...],
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.write(command, *args, wait=wait)
+        environment = self._environment
+        if wait:
+            result = environment.combiner.run(command, args)
+        else:
+            result = environment.write_alone(command, args, False, False)
         return result if convert is None else convert(result)
 
     def _run_free(

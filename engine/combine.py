@@ -61,7 +61,7 @@ class Combiner:
     """The queue of one environment.
 
     Args:
-        write: runs a command in a transaction of its own, and commits.
+        write: `Environment.write_alone`.
     """
 
     def __init__(self, write: Callable[..., Any]) -> None:
@@ -122,7 +122,7 @@ class Combiner:
 
     def _run(self, calls: list[Call]) -> None:
         try:
-            txn: WriteTxn = self._write(run_calls, calls)
+            txn: WriteTxn = self._write(run_calls, (calls,), False, False)
         except Exception:
             if len(calls) == 1:
                 raise
@@ -135,7 +135,7 @@ class Combiner:
         for call in calls:
             call.error = None
             try:
-                call.result = self._write(call.command, *call.args, wait=True)
+                call.result = self._write(call.command, call.args, True, False)
             except Exception as error:
                 call.error = error
 

@@ -114,7 +114,7 @@ class Environment:
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
-        self.combiner = Combiner(self._write_alone)
+        self.combiner = Combiner(self.write_alone)
         if not readonly and lock is not None:
             shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
             self.points = SteadyPoints(path, shared, lock, shared.journal)
@@ -172,47 +172,50 @@ class Environment:
         """
         if wait and not frees:
             return cast(Result, self.combiner.run(command, args))
-        return self._write_alone(command, *args, wait=wait, frees=frees)
+        return cast(Result, self.write_alone(command, args, wait, frees))
 
-    def _write_alone(
-        self, command: Callable[..., Result], *args: Any, wait: bool = False, frees: bool = False
-    ) -> Result:
+    def write_alone(
+        self, command: Callable[..., Any], args: tuple[Any, ...], wait: bool, frees: bool
+    ) -> Any:
         """As `write`, in a transaction that is shared with nobody."""
-        self._check_writable()
+        if self.readonly:
+            self._check_writable()
         if self.max_store_bytes is not None and not frees:
             self.limit_again()
-        freed = False
+        shared = self.shared
+        tried = False
         while True:
             try:
-                result = run_write(self.shared, command, args, wait)
-                self.notice()
-                return cast(Result, result)
+                result = run_write(shared, command, args, wait)
             except PointNeeded:
                 self._make_point_needed()
             except lmdb.MapFullError as error:
-                if not freed and self.max_store_bytes is not None:
-                    freed = True  # a steady point lets pages be reused
+                if not tried and self.max_store_bytes is not None:
+                    tried = True  # a steady point lets pages be reused
                     self.make_point()
                 else:
                     self._make_room(frees, error)
             except StoreFullError:
-                if freed or not frees or not self._use_reserve():
+                if tried or not frees or not self._use_reserve():
                     raise
-                freed = True
+                tried = True
             except lmdb.MapResizedError:
                 self.resize(0)
             except lmdb.Error as error:
                 raise translate(error) from error
+            else:
+                if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
+                    self.notice()
+                return result
 
     def notice(self) -> None:
         """After a commit: have the upkeep thread look, or help it where it cannot keep up."""
         shared = self.shared
-        if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
-            if self.upkeep is not None:
-                self.upkeep.notice()
-            if shared.unsteady_bytes >= 2 * BUDGET_BYTES:
-                shared.unsteady_bytes = 0
-                self.make_point()
+        if self.upkeep is not None:
+            self.upkeep.notice()
+        if shared.unsteady_bytes >= 2 * BUDGET_BYTES:
+            shared.unsteady_bytes = 0
+            self.make_point()
 
     def _use_reserve(self) -> bool:
         """Make room on a full disk for a command that frees some; say whether there was any."""

@@ -53,9 +53,6 @@ _NEW_SPARE: Final = "spare.new"
 _SUFFIX: Final = ".skj"
 _END: Final = bytes(RECORD_HEADER.size)
 
-NOWHERE: Final = Place(0, 0, 0, -1)
-
-
 class Journal:
     """The journal of an open store."""
 
@@ -64,7 +61,11 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.head = JournalHead(folder)
-        self.place = NOWHERE  # behind the newest commit, as far as this process knows
+        # The place behind the newest commit, as far as this process knows.
+        self._number = 0
+        self._offset = 0
+        self._chain = 0
+        self._commit_number = -1
         self._map: mmap.mmap | None = None  # of the file with this number
         self._mapped = 0
         self._room = 0
@@ -92,7 +93,7 @@ class Journal:
         Returns:
             False when the journal does not hold it.
         """
-        if self.place.commit_number == commit_number:
+        if self._commit_number == commit_number:
             return True
         place = self.head.place()
         if place is None or place.commit_number > commit_number:
@@ -102,23 +103,25 @@ class Journal:
             if place is None:
                 return False
             self.head.set_place(place)
-        self.place = place
+        self._go_to(place)
         return True
 
-    def restart(self, commit_number: int) -> None:
-        """Begin a new file behind a commit that the journal does not hold.
-
-        It serves only once a steady point has been made of that commit, or a later one.
-        """
-        numbers = journal_files(self.folder)
-        self.place = Place(max(numbers, default=0), 0, 0, commit_number)
-        self._begin_file(0)
-        self.head.set_place(self.place)
-
     def locate_or_restart(self, commit_number: int) -> None:
-        """Find the place behind the newest commit, or begin a new file behind it."""
+        """Find the place behind the newest commit, or begin a new file behind it.
+
+        A new file serves only once a steady point has been made of that commit, or a later one.
+        """
         if not self.locate(commit_number):
-            self.restart(commit_number)
+            number = max(journal_files(self.folder), default=0) + 1
+            self._begin_file(number, commit_number, _FIRST_SIZE, 0)
+            self.head.set_place(self.place())
+
+    def place(self) -> Place:
+        """Return the place behind the newest commit that this process knows."""
+        return Place(self._number, self._offset, self._chain, self._commit_number)
+
+    def _go_to(self, place: Place) -> None:
+        self._number, self._offset, self._chain, self._commit_number = place
 
     def append(self, body: bytes) -> None:
         """Write the record of the next commit, which LMDB has not made yet.
@@ -126,42 +129,36 @@ class Journal:
         Raises:
             StoreFullError: there is no room; nothing was written.
         """
-        place = self.place
-        if self._mapped != place.file_number:
-            self._map_file(place.file_number)
+        if self._mapped != self._number:
+            self._map_file(self._number)
         size = RECORD_HEADER.size + len(body)
-        if place.offset + size > self._room:
-            self._begin_file(size)
-            place = self.place
-        chain = record_checksum(body, place.chain)
-        end = place.offset + size
+        if self._offset + size > self._room:
+            self._begin_file(self._number + 1, self._commit_number, FILE_SIZE, size)
+        chain = record_checksum(body, self._chain)
+        end = self._offset + size
         assert self._map is not None
-        self._map[place.offset : end] = encode_record(body, chain)
+        self._map[self._offset : end] = encode_record(body, chain)
         self._next_offset = end
         self._next_chain = chain
 
     def advance(self) -> None:
         """Publish the record that was appended: LMDB has made the commit."""
-        place = self.place
-        number, commit_number = place.file_number, place.commit_number + 1
-        self.place = Place(number, self._next_offset, self._next_chain, commit_number)
-        self.head.publish(number, self._next_offset, self._next_chain, commit_number)
+        self._offset = self._next_offset
+        self._chain = self._next_chain
+        self._commit_number += 1
+        self.head.publish(self._number, self._offset, self._chain, self._commit_number)
 
     def cut(self) -> None:
         """Take back the record that was appended: its commit has failed."""
-        offset = self.place.offset
         assert self._map is not None
-        self._map[offset : offset + len(_END)] = _END
+        self._map[self._offset : self._offset + len(_END)] = _END
 
-    def _begin_file(self, size: int) -> None:
-        """Begin the next file, with room for a record of `size` bytes."""
-        place = self.place
-        number = place.file_number + 1
+    def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
+        """Begin a file behind a commit, with room for a record of `size` bytes."""
         path = self.folder / file_name(number)
         salt = int.from_bytes(os.urandom(8), "big")
-        header = FileHeader(self.epoch, number, place.commit_number + 1, salt, self.store_uuid)
+        header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
-        usual = FILE_SIZE if place.offset else _FIRST_SIZE
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.folder / _SPARE, path)
@@ -173,8 +170,8 @@ class Journal:
                 os.close(handle)
         except OSError as error:
             raise translate_os(error) from error
-        self.place = Place(number, len(data), first_chain(data), place.commit_number)
         self._map_file(number)
+        self._go_to(Place(number, len(data), first_chain(data), commit_number))
         failpoints.hit("journal:new-file")
 
     def _map_file(self, number: int) -> None:
@@ -255,7 +252,7 @@ class Journal:
         Its blocks are granted, not written: mapped pages of a file that was written in large pieces
         are large, too, and a sync then writes much more than was changed.
         """
-        if self.place.offset < FILE_SIZE // 4 or (self.folder / _SPARE).exists():
+        if self._offset < FILE_SIZE // 4 or (self.folder / _SPARE).exists():
             return
         path = self.folder / _NEW_SPARE
         handle = files.open_file(path, os.O_RDWR | os.O_CREAT)

@@ -172,7 +172,7 @@ class SteadyPoints:
                 try:
                     pin = shared.raw.begin(None, None, False, False)
                     self.journal.locate_or_restart(pin.id())
-                    return pin, self._meta_page(pin.id()), self.journal.place
+                    return pin, self._meta_page(pin.id()), self.journal.place()
                 finally:
                     writer.commit()  # nothing was written; an abort would wait for readers
             except lmdb.Error as error:
