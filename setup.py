@@ -19,6 +19,7 @@ HOT = [
     "src/streamkeep/engine/arguments.py",
     "src/streamkeep/engine/claim.py",
     "src/streamkeep/engine/delete.py",
+    "src/streamkeep/engine/failpoints.py",
     "src/streamkeep/engine/group.py",
     "src/streamkeep/engine/idempotency.py",
     "src/streamkeep/engine/journal.py",

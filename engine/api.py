@@ -152,7 +152,9 @@ class SyncView(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        return self._store._run_write(convert, self._wait, command, args)
+        self._store._check_open()
+        result = self._store._environment.write(command, *args, wait=self._wait)
+        return result if convert is None else convert(result)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
@@ -335,28 +337,19 @@ class Store(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        return self._run_write(convert, self._wait, command, args)
+        if self._closed:
+            self._check_open()
+        environment = self._environment
+        if self._wait:
+            result = environment.combiner.run(command, args)
+        else:
+            result = environment.write_alone(command, args, False, False)
+        return result if convert is None else convert(result)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
         return self._run_free(convert, self._wait, command, *args)
-
-    def _run_write(
-        self,
-        convert: Callable[[Any], Any] | None,
-        wait: bool,
-        command: Callable[..., Any],
-        args: tuple[Any, ...],
-    ) -> Any:
-        if self._closed:
-            self._check_open()
-        environment = self._environment
-        if wait:
-            result = environment.combiner.run(command, args)
-        else:
-            result = environment.write_alone(command, args, False, False)
-        return result if convert is None else convert(result)
 
     def _run_free(
         self,
