@@ -14,6 +14,7 @@ import lmdb
 from streamkeep.engine import environment as environments
 from streamkeep.engine import groups, keyspace
 from streamkeep.engine.arguments import to_bytes
+from streamkeep.engine.durability import Durability
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.command_base import Key
 from streamkeep.engine.commands import StreamCommands
@@ -138,6 +139,35 @@ class Transaction(StreamCommands[Text]):
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
+class SyncView(StreamCommands[Text]):
+    """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
+
+    def __init__(self, store: Store[Text], sync: Sync) -> None:
+        self._store: Store[Text] = store
+        self._set_decode(store._decode)
+        self._wait = check_sync(sync) == "commit"
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._read(convert, command, *args)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        self._store._check_open()
+        result = self._store._environment.write(command, *args, wait=self._wait)
+        return result if convert is None else convert(result)
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._run_free(convert, self._wait, command, *args)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        return self._store._begin_scan()
+
+
 class Store(StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
@@ -152,6 +182,8 @@ class Store(StreamCommands[Text]):
         sync: Sync = "commit",
         interval_ms: int = 1000,
         readonly: bool = False,
+        read_durable: bool = False,
+        force_recovery: bool = False,
         create: bool = True,
         decode_responses: bool = False,
         max_readers: int = 512,
@@ -161,8 +193,7 @@ class Store(StreamCommands[Text]):
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
-        if sync not in _SYNC_MODES:
-            raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+        check_sync(sync)
         if interval_ms < 1:
             raise ArgumentError("interval_ms must be at least 1")
         self.path = Path(path)
@@ -173,14 +204,19 @@ class Store(StreamCommands[Text]):
         self._environment = environments.open_environment(
             self.path.absolute(),
             readonly=readonly,
+            force_recovery=force_recovery,
             create=create,
-            synced=sync == "commit",
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
             clock=clock or Clock(),
             node_max_bytes=_limit(4096, node_max_bytes) if user_limits else PAGE_FIT,
             node_max_entries=_limit(100, node_max_entries),
         )
+        self._wait = sync == "commit"
+        self._read_durable = read_durable and not readonly
+        self._interval_s = interval_ms / 1000 if sync == "interval" else None
+        if self._interval_s is not None and self._environment.upkeep is not None:
+            self._environment.upkeep.add_interval(self._interval_s)
         if not readonly:
             self._collect_garbage()
 
@@ -190,6 +226,9 @@ class Store(StreamCommands[Text]):
         """Close the store. Threads that are still in a call finish it; later calls raise."""
         if not self._closed:
             self._closed = True
+            upkeep = self._environment.upkeep
+            if self._interval_s is not None and upkeep is not None:
+                upkeep.remove_interval(self._interval_s)
             self._environment.release()
 
     def __enter__(self) -> Store[Text]:
@@ -227,11 +266,21 @@ class Store(StreamCommands[Text]):
         """Bytes among them that hold nothing any more and will be used again."""
         return self._environment.reusable_size()
 
+    def durability(self) -> Durability:
+        """Return how far the store is on disk, and what its last recovery did."""
+        self._check_open()
+        return self._environment.durability()
+
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction[Text]]:
-        """Make several commands one transaction, across streams; see `Transaction`."""
+    def transaction(self, sync: Sync | None = None) -> Iterator[Transaction[Text]]:
+        """Make several commands one transaction, across streams; see `Transaction`.
+
+        Args:
+            sync: when it is durable, where that is not to be as the store was opened.
+        """
+        wait = self._wait if sync is None else check_sync(sync) == "commit"
         self._check_open()
         txn = self._environment.begin_write()
         transaction = Transaction(self, txn)
@@ -245,8 +294,16 @@ class Store(StreamCommands[Text]):
         except BaseException:
             txn.abort()
             raise
+        self._environment.notice()
+        if wait:
+            txn.wait()
         if txn.garbage:
             self._collect_garbage()
+
+    def using(self, sync: Sync) -> SyncView[Text]:
+        """Return all commands with another sync mode than the store was opened with."""
+        self._check_open()
+        return SyncView(self, sync)
 
     def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
@@ -263,12 +320,9 @@ class Store(StreamCommands[Text]):
         return Pipeline(self, transaction, self._decode)
 
     def sync(self) -> None:
-        """Make everything committed so far durable, whatever the sync mode."""
+        """Return when everything committed so far is on disk, whatever the sync mode."""
         self._check_open()
-        try:
-            self._environment.raw.sync(True)
-        except lmdb.Error as error:
-            raise translate(error) from error
+        self._environment.sync()
 
     # --- how commands run -------------------------------------------------------------------
 
@@ -277,7 +331,10 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.read(command, *args)
+        if self._read_durable:
+            result = self._environment.read_durable(command, *args)
+        else:
+            result = self._environment.read(command, *args)
         return result if convert is None else convert(result)
 
     def _write(
@@ -285,21 +342,34 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.write(command, *args)
+        environment = self._environment
+        if self._wait:
+            result = environment.combiner.run(command, args)
+        else:
+            result = environment.write_alone(command, args, False, False)
         return result if convert is None else convert(result)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
+        return self._run_free(convert, self._wait, command, *args)
+
+    def _run_free(
+        self,
+        convert: Callable[[Any], Any] | None,
+        wait: bool,
+        command: Callable[..., Any],
+        *args: Any,
+    ) -> Any:
         self._check_open()
-        result = self._environment.write(command, *args, frees=True)
+        result = self._environment.write(command, *args, wait=wait, frees=True)
         if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)
 
     def _run_steps(self, run: Callable[..., Any], steps: list[Any]) -> Any:
         self._check_open()
-        result = self._environment.write(run, steps)
+        result = self._environment.write(run, steps, wait=self._wait)
         self._collect_garbage()
         return result
 
@@ -314,7 +384,14 @@ class Store(StreamCommands[Text]):
     def _collect_garbage(self) -> None:
         """Remove what deleted streams left, in bounded transactions."""
         while self._environment.read(_has_garbage):
-            self._environment.write(keyspace.collect_garbage, frees=True)
+            self._environment.write(keyspace.collect_garbage, wait=False, frees=True)
+
+
+def check_sync(sync: Sync) -> Sync:
+    """Return a sync mode; raise ArgumentError for anything else."""
+    if sync not in _SYNC_MODES:
+        raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+    return sync
 
 
 def _stat(txn: ReadTxn, name: bytes) -> StreamStat:
