@@ -14,10 +14,10 @@ import lmdb
 from streamkeep.engine import environment as environments
 from streamkeep.engine import groups, keyspace
 from streamkeep.engine.arguments import to_bytes
-from streamkeep.engine.durability import Durability
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.command_base import Key
 from streamkeep.engine.commands import StreamCommands
+from streamkeep.engine.durability import Durability
 from streamkeep.engine.info import StreamStat, find_existing, stream_stat
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline

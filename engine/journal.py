@@ -53,6 +53,7 @@ _NEW_SPARE: Final = "spare.new"
 _SUFFIX: Final = ".skj"
 _END: Final = bytes(RECORD_HEADER.size)
 
+
 class Journal:
     """The journal of an open store."""
 

@@ -1,7 +1,7 @@
 """Every finding code: what it means, how bad it is, what to do.
 
 Codes are permanent: SK0 the store, SK1 streams, SK2 groups and what is pending,
-SK3 idempotent XADD.
+SK25 and up: idempotent XADD.
 """
 
 from __future__ import annotations
@@ -245,72 +245,72 @@ CATALOGUE: Final[dict[str, Kind]] = {
         "a row of `consumer_pel` names no page with NACKs of its consumer",
         _REBUILD,
     ),
-    "SK301": Kind(
+    "SK251": Kind(
         Severity.ERROR,
         "a producer stands under the key of another name",
         _REBUILD,
     ),
-    "SK302": Kind(
+    "SK252": Kind(
         Severity.WARNING,
         "name and number of a producer do not lead to each other",
         _REBUILD,
     ),
-    "SK303": Kind(
+    "SK253": Kind(
         Severity.WARNING,
         "the number of a producer would be given again",
         _REBUILD,
     ),
-    "SK304": Kind(
+    "SK254": Kind(
         Severity.WARNING,
         "pids-tracked is not the number of producers",
         _REBUILD,
     ),
-    "SK305": Kind(
+    "SK255": Kind(
         Severity.WARNING,
         "iids-tracked is not the number of messages",
         _REBUILD,
     ),
-    "SK306": Kind(
+    "SK256": Kind(
         Severity.WARNING,
         "the number of messages of a producer is wrong",
         _REBUILD,
     ),
-    "SK307": Kind(
+    "SK257": Kind(
         Severity.WARNING,
         "a producer has no messages, or more than idmp-maxsize",
         _REBUILD,
     ),
-    "SK308": Kind(
+    "SK258": Kind(
         Severity.ERROR,
         "a message stands under the key of another one",
         _REBUILD,
     ),
-    "SK309": Kind(
+    "SK259": Kind(
         Severity.WARNING,
         "`idempotency` and `idempotency_order` do not agree",
         _REBUILD,
     ),
-    "SK310": Kind(
+    "SK260": Kind(
         Severity.WARNING,
         "the next message of a producer would get an order that is in use",
         _REBUILD,
     ),
-    "SK311": Kind(
+    "SK261": Kind(
         Severity.WARNING,
         "messages of a producer that does not exist",
         _SALVAGE,
     ),
-    "SK312": Kind(
+    "SK262": Kind(
         Severity.ERROR,
         "two streams keep their messages under the same number",
         _SALVAGE,
     ),
-    "SK313": Kind(
+    "SK263": Kind(
         Severity.WARNING,
         "garbage of messages that a stream still remembers",
         _REBUILD,
     ),
-    "SK314": Kind(
+    "SK264": Kind(
         Severity.WARNING,
         "producers or messages of a stream that does not exist",
         _SALVAGE,

@@ -27,7 +27,7 @@ class MemberKind(NamedTuple):
 def check_members(
     rows: Rows, kind: MemberKind, prefix: bytes, following: int, where: str
 ) -> Iterator[Finding]:
-    """SK221 to SK223, SK301 to SK303: names and numbers lead to each other.
+    """SK221 to SK223, SK251 to SK253: names and numbers lead to each other.
 
     Args:
         following: the number that the next member would get.

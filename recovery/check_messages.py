@@ -44,7 +44,7 @@ from streamkeep.recovery.rows import (
 )
 
 _ROWS_OF_MESSAGES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
-_PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK301", "SK302", "SK303")
+_PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK253")
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class MessageFacts:
 
 
 def check_message_numbers(txn: Txn) -> Iterator[Finding]:
-    """SK312 to SK314: each number belongs to one stream, and no rows belong to none."""
+    """SK262 to SK264: each number belongs to one stream, and no rows belong to none."""
     numbers: set[int] = set()
     complete = True
     for db_key, value in txn.cursor(STREAMS):
@@ -71,20 +71,20 @@ def check_message_numbers(txn: Txn) -> Iterator[Finding]:
             continue
         if used in numbers:
             problem = f"another stream keeps its messages under the number {used}"
-            yield finding("SK312", f"stream {stream.number}", problem)
+            yield finding("SK262", f"stream {stream.number}", problem)
         if used:
             numbers.add(used)
     yield from check_counter(txn, NEXT_IDEMPOTENCE, max(numbers, default=0))
     garbage = Rows(txn).garbage(IDEMPOTENCE_ROWS)
     for number in sorted(numbers & garbage):
-        yield finding("SK313", f"messages {number}", "they are listed as garbage")
+        yield finding("SK263", f"messages {number}", "they are listed as garbage")
     if not complete:
         return  # what is left may belong to a stream that could not be read
     for table in _ROWS_OF_MESSAGES:
         for number in numbers_in(txn, table):
             if number not in numbers and number not in garbage:
                 problem = f"rows of {TABLES[table].name} without a stream"
-                yield finding("SK314", f"messages {number}", problem)
+                yield finding("SK264", f"messages {number}", problem)
 
 
 def _idempotence(stream: Stream) -> Idempotence:
@@ -126,7 +126,7 @@ def check_producer(
     state: Idempotence,
     producer: Member,
 ) -> Iterator[Finding]:
-    """SK306, SK307, SK310: a producer counts its messages, which are not too many."""
+    """SK256, SK257, SK260: a producer counts its messages, which are not too many."""
     place = f"{where} producer {producer.name!r}"
     rows = Rows(txn)
     counted, highest = 0, -1
@@ -137,32 +137,32 @@ def check_producer(
     if rows.unreadable:
         return
     if producer.held != counted:
-        yield finding("SK306", place, f"{producer.held} messages, counted {counted}")
+        yield finding("SK256", place, f"{producer.held} messages, counted {counted}")
     if not 1 <= counted <= state.maxsize:
-        yield finding("SK307", place, f"{counted} messages, idmp-maxsize is {state.maxsize}")
+        yield finding("SK257", place, f"{counted} messages, idmp-maxsize is {state.maxsize}")
     if producer.next_order <= highest:
         problem = f"the next message gets the order {producer.next_order}, found {highest}"
-        yield finding("SK310", place, problem)
+        yield finding("SK260", place, problem)
 
 
 def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
-    """SK308, SK309: each message stands under its key, and has its place in the order."""
+    """SK258, SK259: each message stands under its key, and has its place in the order."""
     for row in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
         message = row.message
         place = f"{where} message {message.iid!r} of producer number {row.producer}"
         if message_key(state.number, row.producer, message.iid) != row.db_key:
-            yield finding("SK308", place, "it stands under the key of another message")
+            yield finding("SK258", place, "it stands under the key of another message")
             continue
         order = order_key(state.number, row.producer, message.order)
         if rows.lacks(MESSAGE_ORDER_SHAPE, order):
             problem = f"no row of idempotency_order has its order {message.order}"
-            yield finding("SK309", place, problem)
+            yield finding("SK259", place, problem)
 
 
 def check_by_order(
     rows: Rows, where: str, state: Idempotence, facts: MessageFacts
 ) -> Iterator[Finding]:
-    """SK309, SK311: each place in the order is that of a message, of a producer that exists."""
+    """SK259, SK261: each place in the order is that of a message, of a producer that exists."""
     prefix = pack_number(state.number)
     previous = -1
     for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
@@ -172,23 +172,23 @@ def check_by_order(
             previous = row.producer
             if rows.lacks(PRODUCER_SHAPE, number_key(prefix, previous)):
                 place = f"{where} producer number {previous}"
-                yield finding("SK311", place, "it has messages, but does not exist")
+                yield finding("SK261", place, "it has messages, but does not exist")
         db_key = message_key(state.number, row.producer, message.iid)
         place = f"{where} order {message.order} of producer number {row.producer}"
         if rows.lacks(MESSAGE_SHAPE, db_key):
-            yield finding("SK309", place, f"the message {message.iid!r} does not exist")
+            yield finding("SK259", place, f"the message {message.iid!r} does not exist")
             continue
         found = rows.get(MESSAGE_SHAPE, db_key)
         if found is not None and found.message != message:
             problem = f"the message {message.iid!r} has another order or entry"
-            yield finding("SK309", place, problem)
+            yield finding("SK259", place, problem)
 
 
 def check_counts(where: str, state: Idempotence, facts: MessageFacts) -> Iterator[Finding]:
-    """SK304, SK305: the stream counts producers and messages."""
+    """SK254, SK255: the stream counts producers and messages."""
     if state.producers != facts.producers:
         problem = f"pids-tracked is {state.producers}, counted {facts.producers}"
-        yield finding("SK304", where, problem)
+        yield finding("SK254", where, problem)
     if state.tracked != facts.tracked:
         problem = f"iids-tracked is {state.tracked}, counted {facts.tracked}"
-        yield finding("SK305", where, problem)
+        yield finding("SK255", where, problem)

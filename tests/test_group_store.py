@@ -338,7 +338,9 @@ class Counting:
 @contextmanager
 def counted(store: Store) -> Iterator[Work]:
     """Count what LMDB is asked for, from an empty cache on."""
-    shared: Any = store._environment.shared
+    environment: Any = store._environment
+    environment.points.pin()  # as before any first commit
+    shared = environment.shared
     shared.forget()
     work, raw = Work(), shared.raw
     shared.raw = Counting(raw, work)

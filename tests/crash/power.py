@@ -1,7 +1,7 @@
 """Power losses, simulated: what a disk may hold when the machine stops.
 
-A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of the
-512-byte sectors of the files, each old or new. `Disk` watches a store while a workload runs: it
+A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of
+the 512-byte sectors of the files, each old or new. `Disk` watches a store while a workload runs: it
 takes an image of every file whenever the store syncs one of them (those sectors are safe now), and
 puts directories together from the safe image and a random part of what was written since. Lost
 names: a file that was created or renamed may be missing until its folder was synced.
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import lmdb
 import pytest
 
 from streamkeep.engine import files, recover, steady
@@ -107,7 +108,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
         if path == folder or folder in path.parents:
             disk.folder_synced(os.path.relpath(path, folder))
 
-    def lmdb_synced(raw: object) -> None:
+    def lmdb_synced(raw: lmdb.Environment) -> None:
         steady_sync(raw)
         disk.file_synced(steady.DATA_FILE)
 

@@ -12,13 +12,17 @@ from streamkeep import recovery
 from streamkeep.engine import journal as journals
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
+from streamkeep.format.entry import Entry
 
 KEYS = [b"a", b"b"]
 
 
-def entries(store: Store) -> dict[bytes, list[tuple[bytes, dict[bytes, bytes]]]]:
+State = dict[bytes, list[Entry]]
+
+
+def entries(store: Store) -> State:
     """Return everything in the streams of the workload."""
-    return {key: [tuple(entry) for entry in store.xrange(key)] for key in KEYS}
+    return {key: store.xrange(key) for key in KEYS}
 
 
 class Workload:
@@ -73,25 +77,27 @@ def run_losses(
     monkeypatch.setattr(journals, "FILE_SIZE", 64 << 10)
     monkeypatch.setattr(journals, "_FIRST_SIZE", 16 << 10)
     count = 0
-    with watched(folder, pytest.MonkeyPatch()) as disk:
-        with Store(folder, sync=sync, clock=ManualClock(1000)) as store:  # type: ignore[arg-type]
-            workload = Workload(store, random_)
-            points = [0]
-            for step in range(steps):
-                workload.step()
-                if random_.random() < 0.1:
-                    store._environment.make_point()
-                    points.append(len(workload.states) - 1)
-                if step % every == 0:
-                    count += 1
-                    lost = tmp_path / f"lost-{step}"
-                    disk.lose_power(lost, random_)
-                    least = len(workload.states) - 1 if sync == "commit" else points[-1]
-                    check(lost, workload.states, least)
+    with (
+        watched(folder, pytest.MonkeyPatch()) as disk,
+        Store(folder, sync=sync, clock=ManualClock(1000)) as store,  # type: ignore[arg-type]
+    ):
+        workload = Workload(store, random_)
+        points = [0]
+        for step in range(steps):
+            workload.step()
+            if random_.random() < 0.1:
+                store._environment.make_point()
+                points.append(len(workload.states) - 1)
+            if step % every == 0:
+                count += 1
+                lost = tmp_path / f"lost-{step}"
+                disk.lose_power(lost, random_)
+                least = len(workload.states) - 1 if sync == "commit" else points[-1]
+                check(lost, workload.states, least)
     return count
 
 
-def check(path: Path, states: list[object], least: int) -> None:
+def check(path: Path, states: list[State], least: int) -> None:
     """Open what is left after a power loss; at least the state number `least` must be there."""
     with another_boot(pytest.MonkeyPatch()), Store(path, clock=ManualClock(1000)) as store:
         found = entries(store)

@@ -1,0 +1,1 @@
+"""Crashes and power losses."""
