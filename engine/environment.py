@@ -36,6 +36,7 @@ from streamkeep.engine.txn import (
     run_read,
     run_write,
 )
+from streamkeep.engine.waiting import Lobby
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
     CorruptionError,
@@ -93,6 +94,9 @@ class Environment:
         self.max_store_bytes = max_store_bytes
         self.users = 0
         self.identity = _identity(path)
+        self.lobby = Lobby(path, shared)
+        if not readonly:
+            self.lobby.open_board()  # commits ring whom they find on it
 
     # --- transactions -----------------------------------------------------------------------
 
@@ -228,6 +232,7 @@ class Environment:
             with self.shared.write_lock, self.shared.gate:
                 self.shared.closed = "the store is closed"
                 self.shared.forget()
+                self.lobby.close()
                 self.raw.close()
 
 
@@ -476,6 +481,7 @@ def _after_fork_in_child() -> None:
         )
         environment.shared.write_lock = threading.Lock()
         environment.shared.gate = threading.Lock()
+        environment.lobby.abandon()
         _orphans.append(environment.raw)
     if _registry:
         _let_child_open()
