@@ -362,9 +362,9 @@ class Store(StreamCommands[Text]):
             self._collect_garbage()
         return result if convert is None else convert(result)
 
-    def _run_steps(self, run: Callable[..., Any], steps: list[Any]) -> Any:
+    def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
         self._check_open()
-        result = self._environment.write(run, steps)
+        result = self._environment.write(run, steps, frees=frees)
         self._collect_garbage()
         return result
 

@@ -94,7 +94,7 @@ class Environment:
         self.max_store_bytes = max_store_bytes
         self.users = 0
         self.identity = _identity(path)
-        self.lobby = Lobby(path, shared)
+        self.lobby = Lobby(path, shared, self.read)
         if not readonly:
             self.lobby.open_board()  # commits ring whom they find on it
 

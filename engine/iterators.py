@@ -1,7 +1,7 @@
 """Endless reads: `follow` a stream, `consume` as a member of a group.
 
-A plan says which call comes next and what its result means; it neither runs nor waits, so that the
-store and its asyncio twin iterate by the same plans.
+A plan says which call comes next and what its result means; it neither runs nor waits, so that
+the store and its asyncio twin iterate by the same plans.
 """
 
 from __future__ import annotations
@@ -124,11 +124,11 @@ def iterate(
     """Yield what a plan finds.
 
     Args:
-        block: how long to wait for the next entries, in milliseconds; 0 for ever, None not at all.
+        block: how many milliseconds to wait for the next entries; 0 for ever, None not at all.
         stop: says True when the iteration is to end.
     """
     block_ms = None if block is None else check_block("XREAD", block)
-    return _iterate(store, plan, block_ms, stop or _never)
+    return _iterate(store, plan, block_ms, stop or never)
 
 
 def _iterate(
@@ -160,7 +160,8 @@ def checking(store: Store[Any], stop: Stop) -> Callable[[], None]:
     return check
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Stop an iteration at no time."""
     return False
 
 

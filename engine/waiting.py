@@ -27,12 +27,12 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.board import CLAIM, GROUP, READ, Board, Event
 from streamkeep.engine.doors import ALARM, Door
-from streamkeep.engine.txn import Shared, begin_read
+from streamkeep.engine.txn import ReadTxn, Shared
 
 WAITERS_FOLDER: Final = "waiters"
 FALLBACK_S: Final = 1.0
@@ -47,9 +47,10 @@ Steps = Generator[tuple[int, float], bool, bool]
 class Lobby:
     """Where the blocked calls of one environment wait; shared by the stores and threads on it."""
 
-    def __init__(self, store: Path, shared: Shared) -> None:
+    def __init__(self, store: Path, shared: Shared, read: Callable[..., Any]) -> None:
         self._folder = store / WAITERS_FOLDER
         self._shared = shared
+        self._read = read  # runs a function on a snapshot
         self._lock = threading.Lock()
         self._doors: set[Door] = set()
         self._spare: list[Door] = []
@@ -152,7 +153,7 @@ class Lobby:
             poll_s = _FIRST_POLL_S
             while True:
                 check()
-                commit, pause = self._look(call, -1 if now() >= due else seen)
+                commit, pause = self._read(_look, call, -1 if now() >= due else seen)
                 if commit != seen or pause >= 0:
                     due = now() + pause / 1000 if pause > 0 else float("inf")
                 if pause == 0:
@@ -174,15 +175,6 @@ class Lobby:
             raise
         rung = bool(ticket) and not shared.board.take_down(ticket)
         return pause == 0 or rung
-
-    def _look(self, call: BlockingCall, seen: int) -> tuple[int, int]:
-        """Return the newest commit, and the pause of `call` there; -1 when it was `seen`."""
-        txn = begin_read(self._shared)
-        try:
-            commit = int(txn.raw.id())
-            return commit, -1 if commit == seen else call.pause(txn)
-        finally:
-            txn.close()
 
     def pass_on(self, call: BlockingCall) -> None:
         """Ring those behind a call that was rung and has not used it."""
@@ -228,6 +220,12 @@ class Lobby:
         finally:
             steps.close()
             self.give_back(door, keep=again)
+
+
+def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:
+    """Return the newest commit, and the pause of `call` there; -1 when the commit was `seen`."""
+    commit = int(txn.raw.id())
+    return commit, -1 if commit == seen else call.pause(txn)
 
 
 def _sleep(door: Door | None, ticket: int, seconds: float) -> bool:
