@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, store
+from benchmarks import codec, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -35,7 +35,13 @@ def run_read(report: Report, options: argparse.Namespace) -> None:
     store.reads(report, options.entries)
 
 
-BENCHMARKS = {"codec": run_codec, "append": run_append, "read": run_read}
+def run_wake(report: Report, _: argparse.Namespace) -> None:
+    """Blocked readers: waking them, and what waiting costs."""
+    wake.wakes(report)
+    wake.idle(report)
+
+
+BENCHMARKS = {"codec": run_codec, "append": run_append, "read": run_read, "wake": run_wake}
 
 
 def main() -> int:

@@ -98,7 +98,8 @@ def render_versions() -> str:
 ENGINE: Final = HERE.parent / "engine"
 STUB: Final = ENGINE / "async_commands.pyi"
 COMMANDS: Final = (("group_commands.py", "GroupCommands"), ("commands.py", "StreamCommands"))
-STUB_HEAD: Final = '''"""Types of async_commands.py, made from the sources of the commands: `make docs`."""
+STUB_HEAD: Final = '''\
+"""Types of async_commands.py, made from the sources of the commands: `make docs`."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Generic, Literal, overload

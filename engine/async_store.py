@@ -44,7 +44,13 @@ Result = TypeVar("Result")
 class AsyncPipeline(Pipeline):
     """Queues commands; `await pipeline.execute()` runs them in one transaction."""
 
-    def __init__(self, store: Store[Any], worker: Worker, transaction: bool, decode: bool) -> None:
+    def __init__(
+        self,
+        store: Store[Any],
+        worker: Worker,
+        transaction: bool,
+        decode: bool,
+    ) -> None:
         super().__init__(store, transaction, decode)
         self._worker = worker
 

@@ -1,7 +1,7 @@
 """How the tasks of an event loop wait: all at one door, which the loop watches.
 
-A thousand blocked tasks take one file descriptor and no thread; the ticket in each ring says which
-of them it wakes. The steps of a wait are those of `waiting.py`.
+A thousand blocked tasks take one file descriptor and no thread; the ticket in each ring says
+which of them it wakes. The steps of a wait are those of `waiting.py`.
 """
 
 from __future__ import annotations

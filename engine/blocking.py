@@ -18,6 +18,7 @@ class BlockingCall:
     """One call of a command that may wait; `run` any number of times."""
 
     writes = False
+    ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Run the whole command; [] when it has nothing to return."""

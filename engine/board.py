@@ -14,10 +14,12 @@ a second of latency or a ring for nobody.
     1024..      rows of 5 words, in the order of their tickets:
                 ticket, hash of the key, hash of the group (0: XREAD), kind, door
 
-Rows stand densely in the order in which the waits began, so that the first row of a key and group
-is the head of their queue. They change only under a lock (flock, which a process that dies gives
-back), and word 2 tells the next one in that the last one died in between: it counts anew. A wait
-that is rung has all its rows taken off in the same step: no second writer rings it in vain.
+Rows stand densely in the order of their tickets, so that the first row of a key and group is the
+head of their queue. A call that was woken and found nothing comes back with its old ticket: who
+stays blocked keeps its place, as in Redis. Rows change only under a lock (flock, which a process
+that dies gives back), and word 2 tells the next one in that the last one died in between: it
+counts anew. A wait that is rung has all its rows taken off in the same step: no second writer
+rings it in vain.
 
 Nobody takes the lock to find out that nobody waits: after its commit a writer reads word 0, then
 the count of its key. No ring is lost by that, because a wait puts up its rows *before* it looks
@@ -183,8 +185,13 @@ class Board:
             finally:
                 self._leave()
 
-    def put_up(self, door: int, interests: list[Interest]) -> int:
-        """Begin a wait, behind all others; return its ticket, 0 when the board is full."""
+    def put_up(self, door: int, interests: list[Interest], ticket: int = 0) -> int:
+        """Begin a wait; return its ticket, 0 when the board is full.
+
+        Args:
+            ticket: of an earlier wait of the same call, which keeps its place in the queues; 0
+                for a new one behind all others.
+        """
         with self._mutex:
             try:
                 self._enter()
@@ -192,15 +199,20 @@ class Board:
                 rows: int = words[_ROWS]
                 if self._file < 0 or rows + len(interests) > _CAPACITY:
                     return 0
-                ticket: int = words[_TICKET] + 1
-                words[_TICKET] = ticket
+                if not ticket:
+                    ticket = words[_TICKET] + 1
+                    words[_TICKET] = ticket
+                place = rows
+                while place and words[_FIRST + (place - 1) * _WORDS] > ticket:
+                    place -= 1
                 for key, group, kind in interests:
                     hashed = hash_name(key)
                     grouped = 0 if kind == READ else hash_name(group)
-                    at = _START + rows * _ROW_SIZE
-                    self._mapped()[at : at + _ROW_SIZE] = _ROW.pack(
-                        ticket, hashed, grouped, kind, door
-                    )
+                    at = _START + place * _ROW_SIZE
+                    area = self._mapped()
+                    if place < rows:
+                        area.move(at + _ROW_SIZE, at, (rows - place) * _ROW_SIZE)
+                    area[at : at + _ROW_SIZE] = _ROW.pack(ticket, hashed, grouped, kind, door)
                     words[_COUNTS + hashed % _BUCKETS] += 1
                     rows += 1
                     words[_ROWS] = rows

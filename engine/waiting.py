@@ -21,9 +21,11 @@ than it has rows) the same loop looks every few milliseconds instead.
 
 from __future__ import annotations
 
+import atexit
 import math
 import select
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +56,7 @@ class Lobby:
         self._lock = threading.Lock()
         self._doors: set[Door] = set()
         self._spare: list[Door] = []
+        _lobbies.add(self)
 
     def open_board(self) -> Board:
         """Return the board, opened if it was not yet; one for nobody where it cannot be."""
@@ -105,12 +108,17 @@ class Lobby:
     def close(self) -> None:
         """Remove the doors that nobody sleeps at; wake the others, whose calls then end."""
         self.alarm()
+        self.remove_spare()
+        with self._lock:
+            self._shared.board.close()
+
+    def remove_spare(self) -> None:
+        """Remove the doors that nobody sleeps at."""
         with self._lock:
             for door in self._spare:
                 self._doors.discard(door)
                 door.close()
             self._spare.clear()
-            self._shared.board.close()
 
     def abandon(self) -> None:
         """Forget, in a forked child, what belongs to the parent."""
@@ -146,7 +154,10 @@ class Lobby:
         """
         shared = self._shared
         now = shared.clock.monotonic
-        ticket = shared.board.put_up(door.number, call.interests()) if door else 0
+        ticket = 0
+        if door:
+            ticket = shared.board.put_up(door.number, call.interests(), call.ticket)
+            call.ticket = ticket or call.ticket
         try:
             seen = -1
             due = float("inf")
@@ -167,6 +178,7 @@ class Lobby:
                     nap = min(nap, poll_s)
                     poll_s = min(poll_s * 1.3, _LONGEST_POLL_S)
                 if (yield ticket, nap):
+                    shared.board.take_down(ticket)  # it is not there, unless the ring was late
                     ticket = 0
                     return True
         except BaseException:
@@ -220,6 +232,16 @@ class Lobby:
         finally:
             steps.close()
             self.give_back(door, keep=again)
+
+
+_lobbies: weakref.WeakSet[Lobby] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_nothing() -> None:
+    """Remove the doors of stores that the process did not close."""
+    for lobby in _lobbies:
+        lobby.remove_spare()
 
 
 def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:

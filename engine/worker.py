@@ -3,8 +3,8 @@
 Tasks hand it commands and wait for their futures; it takes all that is there. What came while it
 was busy is one batch: one transaction, one disk sync, one call into the event loop, however many
 tasks wait for it. So a busy store commits less often, and nobody waits longer than for the batch
-before. A command that breaks a rule fails alone, as in a pipeline. When the transaction as a whole
-fails, each command of the batch runs again in its own.
+before. A command that breaks a rule fails alone, as in a pipeline. When the transaction as a
+whole fails, each command of the batch runs again in its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ class Worker:
         self._started = False
         self._stopped = False
 
-    async def run(self, alone: Callable[[], Any], step: Any = None, *, frees: bool = False) -> Any:
+    async def run(
+        self,
+        alone: Callable[[], Any],
+        step: Any = None,
+        *,
+        frees: bool = False,
+    ) -> Any:
         """Run something in the thread and return its result."""
         job = Job(alone, step, frees)
         with self._lock:
