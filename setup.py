@@ -7,6 +7,7 @@ compilation an error.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from setuptools import setup
@@ -20,8 +21,11 @@ HOT = [
     "src/streamkeep/engine/board.py",
     "src/streamkeep/engine/claim.py",
     "src/streamkeep/engine/delete.py",
+    "src/streamkeep/engine/failpoints.py",
     "src/streamkeep/engine/group.py",
     "src/streamkeep/engine/idempotency.py",
+    "src/streamkeep/engine/journal.py",
+    "src/streamkeep/engine/journal_head.py",
     "src/streamkeep/engine/lag.py",
     "src/streamkeep/engine/nodes.py",
     "src/streamkeep/engine/pel.py",
@@ -37,6 +41,7 @@ HOT = [
     "src/streamkeep/format/envelope.py",
     "src/streamkeep/format/group_records.py",
     "src/streamkeep/format/id_codec.py",
+    "src/streamkeep/format/journal.py",
     "src/streamkeep/format/keys.py",
     "src/streamkeep/format/listpack.py",
     "src/streamkeep/format/nacks.py",
@@ -44,16 +49,19 @@ HOT = [
     "src/streamkeep/format/records.py",
 ]
 
+# These write no wheel, and need not wait until mypyc has translated everything to C.
+NO_BUILD = {"sdist", "egg_info", "dist_info"}
+
 
 def extensions() -> list[Any]:
     """Return the extensions to build; none for a pure install."""
-    if os.environ.get("STREAMKEEP_PURE") == "1":
+    if os.environ.get("STREAMKEEP_PURE") == "1" or NO_BUILD.intersection(sys.argv):
         return []
     from mypyc.build import mypycify
 
     # Types of the libraries play no part in compiling: their stubs need not be installed.
     flags = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any"]
-    built = mypycify([*flags, *HOT], opt_level="3", group_name="streamkeep")
+    built = mypycify([*flags, *HOT], opt_level="3", group_name="streamkeep.native")
     for extension in built:  # a missing compiler must not stop an install; CI sets the variable
         extension.optional = os.environ.get("STREAMKEEP_REQUIRE_EXT") != "1"
     return built

@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--entries MILLIONS] [NAME ...]`."""
+"""Run the benchmarks: `python -m benchmarks [--quick] [--entries MILLIONS] [NAME ...]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, store, wake
+from benchmarks import codec, groups, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -32,7 +32,15 @@ def run_append(report: Report, _: argparse.Namespace) -> None:
 
 def run_read(report: Report, options: argparse.Namespace) -> None:
     """Reads, disk and memory."""
-    store.reads(report, options.entries)
+    millions = options.entries or (0.1 if options.quick else 10)
+    store.reads(report, round(millions * 1_000_000))
+
+
+def run_group(report: Report, options: argparse.Namespace) -> None:
+    """Consumer groups without sync."""
+    size = groups.QUICK if options.quick else groups.FULL
+    groups.cycles(report, size)
+    groups.pending(report, size)
 
 
 def run_wake(report: Report, _: argparse.Namespace) -> None:
@@ -41,14 +49,23 @@ def run_wake(report: Report, _: argparse.Namespace) -> None:
     wake.idle(report)
 
 
-BENCHMARKS = {"codec": run_codec, "append": run_append, "read": run_read, "wake": run_wake}
+BENCHMARKS = {
+    "codec": run_codec,
+    "append": run_append,
+    "read": run_read,
+    "group": run_group,
+    "wake": run_wake,
+}
 
 
 def main() -> int:
     """Run what was asked for; 1 when a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--entries", type=int, default=10, help="millions of entries to read")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes: whether all runs, not how fast it is"
+    )
+    parser.add_argument("--entries", type=float, help="millions of entries to read [default: 10]")
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:

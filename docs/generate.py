@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +23,11 @@ from typing import Final, NamedTuple
 import click
 
 from streamkeep.format.envelope import ENVELOPE
+from streamkeep.format.extension import IDEMPOTENCE_SECTION
+from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
 from streamkeep.format.keys import TABLES
+from streamkeep.format.nacks import NACK
+from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.records import STREAM_RECORD
 from streamkeep.format.versions import HISTORY
 from streamkeep.recovery.catalogue import CATALOGUE
@@ -90,7 +95,10 @@ def render_invariants() -> str:
 
 def render_versions() -> str:
     """Return what each version of the store format added."""
-    return "\n".join(f"- **{version}**: {text}" for version, text in HISTORY.items())
+    return "\n".join(
+        textwrap.fill(f"- **{version}**: {text}", width=98, subsequent_indent="  ")
+        for version, text in HISTORY.items()
+    )
 
 
 # --- engine/async_commands.pyi -------------------------------------------------------------------
@@ -162,6 +170,12 @@ PARTS: Final = (
     Part("format.md", "tables", render_tables),
     Part("format.md", "envelope", ENVELOPE.table),
     Part("format.md", "record", STREAM_RECORD.table),
+    Part("format.md", "group", GROUP_RECORD.table),
+    Part("format.md", "consumer", CONSUMER_RECORD.table),
+    Part("format.md", "nack", NACK.table),
+    Part("format.md", "idempotence", IDEMPOTENCE_SECTION.table),
+    Part("format.md", "producer", PRODUCER_ROW.table),
+    Part("format.md", "message", MESSAGE_ROW.table),
     Part("format.md", "invariants", render_invariants),
     Part("format.md", "versions", render_versions),
 )

@@ -27,6 +27,10 @@ class Allowance:
         self._entries = 0
         self._written = 0
 
+    def fresh(self) -> Allowance:
+        """Return one in which nothing is counted yet."""
+        return Allowance(self.max_count, self.max_size)
+
     @property
     def counted_out(self) -> bool:
         """Whether MAXCOUNT is reached: no stream that follows is looked at."""

@@ -18,6 +18,7 @@ from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.commands import StreamCommands
+from streamkeep.engine.durability import Durability
 from streamkeep.engine.info import StreamStat, find_existing, stream_stat
 from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
@@ -92,7 +93,10 @@ class Snapshot(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        return self._store._write(convert, command, *args)
+        raise StoreError("a snapshot only reads; call the method on the store")
+
+    def _writer(self) -> StreamCommands[Text]:
+        return self._store
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._txn, False
@@ -137,6 +141,45 @@ class Transaction(StreamCommands[Text]):
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
+class SyncView(StreamCommands[Text]):
+    """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
+
+    def __init__(self, store: Store[Text], sync: Sync) -> None:
+        self._store: Store[Text] = store
+        self._set_decode(store._decode)
+        self._wait = check_sync(sync) == "commit"
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._read(convert, command, *args)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        self._store._check_open()
+        result = self._store._environment.write(command, *args, wait=self._wait)
+        return result if convert is None else convert(result)
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._run_free(convert, self._wait, command, *args)
+
+    def _block(
+        self,
+        convert: Callable[[Any], Any] | None,
+        call: BlockingCall,
+        block_ms: int,
+    ) -> Any:
+        store = self._store
+        result = store._run_call(call, block_ms, store._check_open, self)
+        return result if convert is None else convert(result)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        return self._store._begin_scan()
+
+
 class Store(StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
@@ -151,6 +194,8 @@ class Store(StreamCommands[Text]):
         sync: Sync = "commit",
         interval_ms: int = 1000,
         readonly: bool = False,
+        read_durable: bool = False,
+        force_recovery: bool = False,
         create: bool = True,
         decode_responses: bool = False,
         max_readers: int = 512,
@@ -160,8 +205,7 @@ class Store(StreamCommands[Text]):
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
-        if sync not in _SYNC_MODES:
-            raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+        check_sync(sync)
         if interval_ms < 1:
             raise ArgumentError("interval_ms must be at least 1")
         self.path = Path(path)
@@ -172,14 +216,19 @@ class Store(StreamCommands[Text]):
         self._environment = environments.open_environment(
             self.path.absolute(),
             readonly=readonly,
+            force_recovery=force_recovery,
             create=create,
-            synced=sync == "commit",
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
             clock=clock or Clock(),
             node_max_bytes=_limit(4096, node_max_bytes) if user_limits else PAGE_FIT,
             node_max_entries=_limit(100, node_max_entries),
         )
+        self._wait = sync == "commit"
+        self._read_durable = read_durable and not readonly
+        self._interval_s = interval_ms / 1000 if sync == "interval" else None
+        if self._interval_s is not None and self._environment.upkeep is not None:
+            self._environment.upkeep.add_interval(self._interval_s)
         if not readonly:
             self._collect_garbage()
 
@@ -190,6 +239,9 @@ class Store(StreamCommands[Text]):
         if not self._closed:
             self._closed = True
             self._environment.lobby.alarm()  # blocked calls of this store end
+            upkeep = self._environment.upkeep
+            if self._interval_s is not None and upkeep is not None:
+                upkeep.remove_interval(self._interval_s)
             self._environment.release()
 
     def __enter__(self) -> Store[Text]:
@@ -227,11 +279,21 @@ class Store(StreamCommands[Text]):
         """Bytes among them that hold nothing any more and will be used again."""
         return self._environment.reusable_size()
 
+    def durability(self) -> Durability:
+        """Return how far the store is on disk, and what its last recovery did."""
+        self._check_open()
+        return self._environment.durability()
+
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction[Text]]:
-        """Make several commands one transaction, across streams; see `Transaction`."""
+    def transaction(self, sync: Sync | None = None) -> Iterator[Transaction[Text]]:
+        """Make several commands one transaction, across streams; see `Transaction`.
+
+        Args:
+            sync: when it is durable, where that is not to be as the store was opened.
+        """
+        wait = self._wait if sync is None else check_sync(sync) == "commit"
         self._check_open()
         txn = self._environment.begin_write()
         transaction = Transaction(self, txn)
@@ -245,8 +307,16 @@ class Store(StreamCommands[Text]):
         except BaseException:
             txn.abort()
             raise
+        self._environment.notice()
+        if wait:
+            txn.wait()
         if txn.garbage:
             self._collect_garbage()
+
+    def using(self, sync: Sync) -> SyncView[Text]:
+        """Return all commands with another sync mode than the store was opened with."""
+        self._check_open()
+        return SyncView(self, sync)
 
     def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
@@ -328,12 +398,9 @@ class Store(StreamCommands[Text]):
         return iterate(self, plan, block, stop)
 
     def sync(self) -> None:
-        """Make everything committed so far durable, whatever the sync mode."""
+        """Return when everything committed so far is on disk, whatever the sync mode."""
         self._check_open()
-        try:
-            self._environment.raw.sync(True)
-        except lmdb.Error as error:
-            raise translate(error) from error
+        self._environment.sync()
 
     # --- how commands run -------------------------------------------------------------------
 
@@ -342,7 +409,10 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.read(command, *args)
+        if self._read_durable:
+            result = self._environment.read_durable(command, *args)
+        else:
+            result = self._environment.read(command, *args)
         return result if convert is None else convert(result)
 
     def _write(
@@ -350,25 +420,38 @@ class Store(StreamCommands[Text]):
     ) -> Any:
         if self._closed:
             self._check_open()
-        result = self._environment.write(command, *args)
+        environment = self._environment
+        if self._wait:
+            result = environment.combiner.run(command, args)
+        else:
+            result = environment.write_alone(command, args, False, False)
         return result if convert is None else convert(result)
 
     def _free(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
+        return self._run_free(convert, self._wait, command, *args)
+
+    def _run_free(
+        self,
+        convert: Callable[[Any], Any] | None,
+        wait: bool,
+        command: Callable[..., Any],
+        *args: Any,
+    ) -> Any:
         self._check_open()
-        result = self._environment.write(command, *args, frees=True)
+        result = self._environment.write(command, *args, wait=wait, frees=True)
         if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)
 
     def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
         self._check_open()
-        result = self._environment.write(run, steps, frees=frees)
+        result = self._environment.write(run, steps, wait=self._wait, frees=frees)
         self._collect_garbage()
         return result
 
-    def _wait(
+    def _block(
         self,
         convert: Callable[[Any], Any] | None,
         call: BlockingCall,
@@ -378,10 +461,19 @@ class Store(StreamCommands[Text]):
         return result if convert is None else convert(result)
 
     def _run_call(
-        self, call: BlockingCall, block_ms: int | None, check: Callable[[], None]
+        self,
+        call: BlockingCall,
+        block_ms: int | None,
+        check: Callable[[], None],
+        runs: StreamCommands[Any] | None = None,
     ) -> list[list[Any]]:
-        """Run a call that may wait; `check` raises when the wait must end."""
-        run = self._write if call.writes else self._read
+        """Run a call that may wait.
+
+        Args:
+            check: raises when the wait must end.
+            runs: whose `_read` and `_write` run the command; by default those of the store.
+        """
+        run = (runs or self)._write if call.writes else (runs or self)._read
 
         def attempt() -> list[list[Any]]:
             found: list[list[Any]] = run(None, call.run)
@@ -402,7 +494,14 @@ class Store(StreamCommands[Text]):
     def _collect_garbage(self) -> None:
         """Remove what deleted streams left, in bounded transactions."""
         while self._environment.read(_has_garbage):
-            self._environment.write(keyspace.collect_garbage, frees=True)
+            self._environment.write(keyspace.collect_garbage, wait=False, frees=True)
+
+
+def check_sync(sync: Sync) -> Sync:
+    """Return a sync mode; raise ArgumentError for anything else."""
+    if sync not in _SYNC_MODES:
+        raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+    return sync
 
 
 def _stat(txn: ReadTxn, name: bytes) -> StreamStat:

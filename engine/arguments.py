@@ -142,10 +142,11 @@ def check_block(command: str, value: object) -> int:
 
 def to_integer(value: object) -> int:
     """Return a number that a server could read, which takes signed 64-bit ones."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if -_TOO_LARGE <= value < _TOO_LARGE:
-            return value
-    raise ArgumentError("value is not an integer or out of range")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError("value is not an integer or out of range")
+    if not -_TOO_LARGE <= value < _TOO_LARGE:
+        raise ArgumentError("value is not an integer or out of range")
+    return value
 
 
 def to_optional_integer(value: object) -> int | None:

@@ -18,12 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from streamkeep.engine.api import Snapshot, Store, Transaction
+from streamkeep.engine.api import Snapshot, Store, Sync, SyncView, Transaction
 from streamkeep.engine.arguments import check_block
 from streamkeep.engine.async_commands import AsyncCommands
 from streamkeep.engine.async_waiting import AsyncLobby
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.command_base import Id, Key
+from streamkeep.engine.durability import Durability
 from streamkeep.engine.iterators import (
     Plan,
     Stop,
@@ -118,19 +119,33 @@ class AsyncStore(AsyncCommands[Text]):
 
     # --- several commands at once -----------------------------------------------------------
 
-    async def run(self, work: Callable[[Transaction[Text]], Result]) -> Result:
+    async def run(
+        self, work: Callable[[Transaction[Text]], Result], sync: Sync | None = None
+    ) -> Result:
         """Run `work(txn)` as one transaction, in the thread that writes; return its result.
 
         `work` is an ordinary function: a transaction holds the store's only write lock, so it
         must not wait for other tasks. All of it happens, or nothing when it raises.
+
+        Args:
+            sync: when it is durable, where that is not to be as the store was opened.
         """
 
         def transact() -> Result:
-            with self._store.transaction() as txn:
+            with self._store.transaction(sync) as txn:
                 return work(txn)
 
         result: Result = await self._worker.run(transact)
         return result
+
+    def using(self, sync: Sync) -> AsyncSyncView[Text]:
+        """Return all commands with another sync mode than the store was opened with."""
+        return AsyncSyncView(self, sync)
+
+    async def durability(self) -> Durability:
+        """Return how far the store is on disk, and what its last recovery did."""
+        found: Durability = await self._worker.run(self._store.durability)
+        return found
 
     def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now; see `Store.snapshot`. Its methods are not coroutines."""
@@ -204,6 +219,8 @@ class AsyncStore(AsyncCommands[Text]):
     async def _read(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
+        if self._store._read_durable:  # waits for the disk
+            return await self._worker.run(partial(self._store._read, convert, command, *args))
         return self._store._read(convert, command, *args)
 
     async def _write(
@@ -218,16 +235,20 @@ class AsyncStore(AsyncCommands[Text]):
         alone = partial(self._store._free, convert, command, *args)
         return await self._worker.run(alone, (convert, command, args), frees=True)
 
-    async def _wait(
+    async def _block(
         self, convert: Callable[[Any], Any] | None, call: BlockingCall, block_ms: int
     ) -> Any:
         found = await self._run_call(call, block_ms, self._store._check_open)
         return found if convert is None else convert(found)
 
     async def _run_call(
-        self, call: BlockingCall, block_ms: int | None, check: Callable[[], None]
+        self,
+        call: BlockingCall,
+        block_ms: int | None,
+        check: Callable[[], None],
+        write: Callable[..., Any] | None = None,
     ) -> list[list[Any]]:
-        run = self._write if call.writes else self._read
+        run = (write or self._write) if call.writes else self._read
         found: list[list[Any]] = await run(None, call.run)
         if found or block_ms is None:
             return found
@@ -239,6 +260,42 @@ class AsyncStore(AsyncCommands[Text]):
                 self._lobby.pass_on(call)
                 raise
         return found
+
+    def _begin_scan(self) -> Any:
+        return self._store._begin_scan()
+
+
+class AsyncSyncView(AsyncCommands[Text]):
+    """The commands of a store with another sync mode; each write is a transaction of its own."""
+
+    def __init__(self, store: AsyncStore[Text], sync: Sync) -> None:
+        self._store: AsyncStore[Text] = store
+        self._view: SyncView[Text] = store._store.using(sync)
+        self._set_decode(store._decode)
+
+    async def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return await self._store._read(convert, command, *args)
+
+    async def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        alone = partial(self._view._write, convert, command, *args)
+        return await self._store._worker.run(alone)
+
+    async def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        alone = partial(self._view._free, convert, command, *args)
+        return await self._store._worker.run(alone)
+
+    async def _block(
+        self, convert: Callable[[Any], Any] | None, call: BlockingCall, block_ms: int
+    ) -> Any:
+        store = self._store
+        found = await store._run_call(call, block_ms, store._store._check_open, self._write)
+        return found if convert is None else convert(found)
 
     def _begin_scan(self) -> Any:
         return self._store._begin_scan()

@@ -91,7 +91,7 @@ def xclaim(
         count = 1
         if nack is not None:
             count = nack.delivery_count
-            if nack.consumer and now_ms - nack.delivery_time < min_idle:
+            if nack.consumer and nack.idle_ms(now_ms) < min_idle:
                 continue
         elif not options.force:
             continue
@@ -145,9 +145,9 @@ def xautoclaim(
 
     At most `count` entries are claimed or found to be gone, and ten times as many are visited.
     """
-    stream, group = existing_group(txn, name, group_name)
     if not 0 < count <= MOST_COUNT:
         raise ArgumentError("COUNT must be > 0")
+    stream, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms()
     consumer = group.see_consumer(consumer_name, now_ms)
     visited, cursor = _visit(txn, stream, group, start, count, min_idle, now_ms)
@@ -171,7 +171,7 @@ def xautoclaim(
 
 
 def _is_due(nack: Nack, min_idle: int, now_ms: int) -> bool:
-    return nack.consumer == 0 or now_ms - nack.delivery_time >= min_idle
+    return nack.consumer == 0 or nack.idle_ms(now_ms) >= min_idle
 
 
 def _visit(
@@ -218,7 +218,7 @@ def claimable(
     walk = OrderWalk(group.pel)
     while len(taken) < most:
         nack = walk.next()
-        if nack is None or now_ms - nack.delivery_time < min_idle:
+        if nack is None or nack.idle_ms(now_ms) < min_idle:
             break
         entry = read_ids(txn, stream, [nack.id()], shape).get(nack.id())
         if entry is not None:

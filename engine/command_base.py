@@ -60,7 +60,7 @@ class CommandBase(Generic[Text]):
         """As `_write`, for a command that makes room and so may use the store's reserve."""
         return self._write(convert, command, *args)
 
-    def _wait(
+    def _block(
         self,
         convert: Callable[[Any], Any] | None,
         call: BlockingCall,

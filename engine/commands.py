@@ -345,7 +345,7 @@ class StreamCommands(GroupCommands[Text]):
         if block is None:
             return self._read(self._named_text, read.xread, wanted, limit, allowance, self._shape)
         call = ReadCall(wanted, limit, max_count, max_size, self._shape)
-        return self._wait(self._named_text, call, check_block("XREAD", block))
+        return self._block(self._named_text, call, check_block("XREAD", block))
 
     def scan(
         self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False
@@ -376,9 +376,8 @@ class StreamCommands(GroupCommands[Text]):
                 with translated():
                     batch: list[Any] = scan.xrange(txn, name, wanted)
                 for ms, seq, flat in batch:
-                    yield ScanEntry(
-                        self, name, StreamId(ms, seq), to_text(flat) if self._decode else flat
-                    )
+                    pairs = to_text(flat) if self._decode else flat
+                    yield ScanEntry(self._writer(), name, StreamId(ms, seq), pairs)
                 last = StreamId(batch[-1][0], batch[-1][1]) if batch else low
                 if len(batch) < _SCAN_BATCH or last == (low if reverse else high):
                     return
@@ -389,6 +388,10 @@ class StreamCommands(GroupCommands[Text]):
         finally:
             if must_close:
                 txn.close()
+
+    def _writer(self) -> StreamCommands[Text]:
+        """Return what deletes a scanned entry."""
+        return self
 
     # --- remove -----------------------------------------------------------------------------
 

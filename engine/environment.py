@@ -5,6 +5,10 @@ one `Environment`, found by the identity of `data.mdb` and counted. A forked chi
 what its parent opened: there every environment is marked closed, and kept alive, since closing it
 would disturb the parent.
 
+Opening goes in this order: the lock of the store (`steady_file`); whoever gets it alone makes the
+store ready, and recovers it after a power loss (`recover`); then LMDB. A store opened for writing
+also has a journal, steady points, and a thread for their upkeep.
+
 The map is address space, not memory or disk. We reserve a terabyte, which never has to grow;
 where the system refuses that (a limit on address space), as much as it grants, and `resize` grows
 it when it is used up: under the write lock, with the gate for new readers closed, after the last
@@ -26,8 +30,21 @@ from lmdb import _envid
 
 from streamkeep.engine import files
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.combine import Combiner
+from streamkeep.engine.durability import Durability, read_slots
+from streamkeep.engine.journal import JOURNAL_FOLDER, Journal
+from streamkeep.engine.lmdb_errors import translate, translate_os
+from streamkeep.engine.recover import (
+    META_EPOCH,
+    META_RECOVERY,
+    decode_recovery,
+    needs_recovery,
+    prepare,
+)
+from streamkeep.engine.steady import DATA_FILE, SteadyPoints
+from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.engine.txn import (
+    PointNeeded,
     ReadTxn,
     Shared,
     WriteTxn,
@@ -36,27 +53,29 @@ from streamkeep.engine.txn import (
     run_read,
     run_write,
 )
+from streamkeep.engine.upkeep import BUDGET_BYTES, Upkeep
 from streamkeep.engine.waiting import Lobby
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
     CorruptionError,
     FormatVersionError,
     NotAStoreError,
+    RecoveryNeededError,
     StoreError,
     StoreFullError,
+    StoreLockedError,
 )
 from streamkeep.format.keys import META, TABLES
 from streamkeep.format.records import PAGE_FIT, decode_number, encode_number
 from streamkeep.format.versions import STORE_VERSION
 
-DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "lock.mdb"
 
 META_FORMAT: Final = b"format_version"
 META_UUID: Final = b"store_uuid"
-META_EPOCH: Final = b"epoch"
 META_CREATED: Final = b"created_ms"
 
+_OURS: Final = {STEADY_FILE, JOURNAL_FOLDER, LOCK_FILE, "waiters", "archive"}
 PAGE: Final = 4096
 _META_PAGES: Final = 2
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
@@ -82,21 +101,28 @@ class Environment:
         *,
         uuid_bytes: bytes,
         readonly: bool,
-        synced: bool,
         max_store_bytes: int | None,
+        lock: SteadyFile | None,
     ) -> None:
         self.path = path
         self.raw = raw
         self.shared = shared
         self.uuid = uuid.UUID(bytes=uuid_bytes)
         self.readonly = readonly
-        self.synced = synced
         self.max_store_bytes = max_store_bytes
         self.users = 0
         self.identity = _identity(path)
         self.lobby = Lobby(path, shared, self.read)
         if not readonly:
             self.lobby.open_board()  # commits ring whom they find on it
+        self.lock = lock  # None where the store may not be touched and has no such file
+        self.points: SteadyPoints | None = None  # None for a read-only store
+        self.upkeep: Upkeep | None = None
+        self.combiner = Combiner(self.write_alone)
+        if not readonly and lock is not None:
+            shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
+            self.points = SteadyPoints(path, shared, lock, shared.journal)
+            self.upkeep = Upkeep(shared, self.points)
 
     # --- transactions -----------------------------------------------------------------------
 
@@ -112,7 +138,11 @@ class Environment:
         self._check_writable()
         if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
             self.resize(2 * self.map_size())
-        return self._retrying(begin_write, self.shared)
+        while True:
+            try:
+                return self._retrying(begin_write, self.shared)
+            except PointNeeded:
+                self._make_point_needed()
 
     def read(self, command: Callable[..., Result], *args: Any) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
@@ -121,26 +151,124 @@ class Environment:
         except lmdb.Error:
             return cast(Result, self._retrying(run_read, self.shared, command, args))
 
-    def write(self, command: Callable[..., Result], *args: Any, frees: bool = False) -> Result:
+    def read_durable(self, command: Callable[..., Result], *args: Any) -> Result:
+        """As `read`; return when everything that the snapshot showed is on disk."""
+        with self.begin_read() as txn:
+            try:
+                result = command(txn, *args)
+            except lmdb.Error as error:
+                raise translate(error) from error
+            commit_number = txn.raw.id()
+        if self.shared.journal is not None:
+            self.shared.journal.sync(commit_number)
+        return result
+
+    def write(
+        self, command: Callable[..., Result], *args: Any, wait: bool = False, frees: bool = False
+    ) -> Result:
         """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
         When the map is full it grows and the command runs again, from the start.
 
         Args:
+            wait: return when the commit is on disk.
             frees: the command makes room; it may use a reserve when the store is at its limit.
         """
-        self._check_writable()
+        if wait and not frees:
+            return cast(Result, self.combiner.run(command, args))
+        return cast(Result, self.write_alone(command, args, wait, frees))
+
+    def write_alone(
+        self, command: Callable[..., Any], args: tuple[Any, ...], wait: bool, frees: bool
+    ) -> Any:
+        """As `write`, in a transaction that is shared with nobody."""
+        if self.readonly:
+            self._check_writable()
         if self.max_store_bytes is not None and not frees:
             self.limit_again()
+        shared = self.shared
+        tried = False
         while True:
             try:
-                return cast(Result, run_write(self.shared, command, args))
+                result = run_write(shared, command, args, wait)
+            except PointNeeded:
+                self._make_point_needed()
             except lmdb.MapFullError as error:
-                self._make_room(frees, error)
+                if not tried and self.max_store_bytes is not None:
+                    tried = True  # a steady point lets pages be reused
+                    self.make_point()
+                else:
+                    self._make_room(frees, error)
+            except StoreFullError:
+                if tried or not frees or not self._use_reserve():
+                    raise
+                tried = True
             except lmdb.MapResizedError:
                 self.resize(0)
             except lmdb.Error as error:
                 raise translate(error) from error
+            else:
+                if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
+                    self.notice()
+                return result
+
+    def notice(self) -> None:
+        """After a commit: have the upkeep thread look, or help it where it cannot keep up."""
+        shared = self.shared
+        if self.upkeep is not None:
+            self.upkeep.notice()
+        if shared.unsteady_bytes >= 2 * BUDGET_BYTES:
+            shared.unsteady_bytes = 0
+            self.make_point()
+
+    def _use_reserve(self) -> bool:
+        """Make room on a full disk for a command that frees some; say whether there was any."""
+        journal = self.shared.journal
+        return journal is not None and journal.drop_spare()
+
+    # --- durability -------------------------------------------------------------------------
+
+    def make_point(self) -> None:
+        """Make a steady point: all that is committed is on disk, in the data file itself."""
+        if self.points is not None:
+            self.points.make()
+
+    def _make_point_needed(self) -> None:
+        """Have a pin and a place in the journal; see `PointNeeded`."""
+        shared, points = self.shared, self.points
+        assert points is not None
+        points.journal.check()
+        shared.check_open()
+        if shared.pin is None:
+            points.pin()
+        else:
+            points.make()
+
+    def durability(self) -> Durability:
+        """Return how far the store is on disk."""
+        shared, journal = self.shared, self.shared.journal
+        slot = None if self.lock is None else self.lock.newest()
+        with self.begin_read() as txn:
+            last_commit = txn.raw.id()
+            row = txn.get_row(META, META_RECOVERY, "meta")
+        folder = self.path / JOURNAL_FOLDER
+        return Durability(
+            shared.epoch,
+            last_commit,
+            None if journal is None else min(journal.head.durable(), last_commit),
+            None if slot is None else slot.commit_number,
+            sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0,
+            None if row is None else decode_recovery(row),
+            read_slots(self.raw, last_commit),
+        )
+
+    def sync(self) -> None:
+        """Return when everything that is committed now is on disk."""
+        journal = self.shared.journal
+        if journal is None:
+            return
+        with self.begin_read() as txn:
+            journal.sync(txn.raw.id())
 
     def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
         """Call `begin`, which changes nothing, again after what can be cured; else translate."""
@@ -218,6 +346,8 @@ class Environment:
                     )
                 time.sleep(0.001)
             shared.forget()
+            if self.points is not None:
+                self.points.unpin()
             self.raw.set_mapsize(size)
 
     # --- end --------------------------------------------------------------------------------
@@ -229,19 +359,35 @@ class Environment:
             if self.users or self.shared.closed:
                 return
             _registry.pop(self.identity, None)
-            with self.shared.write_lock, self.shared.gate:
-                self.shared.closed = "the store is closed"
-                self.shared.forget()
-                self.lobby.close()
-                self.raw.close()
+            try:
+                if self.upkeep is not None:
+                    self.upkeep.stop()
+                if self.points is not None and self.shared.pin is not None:
+                    self.points.make()
+            finally:
+                self._close()
+
+    def _close(self) -> None:
+        shared = self.shared
+        with shared.write_lock, shared.gate:
+            shared.closed = "the store is closed"
+            shared.forget()
+            if self.points is not None:
+                self.points.close()
+            self.lobby.close()
+            self.raw.close()
+            if shared.journal is not None:
+                shared.journal.close()
+            if self.lock is not None:
+                self.lock.close()
 
 
 def open_environment(
     path: Path,
     *,
     readonly: bool,
+    force_recovery: bool = False,
     create: bool,
-    synced: bool,
     max_readers: int,
     max_store_bytes: int | None,
     clock: Clock,
@@ -254,42 +400,89 @@ def open_environment(
     with _registry_lock:
         known = _registry.get(_identity(path)) if (path / DATA_FILE).exists() else None
         if known is not None:
-            _check_compatible(known, readonly=readonly, synced=synced)
+            _check_compatible(known, readonly=readonly)
             known.users += 1
             return known
         _check_place(path, create=create and not readonly)
-        raw = _open_lmdb(path, readonly, synced, max_readers, max_store_bytes)
+        lock = None
+        raw = None
         try:
+            lock = _lock_store(path, readonly, force_recovery, max_readers, max_store_bytes, clock)
+            raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
             environment = _initialize(
                 path,
                 raw,
                 readonly,
-                synced,
                 max_store_bytes,
                 clock,
                 node_max_bytes,
                 node_max_entries,
+                lock,
             )
-        except lmdb.Error as error:
-            raw.close()
-            raise translate(error) from error
-        except BaseException:
-            raw.close()
+            if environment.points is not None and environment.points.file.newest() is None:
+                environment.points.make()  # from now on the store exists, whatever happens
+        except BaseException as error:
+            if raw is not None:
+                raw.close()
+            if lock is not None:
+                lock.close()
+            if isinstance(error, lmdb.Error):
+                raise translate(error) from error
             raise
         environment.users = 1
         _registry[environment.identity] = environment
         return environment
 
 
-def _check_compatible(known: Environment, *, readonly: bool, synced: bool) -> None:
+def _lock_store(
+    path: Path,
+    readonly: bool,
+    force_recovery: bool,
+    max_readers: int,
+    max_store_bytes: int | None,
+    clock: Clock,
+) -> SteadyFile | None:
+    """Get the lock of the store; if nobody else has it open, make the store ready."""
+
+    def open_lmdb() -> lmdb.Environment:
+        return _open_lmdb(path, False, max_readers, max_store_bytes)
+
+    try:
+        lock = SteadyFile(path, readonly=readonly)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise translate_os(error) from error
+    try:
+        if lock.try_exclusive():
+            if readonly:
+                if needs_recovery(path, lock):
+                    raise RecoveryNeededError(
+                        f"{path}: the store needs recovery after a power loss; open it for "
+                        "writing once"
+                    )
+            else:
+                if _is_cold(path) and not needs_recovery(path, lock):
+                    _check_is_ours(path)
+                prepare(path, lock, open_lmdb, clock, force_recovery)
+        elif force_recovery:
+            raise StoreLockedError(f"{path}: open in another process; close it there to recover it")
+        lock.share()
+    except BaseException as error:
+        lock.close()
+        if isinstance(error, OSError):
+            raise translate_os(error) from error
+        if isinstance(error, lmdb.Error):
+            raise translate(error) from error
+        raise
+    return lock
+
+
+def _check_compatible(known: Environment, *, readonly: bool) -> None:
     """Raise when an environment that is open cannot serve this use, too."""
     if known.readonly and not readonly:
         raise StoreError(
             f"{known.path}: open in this process with readonly=True; close that store first"
-        )
-    if synced and not known.synced:
-        raise StoreError(
-            f"{known.path}: open in this process with a weaker sync mode; close that store first"
         )
 
 
@@ -308,10 +501,10 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise NotAStoreError(f"{path}: not a folder; a store is one")
     data = path / DATA_FILE
     if data.exists():
-        if data.stat().st_size and not (path / LOCK_FILE).exists():
+        if data.stat().st_size and not (path / STEADY_FILE).exists():
             _check_is_ours(path)
         return
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_dir() and any(one.name not in _OURS for one in path.iterdir()):
         raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
     if not create:
         raise NotAStoreError(f"{path}: no such store")
@@ -319,6 +512,11 @@ def _check_place(path: Path, *, create: bool) -> None:
         files.create_folder(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
+
+
+def _is_cold(path: Path) -> bool:
+    """Say whether there is a store that nobody has opened since it was copied."""
+    return (path / DATA_FILE).exists() and not (path / LOCK_FILE).exists()
 
 
 def _check_is_ours(path: Path) -> None:
@@ -334,7 +532,7 @@ def _check_is_ours(path: Path) -> None:
 
 
 def _open_lmdb(
-    path: Path, readonly: bool, synced: bool, max_readers: int, max_store_bytes: int | None
+    path: Path, readonly: bool, max_readers: int, max_store_bytes: int | None
 ) -> lmdb.Environment:
     writable = os.access(path, os.W_OK) and (
         not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
@@ -349,7 +547,7 @@ def _open_lmdb(
                 str(path),
                 map_size=size,
                 readonly=readonly,
-                sync=synced,
+                sync=False,
                 mode=files.FILE_MODE,
                 create=not readonly,
                 max_readers=max_readers,
@@ -419,11 +617,11 @@ def _initialize(
     path: Path,
     raw: lmdb.Environment,
     readonly: bool,
-    synced: bool,
     max_store_bytes: int | None,
     clock: Clock,
     node_max_bytes: int,
     node_max_entries: int,
+    lock: SteadyFile | None,
 ) -> Environment:
     """Read what an existing store says of itself, or write it into a new one."""
     if readonly:
@@ -452,8 +650,8 @@ def _initialize(
         shared,
         uuid_bytes=identity,
         readonly=readonly,
-        synced=synced,
         max_store_bytes=max_store_bytes,
+        lock=lock,
     )
 
 
@@ -483,6 +681,8 @@ def _after_fork_in_child() -> None:
         environment.shared.gate = threading.Lock()
         environment.lobby.abandon()
         _orphans.append(environment.raw)
+        if environment.lock is not None:
+            environment.lock.close()  # the parent keeps its lock; the child must not hold it
     if _registry:
         _let_child_open()
     _registry.clear()

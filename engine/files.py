@@ -29,6 +29,36 @@ def create_folder(path: Path) -> bool:
     return True
 
 
+def open_file(path: Path, flags: int) -> int:
+    """Open a file, privately where it is created; return its descriptor."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def write_at(handle: int, data: bytes, offset: int) -> None:
+    """Write all of `data` at an offset; raise OSError when only a part can be."""
+    written = os.pwrite(handle, data, offset)
+    while written < len(data):
+        written += os.pwrite(handle, memoryview(data)[written:], offset + written)
+
+
+def reserve(handle: int, size: int) -> None:
+    """Have the disk grant a file `size` bytes; raise OSError when it does not."""
+    if os.fstat(handle).st_size >= size:
+        return
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, size)
+    else:
+        write_at(handle, bytes(size - os.fstat(handle).st_size), os.fstat(handle).st_size)
+
+
+def sync_data(handle: int) -> None:
+    """Return when the contents of a file are on disk."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(handle)
+    else:
+        os.fsync(handle)
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in the folder `path` durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -164,10 +164,8 @@ class Group(Attached):
         """
         record = self.record
         time = min(delivery_time, _MOST_TIME)
-        order_time = time
-        if not sort_by_time:
-            order_time = max(time, record.last_order_time)
-            record.last_order_time = order_time
+        order_time = time if sort_by_time else max(time, record.last_order_time)
+        record.last_order_time = max(order_time, record.last_order_time)
         key = make_order_key(True, order_time, record.next_order)
         record.next_order += 1
         count = min(delivery_count, MAX_COUNT)

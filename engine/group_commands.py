@@ -169,7 +169,7 @@ class GroupCommands(CommandBase[Text]):
             run = read_group.xreadgroup
             return self._write(self._named_text, run, wanted, delivery, allowance)
         call = GroupCall(wanted, delivery, max_count, max_size)
-        return self._wait(self._named_text, call, check_block("XREADGROUP", block))
+        return self._block(self._named_text, call, check_block("XREADGROUP", block))
 
     @property
     def _named_text(self) -> Callable[[Any], Any] | None:
@@ -471,7 +471,11 @@ class GroupCommands(CommandBase[Text]):
         if idmp_duration is None and idmp_maxsize is None:
             raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
         return self._write(
-            self._text, idempotency.xcfgset, to_bytes(name), idmp_duration, idmp_maxsize
+            self._text,
+            idempotency.xcfgset,
+            to_bytes(name),
+            to_optional_integer(idmp_duration),
+            to_optional_integer(idmp_maxsize),
         )
 
     def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:

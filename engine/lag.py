@@ -7,7 +7,7 @@ it is unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.records import StreamRecord
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Id = tuple[int, int]
+
+_MOST_READ: Final = (1 << 63) - 1  # XSETID may set entries_added just below what is signed
 
 
 def has_tombstones(record: StreamRecord, start: Id) -> bool:
@@ -75,3 +77,4 @@ def advance(record: StreamRecord, group: GroupRecord, ids: Sequence[Id]) -> None
         group.last_ms, group.last_seq = entry_id
     if ids:
         group.last_ms, group.last_seq = ids[-1]
+        group.entries_read = min(group.entries_read, _MOST_READ)

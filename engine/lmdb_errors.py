@@ -51,6 +51,13 @@ def translate(error: lmdb.Error) -> StreamkeepError:
     return StoreError(f"LMDB: {text}")
 
 
+def translate_os(error: OSError) -> StoreError:
+    """Return our error for one of the system's, met while writing."""
+    if error.errno in _FULL:
+        return StoreFullError(f"the disk is full ({error}); reading and deleting still work")
+    return StoreError(f"writing failed: {error}")
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn LMDB's errors inside the block into ours."""

@@ -89,7 +89,7 @@ def xpending_range(
             if nack.consumer == 0:
                 rows.append(PendingEntry(nack.id(), b"", -1, nack.delivery_count))
             else:
-                idle_ms = max(0, now_ms - nack.delivery_time)
+                idle_ms = nack.idle_ms(now_ms)
                 if idle_ms < idle:
                     continue
                 owner = group.consumer_name(nack.consumer)

@@ -21,7 +21,7 @@ from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import Entry
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.group_records import Consumer
-from streamkeep.format.id_codec import clean, id_text, parse_id
+from streamkeep.format.id_codec import MAX, clean, id_text, parse_id
 from streamkeep.format.nacks import MAX_COUNT, Nack
 from streamkeep.format.node import PAIRS, TEXT
 
@@ -45,7 +45,8 @@ def parse_position(text: bytes) -> Position:
         return NEW
     if special in (b"$", b"+"):
         raise ArgumentError(_MEANINGLESS.format(special.decode(), special.decode()))
-    return parse_id(text, 0)
+    one = parse_id(text, 0)
+    return NEW if one == (MAX, MAX) else one  # Redis keeps `>` as the highest ID
 
 
 def check_idle(value: object) -> int | None:
@@ -84,6 +85,7 @@ def xreadgroup(
     allowance: Allowance,
 ) -> list[list[Any]]:
     """Return [name, entries] of each stream that has something for the consumer."""
+    allowance = allowance.fresh()  # when the map is full it grows, and the command runs again
     for name, _ in streams:
         _existing(txn, name, delivery.group_name)
     result: list[list[Any]] = []
@@ -207,7 +209,7 @@ def _take_over(
     for nack, (ms, seq, flat) in due:
         if not allowance.admits():
             break
-        extra = (now_ms - nack.delivery_time, nack.delivery_count)
+        extra = (nack.idle_ms(now_ms), nack.delivery_count)
         allowance.add_entry(ms, seq, flat, *extra)
         claim_one(group, consumer, nack, now_ms)
         taken.append((*shape_entry(ms, seq, flat, delivery.shape), *extra))

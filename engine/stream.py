@@ -28,6 +28,7 @@ from streamkeep.format.node import NodeBuilder, builder_from
 from streamkeep.format.records import StreamRecord, decode_stream_record
 
 ABSENT: Final = b""
+_LISTPACK_HEAD: Final = 6 + 2 * 6  # header, and the counts of live entries and tombstones
 
 
 class Stream:
@@ -42,6 +43,7 @@ class Stream:
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
         self.changed = False
+        self.stored = b""  # the value of the row in `streams`, as the transaction has it
         self._data = ABSENT
         self._builder: NodeBuilder | None = None
         self._behind = False  # `_data` lacks what was appended to `_builder`
@@ -104,6 +106,10 @@ class Stream:
         """Return the size of all listpacks."""
         return self.record.sealed_bytes + self.tail_size()
 
+    def head_size(self) -> int:
+        """Return how many bytes at the start of the row an append changes."""
+        return HEADER_SIZE + self.record.size() + _LISTPACK_HEAD
+
     def encode(self, epoch: int, commit_number: int) -> bytes:
         """Return the value of the row in `streams`."""
         writer = BytesWriter()
@@ -139,4 +145,5 @@ def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
     stream = Stream(number, name, decode_stream_record(envelope.record, where))
     stream.replace_tail(envelope.ms, envelope.seq, envelope.listpack, envelope.trimmed)
     stream.changed = False
+    stream.stored = value
     return stream

@@ -11,6 +11,10 @@ Envelopes carry (epoch, commit number). The commit number is LMDB's transaction 
 epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction, restore) raises
 the epoch.
 
+A commit is in the journal before it is in LMDB (`journal`); whether it is on disk is not decided
+here. A process commits only while it has a pin (`steady`); `begin_write` raises `PointNeeded` where
+there is none, before anything has happened.
+
 LMDB must not be resized while a transaction of this process is open. `Shared` therefore counts
 transactions in and out through a gate that `Environment.resize` closes. Compiled by mypyc.
 """
@@ -24,11 +28,14 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine import failpoints
 from streamkeep.engine.board import Board, Event
 from streamkeep.engine.clock import Clock
+from streamkeep.engine.journal import Journal
 from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.checksum import open_row, seal_row
-from streamkeep.format.errors import CorruptionError, StoreClosedError, StoreError
+from streamkeep.format.errors import CorruptionError, StoreClosedError, StoreError, StreamkeepError
+from streamkeep.format.journal import Operations
 from streamkeep.format.keys import GARBAGE, KEYS, META, STREAMS, name_key, pack_number
 from streamkeep.format.records import (
     STREAM_NODES,
@@ -44,8 +51,13 @@ NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
+_COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
 
 _get_ident = threading.get_ident
+
+
+class PointNeeded(StreamkeepError):
+    """This process has no pin, or the journal no place: a steady point comes first."""
 
 
 class Attached:
@@ -83,6 +95,10 @@ class Shared:
         self.attached: dict[AttachedKey, Attached] = {}
         self.last_commit = -1
         self.board = Board(None)  # who is to be rung after a commit
+        self.journal: Journal | None = None  # None where the store is read-only
+        self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
+        self.unsteady_bytes = 0  # written since the last steady point, about
+        self.watched = False  # the upkeep thread knows that there are commits
         self.closed = ""  # why no transaction may begin any more
         self.gate = threading.Lock()  # held while the map is resized
         self.exit_gate = threading.Lock()
@@ -168,11 +184,17 @@ class Txn:
 
 
 class ReadTxn(Txn):
-    """One snapshot of the store; `close` it."""
+    """One snapshot of the store; `close` it, or use it as a context manager."""
 
     def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
         super().__init__(shared, raw)
         self.open = True
+
+    def __enter__(self) -> ReadTxn:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the transaction; its pages may be reused."""
@@ -195,9 +217,11 @@ class WriteTxn(Txn):
     def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
         super().__init__(shared, raw)
         self.open = True
+        self.committed = False
         self.raw_open = True
         self.commit_number = raw.id()
-        self.wrote = False
+        self.operations: Operations | None = None  # None while nothing has been changed
+        self.touched = False  # something was tried, which may have failed
         self.garbage = False  # rows were left for removal in later transactions
         self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
         self.attached: dict[AttachedKey, Attached] = {}
@@ -215,8 +239,9 @@ class WriteTxn(Txn):
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
         """Store `value` under `db_key`."""
+        self.touched = True
         self.raw.put(db_key, value, True, True, False, self.tables[table])
-        self.wrote = True
+        self._changes().put(table, db_key, value)
 
     def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
         """Store a row with its checksum."""
@@ -227,15 +252,25 @@ class WriteTxn(Txn):
 
         LMDB fills its pages then, instead of leaving each half empty.
         """
+        self.touched = True
         if self.raw.put(db_key, value, True, True, True, self.tables[table]):
-            self.wrote = True
+            self._changes().put(table, db_key, value)
         else:
             self.put(table, db_key, value)
 
     def delete(self, table: int, db_key: bytes) -> bool:
         """Remove the row under `db_key`; say whether there was one."""
-        self.wrote = True
-        return self.raw.delete(db_key, b"", self.tables[table])
+        self.touched = True
+        if not self.raw.delete(db_key, b"", self.tables[table]):
+            return False
+        self._changes().delete(table, db_key)
+        return True
+
+    def _changes(self) -> Operations:
+        """Return what goes into the journal; once it is there, the commit will be, too."""
+        if self.operations is None:
+            self.operations = Operations(self.commit_number)
+        return self.operations
 
     def find_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name`, with what this transaction changed; None when missing."""
@@ -319,20 +354,25 @@ class WriteTxn(Txn):
             attached.save()
         for stream in self.streams.values():
             if stream.changed:
-                self.put(
-                    STREAMS, stream.db_key, stream.encode(self.shared.epoch, self.commit_number)
-                )
+                old = stream.stored
+                value = stream.encode(self.shared.epoch, self.commit_number)
+                self.touched = True
+                self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
+                self._changes().splice(STREAMS, stream.db_key, old, value, stream.head_size())
+                stream.stored = value
                 stream.changed = False
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
         self.flush()
         shared = self.shared
-        self.raw_open = False
-        self.raw.commit()
+        if self.operations is None:
+            self.raw_open = False
+            self.raw.commit()
+        else:
+            self._commit_changes(shared, self.operations.body())
+        self.committed = True
         self.open = False
-        if self.wrote:
-            shared.last_commit = self.commit_number
         for name, stream in self.streams.items():
             if stream.tail_size() > _CACHED_TAIL:
                 shared.cache.pop(name, None)
@@ -346,6 +386,23 @@ class WriteTxn(Txn):
         """Have readers that are blocked on a stream woken for new entries, after the commit."""
         self.added[name] = self.added.get(name, 0) + count
 
+    def _commit_changes(self, shared: Shared, body: bytes) -> None:
+        """Commit in the journal, then in LMDB."""
+        journal = shared.journal
+        assert journal is not None
+        journal.append(body)
+        failpoints.hit("commit:journaled")
+        self.raw_open = False
+        try:
+            self.raw.commit()
+        except BaseException:
+            journal.cut()
+            raise
+        failpoints.hit("commit:made")
+        journal.advance()
+        shared.last_commit = self.commit_number
+        shared.unsteady_bytes += len(body) + _COMMIT_BYTES
+
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""
         if not self.open:
@@ -357,9 +414,15 @@ class WriteTxn(Txn):
         finally:
             self._release()
 
+    def wait(self) -> None:
+        """After `commit`: return when the commit, and all before it, are on disk."""
+        journal = self.shared.journal
+        if journal is not None and self.operations is not None:
+            journal.sync(self.commit_number)
+
     def _abort_raw(self) -> None:
         """End LMDB's transaction without its changes, and without waiting for readers."""
-        if self.raw_open and not self.wrote:
+        if self.raw_open and not self.touched:
             self.raw_open = False
             self.raw.commit()
             return
@@ -390,6 +453,10 @@ def begin_write(shared: Shared) -> WriteTxn:
     try:
         shared.check_open()
         raw = shared.raw.begin(None, None, True, False)
+        journal = shared.journal
+        if journal is None or shared.pin is None or not journal.locate(raw.id() - 1):
+            raw.commit()  # nothing was written; an abort would wait for readers
+            raise PointNeeded
         shared.writer = _get_ident()
         return WriteTxn(shared, raw)
     except BaseException:
@@ -398,15 +465,23 @@ def begin_write(shared: Shared) -> WriteTxn:
         raise
 
 
-def run_write(shared: Shared, command: Callable[..., object], args: tuple[object, ...]) -> object:
-    """Run `command(txn, *args)` in a write transaction of its own, and commit."""
+def run_write(
+    shared: Shared, command: Callable[..., object], args: tuple[object, ...], wait: bool
+) -> object:
+    """Run `command(txn, *args)` in a write transaction of its own, and commit.
+
+    Args:
+        wait: return when the commit is on disk.
+    """
     txn = begin_write(shared)
     try:
         result = command(txn, *args)
         txn.commit()
-        return result
     finally:
         txn.abort()
+    if wait:
+        txn.wait()
+    return result
 
 
 def run_read(shared: Shared, command: Callable[..., object], args: tuple[object, ...]) -> object:

@@ -9,7 +9,7 @@ Order of delivery is a number that is compared as bytes: the ordering time with 
 then an update counter of the group. A NACK that nobody owns has the ordering time 0, so that the
 NACK zone comes first, in the order in which entries were given back; behind it the owned ones by
 time, and of equal times the later update behind. The ordering time is the delivery time, except
-that an update "now" never sorts before an earlier update "now", should the clock have gone back.
+that an update "now" never sorts before an earlier update, should the clock have gone back.
 
 Compiled by mypyc.
 """
@@ -82,6 +82,10 @@ class Nack:
     def id(self) -> tuple[int, int]:
         """Return the entry ID."""
         return self.ms, self.seq
+
+    def idle_ms(self, now_ms: int) -> int:
+        """Return for how long it has been pending: not less than 0, should the clock go back."""
+        return max(0, now_ms - self.delivery_time)
 
 
 def make_order_key(owned: bool, order_time: int, order: int) -> bytes:

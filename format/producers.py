@@ -2,9 +2,10 @@
 
 Keys begin with the number that the stream's idempotence section names.
 
-    producers          number, name of the producer           producer number, count, next order
-    idempotency        number, producer number, message ID    entry ID, order, whole message ID
-    idempotency_order  number, producer number, order         entry ID, whole message ID
+    producers          number, name of the producer           PRODUCER_ROW, whole name
+    producers          number, 02, producer number            whole name
+    idempotency        number, producer number, message ID    MESSAGE_ROW, whole message ID
+    idempotency_order  number, producer number, order         MESSAGE_ROW, whole message ID
 """
 
 from __future__ import annotations
@@ -16,11 +17,30 @@ from xxhash import xxh3_128_intdigest
 
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import name_key
+from streamkeep.format.layout import Field, Layout
 
-_PRODUCER: Final = struct.Struct(">IQQ")
+PRODUCER_ROW: Final = Layout(
+    "producer row",
+    (
+        Field("number", "I", "the producer, within its stream"),
+        Field("tracked", "Q", "messages of it that are remembered"),
+        Field("next_order", "Q", "order of its next message, from 0 on"),
+    ),
+)
+
+MESSAGE_ROW: Final = Layout(
+    "message row",
+    (
+        Field("ms", "Q", "ID of the entry that the message became"),
+        Field("seq", "Q", ""),
+        Field("order", "Q", "when it came, among the messages of its producer"),
+    ),
+)
+
+_PRODUCER: Final = PRODUCER_ROW.struct
+_MESSAGE: Final = MESSAGE_ROW.struct
 _PREFIX: Final = struct.Struct(">QI")
 _ORDER: Final = struct.Struct(">QIQ")
-_MESSAGE: Final = struct.Struct(">QQQ")
 _HALF: Final = 1 << 64
 
 order_key = _ORDER.pack  # number, producer number, order

@@ -11,5 +11,6 @@ from typing import Final
 STORE_VERSION: Final = 1
 
 HISTORY: Final[dict[int, str]] = {
-    1: "streams, macro nodes in checked envelopes, stream records with the tail node",
+    1: "streams: macro nodes in checked envelopes, records with the tail node; consumer groups: "
+    "NACK pages with two indexes; producers and messages of idempotent XADD",
 }

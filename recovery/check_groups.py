@@ -71,6 +71,7 @@ class GroupFacts:
     """What the rows of one group really hold."""
 
     consumers: dict[int, Member]
+    everyone: bool  # all consumers could be read
     owned: dict[int, int] = field(default_factory=dict)  # NACKs by owner; 0 is nobody
     highest: StreamId | None = None
     highest_order: int = -1  # of the update counters
@@ -125,8 +126,9 @@ def check_group(txn: Txn, where: str, record: GroupRecord) -> Iterator[Finding]:
     rows = Rows(txn)
     prefix = pack_number(record.number)
     yield from check_members(rows, _CONSUMER, prefix, record.next_consumer, where)
-    everyone = rows.under(CONSUMER_SHAPE, prefix)
-    facts = GroupFacts({row.number: row for row in everyone if isinstance(row, Member)})
+    members = rows.under(CONSUMER_SHAPE, prefix)
+    consumers = {row.number: row for row in members if isinstance(row, Member)}
+    facts = GroupFacts(consumers, everyone=rows.unreadable == 0)
     yield from walk_pages(rows, where, record, facts)
     if facts.damaged or rows.unreadable:
         return  # what is left would only repeat what was said
@@ -178,7 +180,7 @@ def _check_page(where: str, page: PageRow, facts: GroupFacts) -> Iterator[Findin
         yield finding("SK212", page_place, f"the page before holds {facts.highest}")
     for nack in nacks:
         place = f"{where} pel {nack.ms}-{nack.seq}"
-        if nack.consumer and nack.consumer not in facts.consumers:
+        if nack.consumer and facts.everyone and nack.consumer not in facts.consumers:
             yield finding("SK201", place, f"consumer number {nack.consumer} does not exist")
         yield from _check_time(place, nack)
         facts.owned[nack.consumer] = facts.owned.get(nack.consumer, 0) + 1

@@ -140,6 +140,29 @@ def _inherited() -> set[tuple[str, Any]]:
     return {(name, getattr(Store, name)) for name in dir(Store) if not name.startswith("_")}
 
 
+def test_another_sync_mode(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        view = store.using("commit")
+        await view.xgroup_create("s", "g", mkstream=True)
+        waits = asyncio.create_task(view.xreadgroup("g", "c", NEW, block=0))
+        await until(lambda: waiting_in(store) == 1)
+        assert await view.xadd("s", {"f": "v"}, id="1-1") == b"1-1"
+        assert await waits == [[b"s", [(b"1-1", {b"f": b"v"})]]]
+        assert await view.xack("s", "g", "1-1") == 1
+        assert await view.xlen("s") == 1
+        assert (await store.durability()).durable_commit
+
+    play(use)
+
+
+def test_reads_that_wait_for_the_disk(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xadd("s", {"f": "v"}, id="1-1")
+        assert await store.xrange("s") == [(b"1-1", {b"f": b"v"})]
+
+    play(use, read_durable=True)
+
+
 def test_scan_deletes_what_it_stands_on(play: Callable[..., None]) -> None:
     async def use(store: AsyncStore) -> None:
         await store.xadd_many("s", [{"n": n} for n in range(600)])

@@ -121,6 +121,17 @@ def test_waiting_inside_ones_own_transaction_is_refused(store: Store) -> None:
         store.xread({"s": "$"}, block=0)
 
 
+def test_another_sync_mode_waits_as_well(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    view = store.using("commit")
+    assert view.xread({"s": "$"}, block=10) == []
+    callers = Callers(store)
+    callers.start(lambda: view.xread({"s": "$"}, block=0))
+    callers.start(lambda: view.xreadgroup("g", "c", NEW, block=0))
+    view.xadd("s", {"f": "v"}, id="1-1")
+    assert [ids(result) for result in callers.end()] == [[b"1-1"], [b"1-1"]]
+
+
 # --- what wakes ---------------------------------------------------------------------------------
 
 

@@ -193,7 +193,7 @@ def test_a_full_store_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **kwargs: object) -> object:
         raise streamkeep.StoreFullError("the disk is full")
 
-    monkeypatch.setattr(streamkeep.Store, "xadd", full)
+    monkeypatch.setattr(streamkeep.Store, "xadd_pairs", full)
     result = run("add", "s", "k", "f", "v", status=1)
     assert result.stderr == "streamkeep add: the disk is full\nnext: streamkeep trim --help\n"
     shutil.rmtree("s")

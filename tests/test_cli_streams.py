@@ -122,6 +122,12 @@ def test_info_stream_prints_the_counters_and_both_ends() -> None:
         "max-deleted-entry-id     2-0",
         "entries-added            3",
         "recorded-first-entry-id  1-0",
+        "idmp-duration            100",
+        "idmp-maxsize             100",
+        "pids-tracked             0",
+        "iids-tracked             0",
+        "iids-added               0",
+        "iids-duplicates          0",
         "groups                   0",
         'first-entry              1-0  n=1 note="two words"',
         'last-entry               3-0  n=3 note="two words"',
@@ -135,7 +141,7 @@ def test_info_stream_full_prints_entries(stored: str) -> None:
         f"  {NOON + 1}-0  n=1",
         "  … 48 more",
     ]
-    assert len(lines("info", "stream", stored, "orders", "--full", "--count", "0")) == 10 + 1 + 50
+    assert len(lines("info", "stream", stored, "orders", "--full", "--count", "0")) == 16 + 1 + 50
     found = objects("info", "stream", stored, "orders", "--full")
     assert [one["type"] for one in found] == ["stream", *["entry"] * 10, "summary"]
     assert found[0]["first_entry_id"] == f"{NOON}-0"

@@ -14,7 +14,7 @@ import streamkeep
 from streamkeep import Entry, StreamId
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.commands import glob
+from streamkeep.engine.glob import glob
 from streamkeep.engine.keyspace import GARBAGE_STEP
 from streamkeep.format.keys import GARBAGE, NODES
 
@@ -41,7 +41,7 @@ def test_entries_equal_those_of_redis_py(store: Store) -> None:
 
 
 def test_text_instead_of_bytes(open_store: Open) -> None:
-    store = open_store(decode_responses=True)
+    store: Store[Any] = open_store(decode_responses=True)
     assert store.xadd("grün", {"größe": "7€"}, id="5-0") == "5-0"
     assert store.xrange("grün") == [("5-0", {"größe": "7€"})]
     assert store.xread({"grün": 0}) == [["grün", [("5-0", {"größe": "7€"})]]]
@@ -63,11 +63,12 @@ def test_values_of_other_types_are_refused(store: Store) -> None:
     for fields in ({"f": None}, {"f": True}, {"f": object()}, {None: "v"}, {"f": ["v"]}):
         with pytest.raises(streamkeep.ArgumentError, match="Invalid input of type"):
             store.xadd("s", fields)  # type: ignore[arg-type]
-    for empty in ({}, [], "text", None):
+    empties: tuple[Any, ...] = ({}, [], "text", None)
+    for empty in empties:
         with pytest.raises(streamkeep.ArgumentError, match="non-empty dict"):
-            store.xadd("s", empty)  # type: ignore[arg-type]
+            store.xadd("s", empty)
     with pytest.raises(streamkeep.ArgumentError):
-        store.xadd(None, {"f": "v"})  # type: ignore[arg-type]
+        store.xadd(None, {"f": "v"})  # type: ignore[call-overload]
     assert store.keys() == []
 
 
@@ -251,8 +252,9 @@ def test_an_error_in_a_pipeline_does_not_undo_the_rest(store: Store) -> None:
     assert results[0] == b"5-0"
     assert isinstance(results[1], streamkeep.IdTooSmallError)
     assert results[2] == b"6-0"
+    chained: Any = store.pipeline()
     with pytest.raises(streamkeep.IdTooSmallError) as caught:
-        store.pipeline().xlen("s").xadd("s", {"n": 2}, id="4-0").delete("s").execute()
+        chained.xlen("s").xadd("s", {"n": 2}, id="4-0").delete("s").execute()
     assert caught.value.__notes__ == ["command 2 of 3 in the pipeline"]
     assert store.keys() == []
 

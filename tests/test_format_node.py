@@ -16,7 +16,8 @@ from streamkeep.format.entry import Entry
 from streamkeep.format.errors import CorruptionError
 
 TOP = (1 << 64) - 1
-ALL = (0, 0, TOP, TOP, 1 << 40, False)
+Bounds = tuple[int, int, int, int, int, bool]  # of `node.Range`, without its shape
+ALL: Bounds = (0, 0, TOP, TOP, 1 << 40, False)
 
 Slot = tuple[tuple[int, int], list[bytes]]
 
@@ -53,7 +54,7 @@ def build(entries: list[Slot]) -> tuple[bytes, int, int]:
     return builder.listpack(), ms, seq
 
 
-def read(data: bytes, ms: int, seq: int, wanted: tuple[Any, ...] = ALL, shape: int = 0) -> Any:
+def read(data: bytes, ms: int, seq: int, wanted: Bounds = ALL, shape: int = 0) -> Any:
     """Return what `read_range` gives for one node."""
     out: list[object] = []
     node.read_range(data, ms, seq, node.Range(*wanted, shape), out)

@@ -12,29 +12,19 @@ The model of `PageNodes` rewrites nothing, so it also shows that nothing else ca
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
 from model import ModelError, ModelStore, NewId, Pairs, id_text
 from model.profile import configured
 from model.steps import (
     Failed,
-    Keys,
     Step,
     Trim,
     XAdd,
@@ -46,23 +36,10 @@ from model.steps import (
 )
 from model.strategies import KEYS, PAIRS, SMALL, Steps, bounds, mostly, new_ids, some_ids
 from model.values import ZERO
-from streamkeep.engine.api import Snapshot, Store
-from streamkeep.engine.clock import ManualClock
+from store_machine import THOROUGH, StoreMachine, outcome
+from streamkeep.engine.api import Store
 from streamkeep.engine.nodes import NodeWalk
-from streamkeep.format.errors import CommandError
 from streamkeep.format.node import peek_counts, validate
-
-THOROUGH = 20
-
-Open = Callable[..., Store]
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call on the store answers."""
-    try:
-        return call()
-    except CommandError as error:
-        return Failed(error.redis_error)
 
 
 class StoredNode(NamedTuple):
@@ -132,45 +109,22 @@ class XAddMany(Step):
         return commands.xadd_many(self.key, self.entries, ids=texts)
 
 
-class StreamMachine(RuleBasedStateMachine):
+class StreamMachine(StoreMachine):
     """The rules; subclasses say how stores are opened."""
 
     exact_nodes = False  # whether the model knows the nodes of the store
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.path = Path(tempfile.mkdtemp(prefix="streamkeep-"))
-        self.clock = ManualClock(0)
-        self.limits: dict[str, Any] = {}
-        self.model = ModelStore()
-        self.store: Store | None = None
-        self.snapshots: list[tuple[Snapshot, ModelStore]] = []
-
     # --- running steps ----------------------------------------------------------------------
-
-    @property
-    def opened(self) -> Store:
-        assert self.store is not None
-        return self.store
 
     def steps(self, *, approximate: bool) -> Steps:
         """Strategies for the model's present state."""
         return Steps(self.model, approximate=st.booleans() if approximate else st.just(False))
-
-    def expect(self, step: Step, now_ms: int) -> Any:
-        """Run a step on the model; return what the store must answer."""
-        value = attempt(lambda: step.on_model(self.model, now_ms))
-        return self.shown(step, value if isinstance(value, Failed) else step.from_model(value))
 
     def shown(self, step: Step, answer: Any) -> Any:
         """Take out of an answer what the model cannot know."""
         if isinstance(step, XInfoStream) and isinstance(answer, dict) and not self.exact_nodes:
             return {name: item for name, item in answer.items() if name != "radix-tree-keys"}
         return answer
-
-    def call(self, step: Step, commands: Any) -> Any:
-        """Run a step on a store or a transaction."""
-        return self.shown(step, outcome(lambda: step.from_store(step.on_store(commands))))
 
     def run_step(self, step: Step) -> None:
         """Run a step on both, and compare."""
@@ -179,8 +133,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert isinstance(step, XAdd | XTrim)
             self.run_approximate(step, trim)
         else:
-            expected = self.expect(step, self.clock.ms)
-            assert self.call(step, self.opened) == expected
+            super().run_step(step)
 
     def run_approximate(self, step: XAdd | XTrim, trim: Trim) -> None:
         """Run a `~` trim on nodes that the model does not know, and check what it promises."""
@@ -211,9 +164,6 @@ class StreamMachine(RuleBasedStateMachine):
                 assert trim.minid is not None
                 assert head.last_slot >= trim.minid
         self.model.xtrim(step.key, maxlen=left)
-
-    def open(self, **options: Any) -> None:
-        self.store = Store(self.path, sync="none", clock=self.clock, **self.limits, **options)
 
     # --- rules ------------------------------------------------------------------------------
 
@@ -271,52 +221,9 @@ class StreamMachine(RuleBasedStateMachine):
         """What transactions and pipelines are made of."""
         return mostly(self.steps(approximate=self.exact_nodes).anything(), self.batches())
 
-    @rule(data=st.data(), commits=st.booleans())
-    def transaction(self, data: st.DataObject, commits: bool) -> None:
-        """Commands see those before them; when the block raises, none of them happened."""
-        before = self.model.copy()
-
-        class Stop(Exception):
-            pass
-
-        def run() -> None:
-            with self.opened.transaction() as txn:
-                for _ in range(data.draw(st.integers(1, 6), "number of steps")):
-                    step = data.draw(self.any_step())
-                    expected = self.expect(step, self.clock.ms)
-                    assert self.call(step, txn) == expected
-                if not commits:
-                    raise Stop
-
-        if commits:
-            run()
-        else:
-            with pytest.raises(Stop):
-                run()
-            self.model = before
-
-    @rule(data=st.data())
-    def pipeline(self, data: st.DataObject) -> None:
-        """A command that fails leaves the others alone."""
-        queue = self.opened.pipeline()
-        steps: list[Step] = []
-        expected: list[Any] = []
-        for _ in range(data.draw(st.integers(1, 6), "number of steps")):
-            step = data.draw(self.any_step())
-            refused = outcome(lambda step=step: step.on_store(queue))  # type: ignore[misc]
-            answer = self.expect(step, self.clock.ms)
-            if refused is not queue:  # an argument that is wrong by itself is not queued
-                assert refused == answer
-                continue
-            steps.append(step)
-            expected.append(answer)
-        answers = queue.execute(raise_on_error=False)
-        assert len(answers) == len(steps)
-        for step, answer, wanted in zip(steps, answers, expected, strict=True):
-            if isinstance(answer, CommandError):
-                assert Failed(answer.redis_error) == wanted
-            else:
-                assert self.shown(step, step.from_store(answer)) == wanted
+    def any_look(self) -> SearchStrategy[Step]:
+        """What is asked of snapshots."""
+        return self.steps(approximate=False).reads()
 
     @rule(data=st.data(), key=KEYS, reverse=st.booleans())
     def scan_and_delete(self, data: st.DataObject, key: bytes, reverse: bool) -> None:
@@ -342,34 +249,6 @@ class StreamMachine(RuleBasedStateMachine):
                     self.model.xdel(key, *ahead)
         assert seen == listed
 
-    @rule(data=st.data(), what=st.sampled_from(["take", "read", "drop"]))
-    def snapshot(self, data: st.DataObject, what: str) -> None:
-        """What was written since a snapshot was taken does not show in it."""
-        if what == "drop":
-            self.drop_snapshots()
-        elif what == "take" and len(self.snapshots) < 3:
-            self.snapshots.append((self.opened.snapshot(), self.model.copy()))
-        present = self.model
-        for snapshot, then in self.snapshots:
-            self.model = then
-            for step in (Keys(), data.draw(self.steps(approximate=False).reads())):
-                expected = self.expect(step, self.clock.ms)
-                assert self.call(step, snapshot) == expected
-        self.model = present
-
-    def drop_snapshots(self) -> None:
-        for snapshot, _ in self.snapshots:
-            snapshot.close()
-        self.snapshots = []
-
-    @rule()
-    def reopen(self) -> None:
-        self.drop_snapshots()
-        self.opened.close()
-        self.open()
-
-    # --- the end ----------------------------------------------------------------------------
-
     def compare_all(self) -> None:
         """Compare every stream: counters, entries pair by pair in both directions, nodes."""
         store = self.opened
@@ -393,21 +272,6 @@ class StreamMachine(RuleBasedStateMachine):
         assert sizes == {
             key: (self.model.xlen(key), len(stored_nodes(store, key))) for key in self.model.streams
         }
-
-    def teardown(self) -> None:
-        try:
-            if self.store is not None:
-                self.compare_all()
-                self.drop_snapshots()
-                self.store.close()
-                self.open(readonly=True)
-                self.compare_all()
-        finally:
-            for snapshot, _ in self.snapshots:
-                snapshot.close()
-            if self.store is not None:
-                self.store.close()
-            shutil.rmtree(self.path)
 
 
 class RedisLimits(StreamMachine):

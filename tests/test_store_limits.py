@@ -28,7 +28,8 @@ def test_the_map_grows_unnoticed(small_map: None, open_store: Open) -> None:
     store = open_store()
     assert store.map_size_bytes == SMALL_MAP
     for number in range(40):
-        store.xadd_many("s", [{"n": number, "data": "x" * 1000}] * 50)
+        fields: dict[str, int | str] = {"n": number, "data": "x" * 1000}
+        store.xadd_many("s", [fields] * 50)
     assert store.xlen("s") == 2000
     assert store.map_size_bytes > SMALL_MAP
     assert sum(1 for _ in store.scan("s")) == 2000

@@ -10,11 +10,12 @@ from typing import Any, Final
 import click
 
 import streamkeep
+from streamkeep.tools.claim_cmds import autoclaim, claim
 from streamkeep.tools.entry_cmds import add, del_, trim
 from streamkeep.tools.group_cmds import consumer, group
 from streamkeep.tools.info_cmds import info
 from streamkeep.tools.load_cmd import load
-from streamkeep.tools.pending_cmds import ack, autoclaim, claim, nack, pending
+from streamkeep.tools.pending_cmds import ack, nack, pending
 from streamkeep.tools.range_cmds import len_, range_, revrange, tail
 from streamkeep.tools.read_cmd import read
 from streamkeep.tools.stat_cmd import stat

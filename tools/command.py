@@ -269,14 +269,14 @@ def progress_option(function: Function) -> Function:
 
 def policy_options(function: Function) -> Function:
     """Add the reference policies of Redis: what a deletion means to consumer groups."""
-    for name, text in reversed(
-        {
-            "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
-            "DELREF": "Remove that, too: groups forget the deleted entries.",
-            "ACKED": "Delete only what every group has read and acknowledged.",
-        }.items()
-    ):
-        function = click.option(f"--{name.lower()}", "policy", flag_value=name, help=text)(function)
+    policies = {
+        "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
+        "DELREF": "Remove that, too: groups forget the deleted entries.",
+        "ACKED": "Delete only what every group has read and acknowledged.",
+    }
+    for name, text in reversed(policies.items()):  # the last decorator comes first in the help
+        option = click.option(f"--{name.lower()}", "policy", flag_value=name, help=text)
+        function = option(function)
     return function
 
 

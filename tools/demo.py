@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import streamkeep
 from streamkeep import recovery
-from streamkeep.tools import output
+from streamkeep.tools import demo_group, output
 
 KEY: Final = "flights"
 FIELDS: Final = (
@@ -96,6 +96,7 @@ def run(folder: Path) -> None:
         query(store, flights)
         left = cap(store, flights)
         left = delete_cancelled(store, left)
+        share(store)
     with step("reopen and check") as facts, streamkeep.open(path, decode_responses=True) as store:
         expect("the length after reopening", store.xlen(KEY), len(left))
         findings = [str(finding) for finding in recovery.check(store)]
@@ -105,6 +106,7 @@ def run(folder: Path) -> None:
         report(store, left, folder)
     print(f"\nlook at  {folder / 'flights.png'}")
     print(f"or try   streamkeep stat {path}")
+    print(f"         streamkeep group list {path}")
 
 
 def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:
@@ -166,6 +168,25 @@ def delete_cancelled(store: streamkeep.Store[str], flights: list[Flight]) -> lis
         expect("the length", store.xlen(KEY), len(left))
         facts.append(f"{len(flights) - len(left):,} deleted in one transaction")
     return left
+
+
+def share(store: streamkeep.Store[str]) -> None:
+    """Let two processes of a group compute the speed of every flight; kill one of them."""
+    with step("two workers, one is killed") as facts:
+        start = time.perf_counter()
+        outcome = demo_group.share_work(store, KEY)
+        rate = store.xlen(KEY) / (time.perf_counter() - start)
+        expect("the flights with a result", outcome.flights, Counter(_ids(store)))
+        expect("what is pending", (outcome.pending, outcome.lag), (0, 0))
+        expect("whether something was left behind", outcome.left_behind > 0, True)
+        shares = ", ".join(f"{name} {count:,}" for name, count in outcome.workers.items())
+        facts.append(f"{rate:,.0f} entries/s; {shares}")
+        facts.append(f"{outcome.left_behind:,} left behind and claimed")
+        facts.append("every flight once")
+
+
+def _ids(store: streamkeep.Store[str]) -> Iterator[str]:
+    return (str(entry.id) for entry in store.scan(KEY))
 
 
 def report(store: streamkeep.Store[str], flights: list[Flight], folder: Path) -> None:

@@ -121,8 +121,8 @@ def add(
 ) -> None:
     """Append one entry to the stream KEY; print its ID (XADD).
 
-    Store and stream are created when they do not exist. A value that begins with a dash and is not
-    a number goes behind --.
+    Store and stream are created when they do not exist. A value that begins with a dash and is
+    not a number goes behind --.
 
     A producer that cannot know whether its last try arrived repeats it with --idmp and the same
     message ID, or with --idmpauto and the same fields: a message that was added before is not
@@ -251,15 +251,16 @@ def trim(
         output.line(str(removed))
         with store.snapshot() as snapshot:
             note_missing(ctx, snapshot, key)
-            if too_many_left(snapshot, key, maxlen, minid) and (hint := next_trim(policy, exact)):
+            hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)
+            if hint:
                 output.note(f"next: {hint}")
 
 
-def too_many_left(snapshot: Snapshot, key: bytes, maxlen: int | None, minid: bytes | None) -> bool:
-    """Say whether entries are still there that were to go."""
+def is_trimmed(snapshot: Snapshot, key: bytes, maxlen: int | None, minid: bytes | None) -> bool:
+    """Say whether all entries are gone that were to go."""
     if maxlen is not None:
-        return snapshot.xlen(key) > maxlen
-    return bool(snapshot.xrange(key, "-", b"(" + (minid or b""), count=1))
+        return snapshot.xlen(key) <= maxlen
+    return not snapshot.xrange(key, "-", b"(" + (minid or b""), count=1)
 
 
 def next_trim(policy: RefPolicy | None, exact: bool) -> str:

@@ -71,7 +71,7 @@ def group() -> None:
     metavar="ID",
     help="Deliver what comes after this ID: $ for new entries only, 0 for all.",
 )
-@click.option("--mkstream", is_flag=True, help="Create the stream KEY, empty, when there is none.")
+@click.option("--mkstream", is_flag=True, help="Create an empty stream KEY when there is none.")
 @entries_read_option
 @sync_option
 @quoted_option
@@ -139,8 +139,8 @@ def group_destroy(
 ) -> None:
     """Destroy a group with all it knows; print 1, or 0 (XGROUP DESTROY).
 
-    Lost are its consumers, what they have pending, and up to where it has read; the entries of the
-    stream stay. Names that and asks first; --yes answers.
+    Lost are its consumers, what they have pending, and up to where it has read; the entries of
+    the stream stay. Names that and asks first; --yes answers.
 
     \b
     Example:
@@ -304,8 +304,8 @@ def consumer_delete(
 ) -> None:
     """Delete a consumer; print how much it had pending (DELCONSUMER).
 
-    What it has pending is forgotten, and never delivered again: `streamkeep autoclaim` gives it to
-    another consumer first. Where something is pending, names it and asks; --yes answers.
+    What it has pending is forgotten, and never delivered again: `streamkeep autoclaim` gives it
+    to another consumer first. Where something is pending, names it and asks; --yes answers.
 
     \b
     Example:

@@ -141,7 +141,8 @@ def print_full_group(key: bytes, group: dict[str, Any], *, as_json: bool) -> Non
     for consumer in group["consumers"]:
         output.line(
             f"  consumer {output.named(consumer['name'])}: {consumer['pel-count']:,} pending, "
-            f"seen {time_text(consumer['seen-time'])}, active {time_text(consumer['active-time'])}"
+            f"seen {time_text(consumer['seen-time'])}, "
+            f"active {time_text(consumer['active-time'])}"
         )
         _print_pending(consumer["pending"], consumer["pel-count"])
     if group["nacked-count"]:
@@ -236,7 +237,7 @@ def info_groups(store_path: Path, key: bytes, as_json: bool) -> None:
 @json_option
 @quoted_option
 def info_consumers(store_path: Path, key: bytes, group: bytes | None, as_json: bool) -> None:
-    """Print the consumers of a group, or of all groups (XINFO CONSUMERS).
+    """Print the consumers of GROUP, or of all (XINFO CONSUMERS).
 
     The same as `streamkeep consumer list`.
 

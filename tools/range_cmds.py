@@ -176,13 +176,13 @@ def tail(
 ) -> None:
     """Print the last entries of the stream KEY, oldest first.
 
-    --follow sleeps between entries; whoever adds one, in whatever process, wakes it. The stream
-    may be created later. --json then prints no summary, since there is no end.
+    `streamkeep tail orders.store orders --follow` goes on for ever. It sleeps between entries;
+    whoever adds one, in whatever process, wakes it. The stream may be created later. --json then
+    prints no summary, since there is no end.
 
     \b
-    Examples:
+    Example:
       streamkeep tail orders.store orders -n 3
-      streamkeep tail orders.store orders --follow
     """
     with open_store(store_path, readonly=True) as store:
         with store.snapshot() as snapshot:

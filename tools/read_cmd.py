@@ -36,6 +36,11 @@ class Limits(NamedTuple):
     max_count: int | None
     max_size: int | None
 
+    @property
+    def together(self) -> bool:
+        """Whether streams share a limit."""
+        return self.max_count is not None or self.max_size is not None
+
 
 @click.command(cls=StoreCommand)
 @store_argument
@@ -45,7 +50,7 @@ class Limits(NamedTuple):
     "ids",
     type=Id(),
     multiple=True,
-    help="The last ID seen, once for all streams or once for each. [default: 0; with --group >]",
+    help="The last ID seen, once for all streams or once for each; 0 by default, > with --group.",
 )
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="Print at most N entries per stream."
@@ -101,21 +106,23 @@ def read(
 ) -> None:
     """Print what came after an ID, or what a group delivers (XREAD).
 
-    Entries with IDs above --id are printed, stream by stream. Remember the last ID you saw and pass
-    it next time. `+` stands for the ID before a stream's last entry. With several streams each line
-    begins with the key. --block waits when there is none: `$` stands for the last ID at present.
+    Entries with IDs above --id are printed, stream by stream. Remember the last ID you saw and
+    pass it next time. `+` stands for the ID before a stream's last entry. With several streams
+    each line begins with the key. --block waits when there is none; `$` then
+    stands for the last ID at present.
 
     With --group the group remembers (XREADGROUP): each entry goes to one of its consumers, and is
     pending there until `streamkeep ack`. --id > are the entries that the group has not delivered
-    yet. Any other ID, such as 0, prints again what this consumer has pending above it: that is how
-    a worker goes on after a crash. What was deleted meanwhile is marked so. --claim also takes over
-    what others left lying; those entries show how long, and how often they were delivered.
+    yet. Any other ID, such as 0, prints again what this consumer has pending above it: that is
+    how a worker goes on after a crash. What was deleted meanwhile is marked so. --claim also
+    takes over what others left lying; those entries show how long, and how often they were
+    delivered.
 
     \b
     Examples:
       streamkeep read orders.store orders --id 1718004800000-0
       streamkeep read orders.store orders payments --id 1718004800000-0 --id 0
-      streamkeep read orders.store orders --id '$' --block 60000
+      streamkeep read orders.store orders --id 1718004800000-0 --block 60000
       streamkeep read orders.store orders --group mail --consumer ann --count 10
       streamkeep read orders.store orders --group mail --consumer ann --id 0
       streamkeep read orders.store orders --group mail --consumer ann --claim 60000
@@ -123,64 +130,67 @@ def read(
     if len(ids) not in (0, 1, len(keys)):
         given = output.count_text(len(ids), "--id")
         raise click.UsageError(f"{given} for {len(keys)} streams: give one for all, or one each")
-    if len(set(keys)) < len(keys):
-        raise click.UsageError("a stream is named twice")
     if (group is None) != (consumer is None):
         raise click.UsageError("--group and --consumer need each other")
     if group is None and (noack or claim_ms is not None):
         raise click.UsageError("--noack and --claim need --group and --consumer")
     start = b"0" if group is None else b">"
     each = ids if len(ids) == len(keys) else (ids or (start,)) * len(keys)
-    wanted = dict(zip(keys, each, strict=True))
+    wanted = list(zip(keys, each, strict=True))
     limits = Limits(count, maxcount, maxsize)
+    waits = block_ms is not None
+    if len(set(keys)) < len(keys) and (group is not None or limits.together or waits):
+        raise click.UsageError("a stream is named twice")
     named = as_json or len(keys) > 1
-    printed: dict[bytes, int] = {}
+    printed: list[int] = []
     if group is None or consumer is None:
         with open_store(store_path, readonly=True) as store, ExitStack() as stack:
             if block_ms is not None:
                 wanted = await_entries(store, wanted, block_ms)
             snapshot = stack.enter_context(store.snapshot())
             for key, entries in entries_of(snapshot, wanted, limits):
-                for number, entry in enumerate(entries, start=1):
-                    print_entry(
-                        entry, as_json=as_json, show_time=show_time, key=key if named else None
-                    )
-                    printed[key] = number
-                if key not in printed:
+                shown = key if named else None
+                printed.append(0)
+                for entry in entries:
+                    print_entry(entry, as_json=as_json, show_time=show_time, key=shown)
+                    printed[-1] += 1
+                if not printed[-1]:
                     note_missing(ctx, snapshot, key)
     else:
         with open_store(store_path, sync=sync) as store:
             delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms, block_ms)
-        for key, batch in delivered.items():
-            printed[key] = len(batch)
+        for key, batch in delivered:
+            shown = key if named else None
             for one in batch:
-                print_delivered(
-                    one, as_json=as_json, show_time=show_time, key=key if named else None
-                )
+                print_delivered(one, as_json=as_json, show_time=show_time, key=shown)
+            printed.append(len(batch))
     if as_json:
-        streams = sum(map(bool, printed.values()))
-        output.json_summary("read", streams=streams, entries=sum(printed.values()))
+        output.json_summary("read", streams=sum(map(bool, printed)), entries=sum(printed))
 
 
-def await_entries(store: Store, wanted: dict[bytes, bytes], block_ms: int) -> dict[bytes, bytes]:
+def await_entries(
+    store: Store, wanted: list[tuple[bytes, bytes]], block_ms: int
+) -> list[tuple[bytes, bytes]]:
     """Wait until there is something; return the IDs, with `$` as what it was before the wait."""
     with store.snapshot() as snapshot:
-        wanted = {
-            key: last_id(snapshot, key) if after == b"$" else after for key, after in wanted.items()
-        }
-    store.xread(wanted, count=1, block=block_ms)
+        wanted = [
+            (key, last_id(snapshot, key) if after == b"$" else after) for key, after in wanted
+        ]
+    store.xread(dict(wanted), count=1, block=block_ms)
     return wanted
 
 
 def entries_of(
-    snapshot: Snapshot, wanted: dict[bytes, bytes], limits: Limits
+    snapshot: Snapshot, wanted: list[tuple[bytes, bytes]], limits: Limits
 ) -> Iterator[tuple[bytes, Iterator[ScanEntry]]]:
     """Yield each stream and its entries above the ID that is wanted of it."""
     most: dict[bytes, int] | None = None
-    if limits.max_count is not None or limits.max_size is not None:
-        found = snapshot.xread(wanted, limits.per_stream, None, limits.max_count, limits.max_size)
+    if limits.together:
+        found = snapshot.xread(
+            dict(wanted), limits.per_stream, None, limits.max_count, limits.max_size
+        )
         most = {name: len(entries) for name, entries in found}
-    for key, after in wanted.items():
+    for key, after in wanted:
         limit = limits.per_stream if most is None else most.get(key, 0)
         yield key, islice(entries_after(snapshot, key, after), limit)
 
@@ -195,14 +205,14 @@ def entries_after(snapshot: Snapshot, key: bytes, after: bytes) -> Iterator[Scan
 
 def deliver(
     store: Store,
-    wanted: dict[bytes, bytes],
+    wanted: list[tuple[bytes, bytes]],
     limits: Limits,
     group: bytes,
     consumer: bytes,
     noack: bool,
     claim_ms: int | None,
     block_ms: int | None,
-) -> dict[bytes, list[Delivered]]:
+) -> list[tuple[bytes, list[Delivered]]]:
     """Deliver entries to a consumer, in one transaction; a delivery that waited is looked up in a
     second one.
     """
@@ -211,7 +221,7 @@ def deliver(
         return commands.xreadgroup(
             group,
             consumer,
-            wanted,
+            dict(wanted),
             count=limits.per_stream,
             block=block,
             noack=noack,
@@ -222,9 +232,9 @@ def deliver(
 
     with store.transaction() as txn:
         found = deliver_in(txn, None)
-        delivered = {name: look_up(txn, name, entries) for name, entries in found}
+        delivered = [(name, look_up(txn, name, entries)) for name, entries in found]
     if found or block_ms is None:
         return delivered
     found = deliver_in(store, block_ms)
     with store.snapshot() as snapshot:
-        return {name: look_up(snapshot, name, entries) for name, entries in found}
+        return [(name, look_up(snapshot, name, entries)) for name, entries in found]

@@ -37,8 +37,8 @@ SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 def streams(ctx: click.Context, store_path: Path, pattern: bytes, as_json: bool) -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
-    PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in quotes,
-    or the shell takes it for files. The size is that of the entries, as they are stored.
+    PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in
+    quotes, or the shell takes it for files. The size is that of the entries, as they are stored.
 
     \b
     Examples:
@@ -192,8 +192,9 @@ def config(
 ) -> None:
     """Print or set how KEY remembers messages of producers (XCFGSET).
 
-    This is what `streamkeep add --idmp` looks at. A new value makes the stream forget all messages,
-    so that one which is sent again is added again: where there are any, the command asks first.
+    This is what `streamkeep add --idmp` looks at. A new value makes the stream forget all
+    messages, so that one which is sent again is added again: where there are any, the command
+    asks first.
 
     \b
     Examples:

@@ -32,6 +32,8 @@ class Options(TypedDict, total=False):
     sync: Sync
     interval_ms: int
     readonly: bool
+    read_durable: bool
+    force_recovery: bool
     create: bool
     max_readers: int
     max_store_bytes: int | None

@@ -15,6 +15,8 @@ def open(
     sync: Sync = "commit",
     interval_ms: int = 1000,
     readonly: bool = False,
+    read_durable: bool = False,
+    force_recovery: bool = False,
     create: bool = True,
     decode_responses: Literal[False] = False,
     max_readers: int = 512,
@@ -31,6 +33,8 @@ def open(
     sync: Sync = "commit",
     interval_ms: int = 1000,
     readonly: bool = False,
+    read_durable: bool = False,
+    force_recovery: bool = False,
     create: bool = True,
     decode_responses: Literal[True],
     max_readers: int = 512,
@@ -46,6 +50,8 @@ def open(
     sync: Sync = "commit",
     interval_ms: int = 1000,
     readonly: bool = False,
+    read_durable: bool = False,
+    force_recovery: bool = False,
     create: bool = True,
     decode_responses: bool = False,
     max_readers: int = 512,
@@ -57,9 +63,15 @@ def open(
 
     Args:
         sync: when a writing call returns. "commit": when its change is on disk. "interval" and
-            "none": when it is committed; a crash of the process loses nothing, a power cut may.
+            "none": when it is committed; a crash of the process loses nothing, a power cut at most
+            the last interval, or all since the last steady point. `store.using` and
+            `store.transaction` take another mode for one call; processes may differ.
         interval_ms: how often "interval" syncs, in milliseconds.
         readonly: open without write access; works on read-only media. Implies not creating.
+        read_durable: reads return when what they saw is on disk; otherwise they may see commits
+            that a power cut would still take away.
+        force_recovery: recover as after a power loss although the machine has not been booted: for
+            a disk that was torn off.
         create: make the store when it does not exist; otherwise NotAStoreError.
         decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
         max_readers: how many readers, of all processes, the store has slots for.
@@ -73,12 +85,17 @@ def open(
         NotAStoreError: the path holds something else; it is untouched.
         FormatVersionError: written by a newer version; it is untouched.
         StoreError: no permission, no file locks, or open in this process in another mode.
+        RecoveryNeededError: read-only, and the store was left by a power cut.
+        StoreLockedError: another process is recovering the store.
+        CorruptionError: recovery found that the disk has lost what it had confirmed.
     """
     return Store(
         path,
         sync=sync,
         interval_ms=interval_ms,
         readonly=readonly,
+        read_durable=read_durable,
+        force_recovery=force_recovery,
         create=create,
         decode_responses=decode_responses,
         max_readers=max_readers,

@@ -249,7 +249,7 @@ class GroupCommands(Keyspace):
         _, found = self._group_or_key(key, group)
         rows: list[Pending] = []
         for nack in found.by_id(consumer):
-            idle_ms = max(0, now_ms - nack.delivery_time)
+            idle_ms = nack.idle(now_ms)
             if not start <= nack.id <= end or (nack.owner is not None and idle_ms < idle):
                 continue
             if nack.owner is None:
@@ -298,8 +298,8 @@ class GroupCommands(Keyspace):
             if nack is None:
                 if not force:
                     continue
-                nack = Nack(one, None, now_ms, 1)
-            elif nack.owner is not None and now_ms - nack.delivery_time < min_idle:
+                nack = Nack(one, None, now_ms, 1, now_ms)
+            elif nack.owner is not None and nack.idle(now_ms) < min_idle:
                 continue
             count = nack.delivery_count if justid else _one_more(nack.delivery_count)
             count = count if retrycount is None or retrycount < 0 else retrycount
@@ -339,7 +339,7 @@ class GroupCommands(Keyspace):
             if pairs is None:
                 found.forget(nack.id)
                 gone.append(nack.id)
-            elif nack.owner is None or now_ms - nack.delivery_time >= min_idle:
+            elif nack.owner is None or nack.idle(now_ms) >= min_idle:
                 again = nack.delivery_count if justid else _one_more(nack.delivery_count)
                 found.give_now(nack.id, consumer, now_ms, again)
                 found.consumers[consumer].active_time = now_ms
@@ -463,7 +463,7 @@ def _claimable(stream: Stream, group: Group, min_idle: int, now_ms: int) -> list
     due: list[Nack] = []
     for entry_id in group.order:
         nack = group.pending[entry_id]
-        if now_ms - nack.delivery_time < min_idle:
+        if nack.idle(now_ms) < min_idle:
             break
         if stream.get(entry_id) is not None:
             due.append(nack)
@@ -476,7 +476,7 @@ def _claim(stream: Stream, group: Group, consumer: bytes, nack: Nack, now_ms: in
     assert pairs is not None
     group.give_now(nack.id, consumer, now_ms, _one_more(nack.delivery_count))
     group.consumers[consumer].active_time = now_ms
-    return nack.id, pairs, now_ms - nack.delivery_time, nack.delivery_count
+    return nack.id, pairs, nack.idle(now_ms), nack.delivery_count
 
 
 def _deliver(

@@ -4,6 +4,11 @@ A group's pending entries list (PEL) is ordered by ID. Beside it stands the orde
 oldest first, by which XREADGROUP CLAIM walks: in front the zone of entries that nobody owns since
 XNACK gave them back, first in, first out; behind it the owned ones by delivery time, where of two
 equal times the later update stands behind.
+
+What was given out "now" goes to the end, also when the clock has gone back. For the entries that
+XCLAIM IDLE and TIME sort in later, it then counts as if it had the time of the newest update: so
+it is in the engine. In Redis, where they go depends on what stood at the end. While the clock does
+not go back, there is no difference.
 """
 
 from __future__ import annotations
@@ -40,6 +45,11 @@ class Nack:
     owner: bytes | None
     delivery_time: int
     delivery_count: int
+    order_time: int  # the time that it is sorted by
+
+    def idle(self, now_ms: int) -> int:
+        """Return for how long it has been pending: not less than 0, if the clock went back."""
+        return max(0, now_ms - self.delivery_time)
 
 
 @dataclass
@@ -59,6 +69,7 @@ class Group:
     pending: dict[Id, Nack] = field(default_factory=dict)
     order: list[Id] = field(default_factory=list)  # of delivery
     consumers: dict[bytes, Consumer] = field(default_factory=dict)
+    newest: int = 0  # the highest order_time there ever was
 
     def consumer(self, name: bytes, now_ms: int) -> Consumer:
         """Return a consumer, created when missing, and note that it was seen."""
@@ -87,7 +98,8 @@ class Group:
     def give_now(self, entry_id: Id, owner: bytes, now_ms: int, count: int) -> None:
         """Make an entry pending for `owner` since now: the last in the order of delivery."""
         self.forget(entry_id)
-        self.pending[entry_id] = Nack(entry_id, owner, now_ms, count)
+        self.newest = max(self.newest, now_ms)
+        self.pending[entry_id] = Nack(entry_id, owner, now_ms, count, self.newest)
         self.order.append(entry_id)
 
     def give_at(self, entry_id: Id, owner: bytes, time_ms: int, count: int) -> None:
@@ -96,17 +108,18 @@ class Group:
         place = len(self.order)
         while place > 0:
             before = self.pending[self.order[place - 1]]
-            if before.owner is None or before.delivery_time <= time_ms:
+            if before.owner is None or before.order_time <= time_ms:
                 break
             place -= 1
         self.order.insert(place, entry_id)
-        self.pending[entry_id] = Nack(entry_id, owner, time_ms, count)
+        self.newest = max(self.newest, time_ms)
+        self.pending[entry_id] = Nack(entry_id, owner, time_ms, count, time_ms)
 
     def give_back(self, entry_id: Id, count: int) -> None:
         """Leave an entry pending without an owner: the last of its zone."""
         self.forget(entry_id)
         self.order.insert(self.unowned(), entry_id)
-        self.pending[entry_id] = Nack(entry_id, None, 0, count)
+        self.pending[entry_id] = Nack(entry_id, None, 0, count, 0)
 
     # --- how far the group has read ---------------------------------------------------------
 

@@ -139,10 +139,11 @@ class Trim:
     minid: Id | None = None
     approximate: bool = False
     limit: int | None = None
+    policy: str = "KEEPREF"
 
     def arguments(self) -> list[Argument]:
         """Return the options as a server is told."""
-        words: list[Argument] = []
+        words = policy_words(self.policy)
         tilde: list[Argument] = [b"~"] if self.approximate else []
         if self.maxlen is not None:
             words += [b"MAXLEN", *tilde, self.maxlen]
@@ -159,18 +160,29 @@ class Trim:
             "minid": None if self.minid is None else id_text(self.minid),
             "approximate": self.approximate,
             "limit": self.limit,
+            "ref_policy": self.policy,
         }
+
+
+def policy_words(policy: str) -> list[Argument]:
+    """Return a reference policy as a server is told; old ones do not know the word KEEPREF."""
+    return [] if policy == "KEEPREF" else [policy.encode()]
 
 
 @dataclass(frozen=True)
 class XAdd(Step):
-    """XADD; fields may repeat where there is nothing to trim."""
+    """XADD; fields may repeat where there is nothing to trim.
+
+    With a producer it is idempotent: IDMP, or IDMPAUTO where there is no `iid`.
+    """
 
     key: bytes
     pairs: Pairs
     new_id: NewId = None
     trim: Trim | None = None
     nomkstream: bool = False
+    producer: bytes | None = None
+    iid: bytes | None = None
 
     @property
     def id_text(self) -> bytes:
@@ -183,7 +195,14 @@ class XAdd(Step):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         options = {} if self.trim is None else vars(self.trim)
         return model.xadd(
-            self.key, self.pairs, self.new_id, now_ms=now_ms, nomkstream=self.nomkstream, **options
+            self.key,
+            self.pairs,
+            self.new_id,
+            now_ms=now_ms,
+            nomkstream=self.nomkstream,
+            producer=self.producer,
+            iid=self.iid,
+            **options,
         )
 
     def arguments(self) -> list[Argument]:
@@ -191,12 +210,19 @@ class XAdd(Step):
         words: list[Argument] = [b"XADD", self.key]
         if self.nomkstream:
             words.append(b"NOMKSTREAM")
+        if self.producer is not None:
+            words += [b"IDMPAUTO", self.producer]
+            if self.iid is not None:
+                words[-2:] = [b"IDMP", self.producer, self.iid]
         if self.trim is not None:
             words += self.trim.arguments()
         return [*words, self.id_text, *flat]
 
     def on_store(self, commands: Any) -> Any:
         options = {} if self.trim is None else self.trim.options()
+        if self.producer is not None:
+            message = self.producer if self.iid is None else (self.producer, self.iid)
+            options["idmpauto" if self.iid is None else "idmp"] = message
         if self.repeats_fields:
             assert not options, "xadd_pairs does not trim"
             assert not self.nomkstream, "xadd_pairs creates streams"

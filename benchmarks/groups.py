@@ -1,0 +1,118 @@
+"""Consumer groups: deliver and acknowledge, what pending entries cost, and how a group goes."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import streamkeep
+from benchmarks.common import Report, best, entries, median_us, scratch
+
+KEY = b"s"
+GROUP = b"workers"
+CONSUMER = b"ann"
+BATCH = 1000
+HOUR_MS = 3_600_000
+# COUNT of a cycle, and how many entries per second are the least.
+CYCLES = ((1, 20_000), (10, 150_000), (100, 400_000))
+
+Store = streamkeep.Store[bytes]
+
+
+class Size(NamedTuple):
+    """How much work: entries per measured cycle run, and entries left pending."""
+
+    delivered: int
+    pending: int
+
+
+FULL = Size(200_000, 1_000_000)
+QUICK = Size(20_000, 50_000)
+
+
+def fill(store: Store, count: int) -> None:
+    """Append entries in batches."""
+    batch = entries(BATCH)
+    for _ in range(count // BATCH):
+        store.xadd_many(KEY, batch)
+
+
+def deliver(store: Store, count: int) -> list[bytes]:
+    """Deliver up to `count` new entries; return their IDs."""
+    found = store.xreadgroup(GROUP, CONSUMER, {KEY: b">"}, count=count)
+    return [entry.id for entry in found[0][1]] if found else []
+
+
+def cycle(store: Store, count: int) -> int:
+    """Deliver and acknowledge, a transaction each; return how many entries there were."""
+    ids = deliver(store, count)
+    if ids:
+        store.xack(KEY, GROUP, *ids)
+    return len(ids)
+
+
+def cycles(report: Report, size: Size) -> None:
+    """Measure cycles of XREADGROUP and XACK without sync."""
+    with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+        fill(store, size.delivered)
+        store.xgroup_create(KEY, GROUP, id=0)
+        for count, least in CYCLES:
+            total = min(size.delivered, 20_000 * count)
+
+            def run(count: int = count, total: int = total) -> None:
+                store.xgroup_setid(KEY, GROUP, 0)
+                done = 0
+                while done < total:
+                    done += cycle(store, count)
+
+            rate = total / best(run, 3)
+            report.figure(f"xreadgroup and xack, COUNT {count}", rate, "entries/s", least=least)
+
+
+def pending(report: Report, size: Size) -> None:
+    """Measure what many pending entries take, and what they do to the commands."""
+    with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+        calls = 2_000
+        fill(store, size.pending + 4 * calls)
+        store.xgroup_create(KEY, GROUP, id=0)
+        empty = median_us(lambda: cycle(store, 1), calls)
+        before = store.used_bytes - store.reusable_bytes
+        left = size.pending
+        start = time.perf_counter()
+        while left > 0:
+            left -= len(deliver(store, min(left, BATCH)))
+        rate = size.pending / (time.perf_counter() - start)
+        taken = store.used_bytes - store.reusable_bytes - before
+        report.figure(f"deliver {size.pending:,}, {BATCH:,} at a time", rate, "entries/s")
+        report.figure("  disk per pending entry", taken / size.pending, "bytes")
+        full = median_us(lambda: cycle(store, 1), calls)
+        report.figure("cycle of COUNT 1, nothing else pending", empty, "us, median")
+        report.figure(f"  with {size.pending:,} pending", full, "us, median")
+        report.figure("  against nothing pending", full / empty, "times", most=1.5)
+        _young(report, store, size.pending)
+        start = time.perf_counter()
+        store.xgroup_destroy(KEY, GROUP)
+        duration_ms = (time.perf_counter() - start) * 1000
+        report.figure(f"xgroup_destroy with {size.pending:,} pending", duration_ms, "ms")
+
+
+def _young(report: Report, store: Store, count: int) -> None:
+    """Look for something to claim where everything is too young."""
+
+    def sweep() -> None:
+        cursor = b"0-0"
+        while True:
+            cursor, claimed, _ = store.xautoclaim(KEY, GROUP, b"bob", HOUR_MS, cursor)
+            assert not claimed
+            if cursor == b"0-0":
+                return
+
+    one = median_us(lambda: store.xautoclaim(KEY, GROUP, b"bob", HOUR_MS), 100)
+    report.figure("xautoclaim, all too young: one call of COUNT 100", one, "us, median")
+    report.figure("  all calls from end to end", count / best(sweep, 1), "entries/s")
+    streams = {KEY: b">"}
+    claim = median_us(
+        lambda: store.xreadgroup(GROUP, b"bob", streams, count=1, claim_min_idle_time=HOUR_MS),
+        100,
+    )
+    report.figure("xreadgroup with CLAIM, all too young", claim, "us, median")

@@ -1,0 +1,411 @@
+"""The journal's files: append under the write lock, sync outside of it, together.
+
+A commit in three steps, of which the first two hold the write lock:
+
+1. the record is written into the mapped file, but not synced;
+2. LMDB commits, unsynced, and the place behind the record is published (`journal_head`);
+3. whoever needs it on disk waits for a sync that covers it.
+
+Callers that wait at the same time share syncs: one of them syncs, for a process by a lock and for
+all processes by a lock on the head file; the others find, when it is their turn, that their
+commit is on disk already.
+
+A writer that was killed between 1 and 2 leaves a record of a commit that never was. The next
+writer writes over it, since it has the same number. A record whose LMDB commit failed is cut at
+once, by its own writer: its caller was told of the failure.
+
+A file has room for FILE_SIZE bytes, which the disk has granted before the first is written; the
+first file of a store is smaller. When it is full the next begins, in the place of one that is no
+longer needed, if there is such a file (`spare`). Files before the newest steady point are no longer
+needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+from pathlib import Path
+from typing import Final, Protocol
+
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.journal_head import JournalHead, Place
+from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.format.errors import RecoveryNeededError
+from streamkeep.format.journal import (
+    FILE_HEADER,
+    RECORD_HEADER,
+    FileHeader,
+    decode_file_header,
+    encode_record,
+    first_chain,
+    read_record,
+    record_checksum,
+)
+
+JOURNAL_FOLDER: Final = "journal"
+FILE_SIZE: Final = 16 << 20
+_FIRST_SIZE: Final = 1 << 20
+_SPARE: Final = "spare"
+_NEW_SPARE: Final = "spare.new"
+_SUFFIX: Final = ".skj"
+_END: Final = bytes(RECORD_HEADER.size)
+
+class Journal:
+    """The journal of an open store."""
+
+    def __init__(self, folder: Path, store_uuid: bytes, epoch: int) -> None:
+        self.folder = folder
+        self.store_uuid = store_uuid
+        self.epoch = epoch
+        self.head = JournalHead(folder)
+        # The place behind the newest commit, as far as this process knows.
+        self._number = 0
+        self._offset = 0
+        self._chain = 0
+        self._commit_number = -1
+        self._map: mmap.mmap | None = None  # of the file with this number
+        self._mapped = 0
+        self._room = 0
+        self._next_offset = 0
+        self._next_chain = 0
+        self._sync_lock = threading.Lock()
+        self._sync_handle = -1  # of the file with this number
+        self._synced = 0
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._sync_handle >= 0:
+            os.close(self._sync_handle)
+            self._sync_handle = -1
+        self.head.close()
+
+    # --- append, under the write lock -------------------------------------------------------
+
+    def locate(self, commit_number: int) -> bool:
+        """Find the place behind the newest commit, which another process may have made.
+
+        Returns:
+            False when the journal does not hold it.
+        """
+        if self._commit_number == commit_number:
+            return True
+        place = self.head.place()
+        if place is None or place.commit_number > commit_number:
+            return False
+        if place.commit_number < commit_number:
+            place = find_place(self.folder, self, place, commit_number)
+            if place is None:
+                return False
+            self.head.set_place(place)
+        self._go_to(place)
+        return True
+
+    def locate_or_restart(self, commit_number: int) -> None:
+        """Find the place behind the newest commit, or begin a new file behind it.
+
+        A new file serves only once a steady point has been made of that commit, or a later one.
+        """
+        if not self.locate(commit_number):
+            number = max(journal_files(self.folder), default=0) + 1
+            self._begin_file(number, commit_number, _FIRST_SIZE, 0)
+            self.head.set_place(self.place())
+
+    def place(self) -> Place:
+        """Return the place behind the newest commit that this process knows."""
+        return Place(self._number, self._offset, self._chain, self._commit_number)
+
+    def _go_to(self, place: Place) -> None:
+        self._number, self._offset, self._chain, self._commit_number = place
+
+    def append(self, body: bytes) -> None:
+        """Write the record of the next commit, which LMDB has not made yet.
+
+        Raises:
+            StoreFullError: there is no room; nothing was written.
+        """
+        if self._mapped != self._number:
+            self._map_file(self._number)
+        size = RECORD_HEADER.size + len(body)
+        if self._offset + size > self._room:
+            self._begin_file(self._number + 1, self._commit_number, FILE_SIZE, size)
+        chain = record_checksum(body, self._chain)
+        end = self._offset + size
+        assert self._map is not None
+        self._map[self._offset : end] = encode_record(body, chain)
+        self._next_offset = end
+        self._next_chain = chain
+
+    def advance(self) -> None:
+        """Publish the record that was appended: LMDB has made the commit."""
+        self._offset = self._next_offset
+        self._chain = self._next_chain
+        self._commit_number += 1
+        self.head.publish(self._number, self._offset, self._chain, self._commit_number)
+
+    def cut(self) -> None:
+        """Take back the record that was appended: its commit has failed."""
+        assert self._map is not None
+        self._map[self._offset : self._offset + len(_END)] = _END
+
+    def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
+        """Begin a file behind a commit, with room for a record of `size` bytes."""
+        path = self.folder / file_name(number)
+        salt = int.from_bytes(os.urandom(8), "big")
+        header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
+        data = header.encode()
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.folder / _SPARE, path)
+            handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+            try:
+                files.reserve(handle, max(usual, len(data) + size + len(_END)))
+                files.write_at(handle, data + _END, 0)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise translate_os(error) from error
+        self._map_file(number)
+        self._go_to(Place(number, len(data), first_chain(data), commit_number))
+        failpoints.hit("journal:new-file")
+
+    def _map_file(self, number: int) -> None:
+        handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
+        try:
+            mapped = mmap.mmap(handle, 0)
+        finally:
+            os.close(handle)
+        if self._map is not None:
+            self._map.close()
+        self._map = mapped
+        self._mapped = number
+        self._room = len(mapped) - len(_END)
+
+    # --- sync, by anyone --------------------------------------------------------------------
+
+    def sync(self, commit_number: int) -> None:
+        """Return when the journal up to a commit is on disk.
+
+        Raises:
+            RecoveryNeededError: this sync or an earlier one failed; what was committed since the
+                last good one may be lost.
+        """
+        head = self.head
+        if head.durable() >= commit_number:
+            return
+        with self._sync_lock:
+            if head.durable() >= commit_number:
+                return
+            fcntl.flock(head.handle, fcntl.LOCK_EX)
+            try:
+                if head.durable() < commit_number:
+                    self._sync_files()
+            finally:
+                fcntl.flock(head.handle, fcntl.LOCK_UN)
+
+    def _sync_files(self) -> None:
+        """Sync every file that was written since the last time."""
+        head = self.head
+        self.check()
+        place = head.place()
+        if place is None:  # a writer was killed while it published; the store must be reopened
+            raise sync_failed()
+        first = head.durable_file()
+        try:
+            failpoints.hit("journal:sync")
+            for number in range(first, place.file_number + 1):
+                self._sync_file(number)
+            if first != place.file_number:
+                files.sync_folder(self.folder)
+        except OSError as error:
+            head.poison()
+            raise sync_failed() from error
+        head.set_durable(place.file_number, place.commit_number)
+
+    def _sync_file(self, number: int) -> None:
+        if self._synced != number:
+            try:
+                handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
+            except FileNotFoundError:
+                return  # no longer needed: a steady point covers it
+            if self._sync_handle >= 0:
+                os.close(self._sync_handle)
+            self._sync_handle = handle
+            self._synced = number
+        files.sync_data(self._sync_handle)
+
+    def check(self) -> None:
+        """Raise when a sync has failed, in this process or another."""
+        if self.head.poisoned():
+            raise sync_failed()
+
+    # --- files ------------------------------------------------------------------------------
+
+    def prepare_spare(self) -> None:
+        """Have a file ready for when the present one is full; also a reserve for a full disk.
+
+        Its blocks are granted, not written: mapped pages of a file that was written in large pieces
+        are large, too, and a sync then writes much more than was changed.
+        """
+        if self._offset < FILE_SIZE // 4 or (self.folder / _SPARE).exists():
+            return
+        path = self.folder / _NEW_SPARE
+        handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+        try:
+            files.reserve(handle, FILE_SIZE)
+        finally:
+            os.close(handle)
+        os.rename(path, self.folder / _SPARE)
+
+    def drop_spare(self) -> bool:
+        """Remove the spare file, to make room on a full disk; say whether there was one."""
+        return drop(self.folder / _SPARE)
+
+    def covered(self, place: Place) -> None:
+        """Note that a steady point was made at a place: what is before it is on disk elsewhere."""
+        head = self.head
+        fcntl.flock(head.handle, fcntl.LOCK_EX)
+        try:
+            if head.durable() < place.commit_number:
+                head.set_durable(place.file_number, place.commit_number)
+        finally:
+            fcntl.flock(head.handle, fcntl.LOCK_UN)
+        for old, path in journal_files(self.folder).items():
+            if old < place.file_number:
+                retire_file(self.folder, path)
+
+
+def sync_failed() -> RecoveryNeededError:
+    """Return the error after a failed sync."""
+    return RecoveryNeededError(
+        "writing to the disk has failed; check the disk, close the store in every process, and "
+        "open it again: it will be recovered"
+    )
+
+
+def file_name(number: int) -> str:
+    """Return the name of a journal file."""
+    return f"{number:012d}{_SUFFIX}"
+
+
+def journal_files(folder: Path) -> dict[int, Path]:
+    """Return the journal's files by number, which their headers say: a rename may be lost."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.glob("*" + _SUFFIX)):
+        header = read_header(path)
+        number = int(path.name[: -len(_SUFFIX)]) if header is None else header.file_number
+        found[number] = path
+    return dict(sorted(found.items()))
+
+
+def read_header(path: Path) -> FileHeader | None:
+    """Return the header of a journal file; None when it has none."""
+    with path.open("rb") as file:
+        return decode_file_header(file.read(FILE_HEADER.size))
+
+
+def retire_file(folder: Path, path: Path) -> None:
+    """Make a file the spare one, or remove it."""
+    try:
+        if path.stat().st_size == FILE_SIZE and not (folder / _SPARE).exists():
+            os.rename(path, folder / _SPARE)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass  # another process was faster
+
+
+def drop(path: Path) -> bool:
+    """Remove a file; say whether it existed."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Identity(Protocol):
+    """What tells which journal files belong together."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def store_uuid(self) -> bytes: ...
+
+
+class Reader:
+    """Reads records from a place on, through all files of the journal."""
+
+    def __init__(self, folder: Path, owner: Identity, place: Place) -> None:
+        self.place = place
+        self._identity = (owner.epoch, owner.store_uuid)
+        self._paths = journal_files(folder)
+        self._data = b""
+        self._loaded = -1
+
+    def next(self) -> bytes | None:
+        """Return the body of the next record; None where the journal ends."""
+        place = self.place
+        body = self._next_in(place)
+        if body is not None:
+            return body
+        path = self._paths.get(place.file_number + 1)
+        if path is None:
+            return None
+        header = read_header(path)
+        if (
+            header is None
+            or (header.epoch, header.store_uuid) != self._identity
+            or header.first_commit != place.commit_number + 1
+        ):
+            return None
+        return self._next_in(
+            Place(
+                header.file_number,
+                FILE_HEADER.size,
+                first_chain(header.encode()),
+                place.commit_number,
+            )
+        )
+
+    def _next_in(self, place: Place) -> bytes | None:
+        """Return the body of the record at a place, and go behind it."""
+        if self._loaded != place.file_number:
+            path = self._paths.get(place.file_number)
+            if path is None:
+                return None
+            self._data = path.read_bytes()
+            self._loaded = place.file_number
+        record = read_record(self._data, place.offset, place.chain)
+        if record is None or record.commit_number != place.commit_number + 1:
+            return None
+        self.place = Place(place.file_number, record.end, record.chain, record.commit_number)
+        return record.body
+
+
+def find_place(folder: Path, owner: Identity, start: Place, commit_number: int) -> Place | None:
+    """Return the place behind a commit, read from a place before it; None when it is not there."""
+    reader = Reader(folder, owner, start)
+    while reader.place.commit_number < commit_number:
+        if reader.next() is None:
+            return None
+    return reader.place
+
+
+def is_there(folder: Path, owner: Identity, place: Place) -> bool:
+    """Say whether a place is one that records can be written to: its file may have been lost."""
+    path = folder / file_name(place.file_number)
+    if not path.exists() or path.stat().st_size < place.offset + len(_END):
+        return False
+    header = read_header(path)
+    return (
+        header is not None
+        and header.file_number == place.file_number
+        and (header.epoch, header.store_uuid) == (owner.epoch, owner.store_uuid)
+    )

@@ -1,0 +1,303 @@
+"""What the first process to open a store finds, and recovery after a power loss.
+
+Three states, told apart by LMDB's newest commit, the newest steady point, and the boot:
+
+healthy    the newest commit is that of the steady point, and the journal holds nothing behind it.
+           Closing leaves a store so, and it may be copied anywhere.
+left       the machine has not been booted since: processes died. What LMDB shows is right, for the
+           system still has every page; the journal may end with a record whose commit never was.
+torn       the machine was booted, or a sync has failed. LMDB's file may hold any mixture of pages.
+
+A torn store is brought back under the exclusive lock: put the steady point's meta page in place of
+both of LMDB's, so that LMDB sees that commit; pin it; replay the journal; raise the epoch. The
+new steady point is made by whoever opens the store now, before anything else is written, and only
+then do the old journal files go. Killed at any moment before, it starts again from the old point,
+whose pages nobody has touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.boot import boot_id
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.journal import (
+    JOURNAL_FOLDER,
+    Reader,
+    find_place,
+    is_there,
+    journal_files,
+)
+from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.steady import DATA_FILE, read_meta_pages
+from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.format.checksum import open_row, seal_row
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.journal import DELETE, RECORD_HEADER, read_changes
+from streamkeep.format.keys import META, TABLES
+from streamkeep.format.records import decode_number, encode_number
+from streamkeep.format.steady import (
+    NO_BOOT,
+    MetaPage,
+    SteadySlot,
+    decode_meta_page,
+    meta_page_for,
+    root_checksum,
+)
+
+META_EPOCH: Final = b"epoch"
+META_RECOVERY: Final = b"last_recovery"
+_RECOVERY: Final = struct.Struct(">QQQQ")
+_BATCH_BYTES: Final = 8 << 20
+
+log = logging.getLogger("streamkeep")
+
+
+class Recovery(NamedTuple):
+    """What the last recovery did.
+
+    Args:
+        time_ms: when, in Unix milliseconds.
+        epoch: the epoch that it ended.
+        steady_commit: the steady point that it went back to.
+        replayed: how many commits of the journal it replayed.
+    """
+
+    time_ms: int
+    epoch: int
+    steady_commit: int
+    replayed: int
+
+    def encode(self) -> bytes:
+        """Return the body of the row in `meta`."""
+        return _RECOVERY.pack(*self)
+
+
+def decode_recovery(body: bytes) -> Recovery:
+    """Parse the row of the last recovery; raise CorruptionError."""
+    if len(body) != _RECOVERY.size:
+        raise CorruptionError("meta", f"the row of the last recovery has {len(body)} bytes")
+    return Recovery(*_RECOVERY.unpack(body))
+
+
+OpenLmdb = Callable[[], "lmdb.Environment"]
+
+
+def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, force: bool) -> None:
+    """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
+
+    Args:
+        force: take a store for torn that is not healthy, though the boot is the same.
+    """
+    slot = steady.newest()
+    journal = path / JOURNAL_FOLDER
+    if slot is None:
+        if steady.is_unfinished():
+            discard_unfinished(path)
+        if not (path / DATA_FILE).exists():
+            steady.mark_unfinished()
+        files.create_folder(journal)
+        _reset_head(journal, None, 0)
+        return
+    files.create_folder(journal)
+    if is_torn(path, slot, force):
+        if slot.boot_id == boot_id():  # a recovery that is killed must begin again
+            slot = slot._replace(boot_id=NO_BOOT)
+            steady.write(slot)
+        _recover(path, slot, open_lmdb, clock)
+        _reset_head(journal, None, 0)
+        return
+    newest = _newest_meta(path)
+    assert newest is not None, "else it were torn"
+    place = find_place(journal, slot, place_of(slot), newest.commit_number)
+    if place is not None and not is_there(journal, slot, place):
+        place = None
+    if place is not None:
+        _cut_behind(journal, slot, place)
+    _reset_head(journal, place, slot.commit_number)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Remove the files of a store whose creation was never finished."""
+    for name in (DATA_FILE, "lock.mdb"):
+        (path / name).unlink(missing_ok=True)
+
+
+def needs_recovery(path: Path, steady: SteadyFile) -> bool:
+    """Say whether a store that nobody has open is torn, or was never finished."""
+    slot = steady.newest()
+    return steady.is_unfinished() if slot is None else is_torn(path, slot)
+
+
+def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
+    """Say whether a store that nobody has open needs recovery; see the top of this module."""
+    journal = path / JOURNAL_FOLDER
+    meta = _newest_meta(path)
+    if meta is None or meta.commit_number < slot.commit_number:
+        return True
+    if meta.commit_number == slot.commit_number and meta.data[8:] == slot.meta_page[8:]:
+        reader = Reader(journal, slot, place_of(slot))
+        if reader.next() is None:
+            return False
+    here = boot_id()
+    return force or here == NO_BOOT or slot.boot_id != here or _poisoned(journal)
+
+
+def place_of(slot: SteadySlot) -> Place:
+    """Return where the journal goes on behind a steady point."""
+    return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
+
+
+def _poisoned(journal: Path) -> bool:
+    if not (journal / HEAD_FILE).exists():
+        return False
+    head = JournalHead(journal)
+    try:
+        return head.poisoned()
+    finally:
+        head.close()
+
+
+def _newest_meta(path: Path) -> MetaPage | None:
+    """Return LMDB's newest meta page; None when none is readable."""
+    if not (path / DATA_FILE).exists():
+        return None
+    handle = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pages = read_meta_pages(handle)
+    finally:
+        os.close(handle)
+    return pages[-1] if pages else None
+
+
+def _reset_head(journal: Path, place: Place | None, durable_commit: int) -> None:
+    """Set up what processes share; with no place, the next to write begins a new file."""
+    (journal / HEAD_FILE).unlink(missing_ok=True)
+    if place is not None:
+        head = JournalHead(journal)
+        head.reset(place, durable_commit)
+        head.close()
+
+
+def _cut_behind(journal: Path, slot: SteadySlot, place: Place) -> None:
+    """Remove records behind a place: their commits never were."""
+    reader = Reader(journal, slot, place)
+    if reader.next() is None:
+        return
+    if reader.place.file_number == place.file_number:
+        handle = os.open(journal_files(journal)[place.file_number], os.O_RDWR | os.O_CLOEXEC)
+        try:
+            files.write_at(handle, bytes(RECORD_HEADER.size), place.offset)
+            files.sync_data(handle)
+        finally:
+            os.close(handle)
+    else:
+        journal_files(journal)[reader.place.file_number].unlink()
+        files.sync_folder(journal)
+
+
+def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) -> None:
+    """Bring a torn store back to the newest commit that the disk still holds."""
+    _restore_meta(path / DATA_FILE, slot)
+    failpoints.hit("recover:meta-restored")
+    raw = open_lmdb()
+    try:
+        pin = raw.begin()
+        if pin.id() != slot.commit_number:
+            raise CorruptionError(str(path), "LMDB does not show the commit of the steady point")
+        with raw.begin(write=True) as txn:
+            tables = [raw.open_db(table.name.encode(), txn, create=False) for table in TABLES]
+        replayed = _replay(raw, tables, Reader(path / JOURNAL_FOLDER, slot, place_of(slot)))
+        done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed)
+        with raw.begin(write=True) as txn:
+            _put_meta(txn, tables[META], META_EPOCH, encode_number(_epoch(txn, tables[META]) + 1))
+            _put_meta(txn, tables[META], META_RECOVERY, done.encode())
+        pin.abort()
+        del pin
+    finally:
+        raw.close()
+    failpoints.hit("recover:replayed")
+    log.warning(
+        "%s: recovered after a power loss: back to commit %d, and %d commits from the journal",
+        path,
+        slot.commit_number,
+        replayed,
+    )
+
+
+def _epoch(txn: lmdb.Transaction[bytes], meta: lmdb._Database) -> int:
+    value = txn.get(META_EPOCH, db=meta)
+    if value is None:
+        raise CorruptionError("meta", "the row of the epoch is missing")
+    return decode_number(open_row(META, META_EPOCH, value, "meta"), "meta")
+
+
+def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, body: bytes) -> None:
+    txn.put(name, seal_row(META, name, body), db=meta)
+
+
+def _restore_meta(data: Path, slot: SteadySlot) -> None:
+    """Put the meta page of the steady point into both places; check the root pages first."""
+    handle = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        meta = slot_meta(slot)
+        for root, expected in (
+            (meta.main_root, slot.main_root_checksum),
+            (meta.free_root, slot.free_root_checksum),
+        ):
+            page = None
+            if root is not None:
+                page = os.pread(handle, meta.page_size, root * meta.page_size)
+            if root_checksum(page) != expected:
+                raise CorruptionError(
+                    str(data),
+                    f"page {root} is not the root of commit {slot.commit_number}, to which the "
+                    "store must go back; run `streamkeep repair`",
+                )
+        newest = slot.commit_number
+        for place in (0, 1):
+            commit = newest if newest % 2 == place else newest - 1
+            files.write_at(
+                handle, meta_page_for(slot.meta_page, place, commit), place * meta.page_size
+            )
+        files.sync_data(handle)
+    finally:
+        os.close(handle)
+
+
+def slot_meta(slot: SteadySlot) -> MetaPage:
+    """Return LMDB's meta page that a steady point holds."""
+    meta = decode_meta_page(slot.meta_page)
+    if meta is None or meta.commit_number != slot.commit_number:
+        raise CorruptionError("steady", "the slot holds no meta page of its commit")
+    return meta
+
+
+def _replay(raw: lmdb.Environment, tables: list[lmdb._Database], reader: Reader) -> int:
+    """Apply what the journal holds; return how many commits that was."""
+    count = 0
+    body = reader.next()
+    while body is not None:
+        size = 0
+        with raw.begin(write=True) as txn:
+            while body is not None and size < _BATCH_BYTES:
+                for change in read_changes(body, len(tables)):
+                    table = tables[change.table]
+                    if change.kind == DELETE:
+                        txn.delete(change.db_key, db=table)
+                    else:
+                        old = txn.get(change.db_key, db=table)
+                        txn.put(change.db_key, change.apply(old), db=table)
+                size += len(body)
+                count += 1
+                body = reader.next()
+        failpoints.hit("recover:batch")
+    return count

@@ -1,0 +1,208 @@
+"""Steady points: commits that survive a power loss, though LMDB never syncs.
+
+LMDB writes unsynced here, in any order that the system likes, and reuses pages that no snapshot
+needs. After a power loss its file may hold any mixture. What makes it whole again is a *steady
+point*: the meta page of a commit whose pages are all on disk, and which nobody overwrites.
+
+A point is made in four steps:
+
+1. under the write lock, begin a read transaction at the newest commit, which pins its pages, and
+   copy LMDB's meta page of it; note where the journal goes on;
+2. outside the lock, sync the data file: all pages of that commit are on disk;
+3. write the copy into the older slot of `steady`, and sync that;
+4. only now let the pin of the point before go, and remove the journal files before this point.
+
+A pin holds as long as its process does. So every process that commits has a pin of its own at a
+commit not above the newest point (`Shared.pin`; `begin_write` insists), and one that is idle lets
+it go, for while it stands, pages are not reused and the file grows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import lmdb
+
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.boot import boot_id
+from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
+from streamkeep.engine.journal_head import Place
+from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.txn import Shared
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.steady import (
+    SLOT_SIZE,
+    MetaPage,
+    SteadySlot,
+    decode_meta_page,
+    root_checksum,
+)
+
+DATA_FILE = "data.mdb"
+
+
+class SteadyPoints:
+    """Makes the steady points of one environment, and holds its pin."""
+
+    def __init__(self, path: Path, shared: Shared, file: SteadyFile, journal: Journal) -> None:
+        self.shared = shared
+        self.file = file
+        self.journal = journal
+        self._lock = threading.RLock()
+        self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Let the pin go, and close the files."""
+        self.unpin()
+        os.close(self._folder)
+        os.close(self._data)
+
+    # --- the pin ----------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """Have a pin, so that this process may commit; makes a steady point where needed."""
+        shared = self.shared
+        with self._lock:
+            if shared.pin is not None:
+                return
+            pin = shared.raw.begin()
+            slot = self.file.newest()
+            if (
+                slot is not None
+                and slot.epoch == shared.epoch
+                and pin.id() <= slot.commit_number
+                and self.journal.head.place() is not None
+            ):
+                shared.pin = pin
+                return
+            pin.abort()
+            del pin
+            self.make()
+
+    def unpin(self) -> None:
+        """Let the pin go; nobody of this process is writing."""
+        with self._lock:
+            if self.shared.pin is not None:
+                self.shared.pin.abort()
+                self.shared.pin = None
+
+    def unpin_if_idle(self) -> bool:
+        """Let the pin go if the store has not changed since the newest point; say whether."""
+        shared = self.shared
+        with self._lock:
+            if not shared.write_lock.acquire(blocking=False):
+                return False
+            try:
+                slot = self.file.newest()
+                with shared.raw.begin() as txn:
+                    if slot is None or txn.id() > slot.commit_number:
+                        return False
+                self.unpin()
+                return True
+            finally:
+                shared.write_lock.release()
+
+    # --- making one -------------------------------------------------------------------------
+
+    def make(self) -> int:
+        """Make a steady point of the newest commit; return its number.
+
+        Raises:
+            RecoveryNeededError: a sync failed, now or earlier.
+        """
+        self.journal.check()
+        with self._lock:
+            fcntl.flock(self._folder, fcntl.LOCK_EX)
+            try:
+                return self._make()
+            except OSError as error:
+                self.journal.head.poison()
+                raise sync_failed() from error
+            finally:
+                fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+    def _make(self) -> int:
+        shared, journal = self.shared, self.journal
+        pin, meta, place = self._begin()
+        commit_number = pin.id()
+        newest = self.file.newest()
+        if newest is None or (newest.epoch, newest.commit_number) < (shared.epoch, commit_number):
+            failpoints.hit("steady:pinned")
+            try:
+                sync_lmdb(shared.raw)
+            except lmdb.Error as error:
+                journal.head.poison()
+                raise sync_failed() from error
+            files.sync_folder(journal.folder)
+            failpoints.hit("steady:synced")
+            self.file.write(
+                SteadySlot(
+                    shared.epoch,
+                    commit_number,
+                    journal.store_uuid,
+                    boot_id(),
+                    place.file_number,
+                    place.offset,
+                    place.chain,
+                    root_checksum(self._page(meta, meta.main_root)),
+                    root_checksum(self._page(meta, meta.free_root)),
+                    meta.data,
+                )
+            )
+            failpoints.hit("steady:made")
+        old, shared.pin = shared.pin, pin
+        if old is not None:
+            old.abort()
+        journal.covered(place)
+        shared.raw.reader_check()
+        return commit_number
+
+    def _begin(self) -> tuple[lmdb.Transaction[bytes], MetaPage, Place]:
+        """Pin the newest commit; return LMDB's meta page of it, and its place in the journal."""
+        shared = self.shared
+        shared.check_not_writing()
+        with shared.write_lock:
+            try:
+                writer = shared.raw.begin(None, None, True, False)
+                try:
+                    pin = shared.raw.begin(None, None, False, False)
+                    self.journal.locate_or_restart(pin.id())
+                    return pin, self._meta_page(pin.id()), self.journal.place()
+                finally:
+                    writer.commit()  # nothing was written; an abort would wait for readers
+            except lmdb.Error as error:
+                raise translate(error) from error
+
+    def _meta_page(self, commit_number: int) -> MetaPage:
+        for page in read_meta_pages(self._data):
+            if page.commit_number == commit_number:
+                return page
+        raise CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
+
+    def _page(self, meta: MetaPage, number: int | None) -> bytes | None:
+        if number is None:
+            return None
+        return os.pread(self._data, meta.page_size, number * meta.page_size)
+
+
+def sync_lmdb(raw: lmdb.Environment) -> None:
+    """Return when LMDB's data file is on disk."""
+    raw.sync(True)
+
+
+def read_meta_pages(data: int) -> list[MetaPage]:
+    """Return LMDB's meta pages that are readable, the newest last."""
+    first = decode_meta_page(os.pread(data, SLOT_SIZE, 0))
+    sizes = [first.page_size] if first is not None else [4096, 8192, 16384, 32768, 65536]
+    pages = [] if first is None else [first]
+    for size in sizes:
+        second = decode_meta_page(os.pread(data, SLOT_SIZE, size))
+        if second is not None and second.page_size == size:
+            pages.append(second)
+            break
+    return sorted(pages, key=lambda page: page.commit_number)

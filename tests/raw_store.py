@@ -1,0 +1,76 @@
+"""The rows of a store as LMDB has them, to damage them with checksums that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from streamkeep import recovery
+from streamkeep.format.checksum import open_row, seal_row
+from streamkeep.format.keys import TABLES
+
+
+class RawStore:
+    """One write transaction of LMDB on a store that nobody has open."""
+
+    def __init__(self, environment: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> None:
+        self._txn = txn
+        self._tables = [
+            environment.open_db(table.name.encode(), txn, create=False) for table in TABLES
+        ]
+
+    def value(self, table: int, db_key: bytes) -> bytes:
+        """Return the value of a row that is there."""
+        value = self._txn.get(db_key, db=self._tables[table])
+        assert value is not None, (TABLES[table].name, db_key)
+        return value
+
+    def body(self, table: int, db_key: bytes) -> bytes:
+        """Return the checked body of a row that is there."""
+        return open_row(table, db_key, self.value(table, db_key), "test")
+
+    def keys(self, table: int, prefix: bytes = b"") -> list[bytes]:
+        """Return the keys of a table that begin with a prefix."""
+        cursor = self._txn.cursor(self._tables[table])
+        keys = cursor.iternext(keys=True, values=False)
+        return [bytes(key) for key in keys if bytes(key).startswith(prefix)]
+
+    def put(self, table: int, db_key: bytes, body: bytes) -> None:
+        """Store a row with the checksum that it must have."""
+        self.put_value(table, db_key, seal_row(table, db_key, body))
+
+    def put_value(self, table: int, db_key: bytes, value: bytes) -> None:
+        """Store a value as it is."""
+        self._txn.put(db_key, value, db=self._tables[table])
+
+    def delete(self, table: int, db_key: bytes) -> None:
+        """Remove a row that is there."""
+        assert self._txn.delete(db_key, db=self._tables[table])
+
+    def move(self, table: int, db_key: bytes, to: bytes) -> None:
+        """Move a row to another key; its checksum holds there, too."""
+        self.put(table, to, self.body(table, db_key))
+        self.delete(table, db_key)
+
+    def flip_bit(self, table: int, db_key: bytes) -> None:
+        """Damage a row so that its checksum does not hold."""
+        value = self.value(table, db_key)
+        self.put_value(table, db_key, bytes([value[0] ^ 1]) + value[1:])
+
+
+@contextmanager
+def raw_store(path: Path) -> Iterator[RawStore]:
+    """Open a store for damage, all of which is done at the end."""
+    with (
+        lmdb.open(str(path), max_dbs=len(TABLES)) as environment,
+        environment.begin(write=True) as txn,
+    ):
+        yield RawStore(environment, txn)
+
+
+def codes(path: Path) -> list[str]:
+    """Return the codes of what is wrong with a store, each once."""
+    return sorted({finding.code for finding in recovery.check(path)})

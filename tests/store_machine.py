@@ -1,0 +1,186 @@
+"""What the machines that run the engine against the model have in common.
+
+A machine runs each step on both and compares the answers. Its base brings the rules that do not
+care which commands there are: transactions, pipelines, snapshots, reopening; and when a run ends,
+it compares everything, opens the store for reading only, compares again, and checks the store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.strategies import SearchStrategy
+
+from conftest import assert_sound
+from model import ModelStore
+from model.steps import Failed, Keys, Step, attempt
+from streamkeep.engine.api import Snapshot, Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.format.errors import CommandError
+
+THOROUGH = 20  # how many times as long the tests marked `slow` run
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """Return what a call on the store answers."""
+    try:
+        return call()
+    except CommandError as error:
+        return Failed(error.redis_error)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The rules for any commands; subclasses bring the commands, and open the store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path(tempfile.mkdtemp(prefix="streamkeep-"))
+        self.clock = ManualClock(0)
+        self.limits: dict[str, Any] = {}
+        self.model = ModelStore()
+        self.store: Store | None = None
+        self.snapshots: list[tuple[Snapshot, ModelStore]] = []
+
+    # --- what subclasses say ----------------------------------------------------------------
+
+    def any_step(self) -> SearchStrategy[Step]:
+        """What transactions and pipelines are made of, for the model's present state."""
+        raise NotImplementedError
+
+    def any_look(self) -> SearchStrategy[Step]:
+        """Steps that change nothing."""
+        raise NotImplementedError
+
+    def compare_all(self) -> None:
+        """Compare everything that the store holds with the model."""
+        raise NotImplementedError
+
+    def shown(self, step: Step, answer: Any) -> Any:
+        """Take out of an answer what the model cannot know."""
+        return answer
+
+    # --- running steps ----------------------------------------------------------------------
+
+    @property
+    def opened(self) -> Store:
+        assert self.store is not None
+        return self.store
+
+    def open(self, **options: Any) -> None:
+        self.store = Store(self.path, sync="none", clock=self.clock, **self.limits, **options)
+
+    def expect(self, step: Step, now_ms: int) -> Any:
+        """Run a step on the model; return what the store must answer."""
+        value = attempt(lambda: step.on_model(self.model, now_ms))
+        return self.shown(step, value if isinstance(value, Failed) else step.from_model(value))
+
+    def call(self, step: Step, commands: Any) -> Any:
+        """Run a step on a store or a transaction."""
+        return self.shown(step, outcome(lambda: step.from_store(step.on_store(commands))))
+
+    def run_step(self, step: Step) -> None:
+        """Run a step on both, and compare."""
+        expected = self.expect(step, self.clock.ms)
+        assert self.call(step, self.opened) == expected
+
+    # --- rules ------------------------------------------------------------------------------
+
+    @rule(data=st.data(), commits=st.booleans())
+    def transaction(self, data: st.DataObject, commits: bool) -> None:
+        """Commands see those before them; when the block raises, none of them happened."""
+        before = self.model.copy()
+
+        class Stop(Exception):
+            pass
+
+        def run() -> None:
+            with self.opened.transaction() as txn:
+                for _ in range(data.draw(st.integers(1, 6), "number of steps")):
+                    step = data.draw(self.any_step())
+                    expected = self.expect(step, self.clock.ms)
+                    assert self.call(step, txn) == expected
+                if not commits:
+                    raise Stop
+
+        if commits:
+            run()
+        else:
+            with pytest.raises(Stop):
+                run()
+            self.model = before
+
+    @rule(data=st.data())
+    def pipeline(self, data: st.DataObject) -> None:
+        """A command that fails leaves the others alone."""
+        queue = self.opened.pipeline()
+        steps: list[Step] = []
+        expected: list[Any] = []
+        for _ in range(data.draw(st.integers(1, 6), "number of steps")):
+            step = data.draw(self.any_step())
+            refused = outcome(lambda step=step: step.on_store(queue))  # type: ignore[misc]
+            answer = self.expect(step, self.clock.ms)
+            if refused is not queue:  # an argument that is wrong by itself is not queued
+                assert refused == answer
+                continue
+            steps.append(step)
+            expected.append(answer)
+        answers = queue.execute(raise_on_error=False)
+        assert len(answers) == len(steps)
+        shown = [
+            Failed(answer.redis_error)
+            if isinstance(answer, CommandError)
+            else self.shown(step, step.from_store(answer))
+            for step, answer in zip(steps, answers, strict=True)
+        ]
+        assert shown == expected
+
+    @rule(data=st.data(), what=st.sampled_from(["take", "read", "drop"]))
+    def snapshot(self, data: st.DataObject, what: str) -> None:
+        """What was written since a snapshot was taken does not show in it."""
+        if what == "drop":
+            self.drop_snapshots()
+        elif what == "take" and len(self.snapshots) < 3:
+            self.snapshots.append((self.opened.snapshot(), self.model.copy()))
+        present = self.model
+        for snapshot, then in self.snapshots:
+            self.model = then
+            for step in (Keys(), data.draw(self.any_look())):
+                expected = self.expect(step, self.clock.ms)
+                assert self.call(step, snapshot) == expected
+        self.model = present
+
+    def drop_snapshots(self) -> None:
+        for snapshot, _ in self.snapshots:
+            snapshot.close()
+        self.snapshots = []
+
+    @rule()
+    def reopen(self) -> None:
+        self.drop_snapshots()
+        self.opened.close()
+        self.open()
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        try:
+            if self.store is not None:
+                self.compare_all()
+                self.drop_snapshots()
+                self.store.close()
+                self.open(readonly=True)
+                self.compare_all()
+                self.store.close()
+                assert_sound(self.path)
+        finally:
+            self.drop_snapshots()
+            if self.store is not None:
+                self.store.close()
+            shutil.rmtree(self.path)

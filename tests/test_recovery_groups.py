@@ -1,0 +1,385 @@
+"""Each kind of damage to groups and pending entries is found, and called by its own code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from raw_store import RawStore, codes, raw_store
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.group import NEXT_GROUP
+from streamkeep.engine.txn import NEXT_GARBAGE, NEXT_STREAM
+from streamkeep.format.group_records import Consumer, GroupRecord, decode_consumer, decode_group
+from streamkeep.format.keys import (
+    CONSUMER_PEL,
+    CONSUMERS,
+    GARBAGE,
+    GROUPS,
+    KEYS,
+    META,
+    PEL,
+    PEL_ORDER,
+    name_key,
+    number_key,
+    owned_key,
+    pack_number,
+    page_key,
+)
+from streamkeep.format.nacks import NACK, NACK_SIZE
+from streamkeep.format.records import GROUP_ROWS, encode_garbage, encode_number
+from streamkeep.recovery.catalogue import CATALOGUE
+
+NOW_MS: Final = 1000
+ENTRIES: Final = 100
+STREAM: Final = pack_number(1)
+FEW, MANY, IDLE = pack_number(1), pack_number(2), pack_number(3)  # the groups
+ANN, BOB = 1, 2  # the consumers of each
+
+Damage = Callable[[RawStore], None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A closed store: stream `s`, a group with few NACKs, one with many, one without any."""
+    path = tmp_path / "store"
+    with Store(path, sync="none", clock=ManualClock(NOW_MS)) as store:
+        store.xadd_many("s", [{"f": "v"}] * ENTRIES, ids=[f"1-{n}" for n in range(ENTRIES)])
+        for group, first in (("few", 6), ("many", 50)):
+            store.xgroup_create("s", group, 0)
+            store.xreadgroup(group, "ann", {"s": ">"}, count=first)
+            store.xreadgroup(group, "bob", {"s": ">"}, count=first)
+            store.xnack("s", group, "FAIL", "1-0")
+        store.xgroup_create("s", "idle", 0)
+    assert codes(path) == []
+    return path
+
+
+# --- how rows are changed -----------------------------------------------------------------------
+
+
+def change_group(raw: RawStore, name: bytes, change: Callable[[GroupRecord], None]) -> None:
+    db_key = name_key(STREAM, name)
+    record = decode_group(raw.body(GROUPS, db_key), "test")
+    change(record)
+    raw.put(GROUPS, db_key, record.encode())
+
+
+def set_in_group(name: bytes, **values: int) -> Damage:
+    """Set fields of a group record."""
+
+    def change(record: GroupRecord) -> None:
+        for field, value in values.items():
+            assert getattr(record, field) != value
+            setattr(record, field, value)
+
+    return lambda raw: change_group(raw, name, change)
+
+
+def change_consumer(raw: RawStore, prefix: bytes, name: bytes, **values: int) -> None:
+    db_key = name_key(prefix, name)
+    consumer: Consumer = decode_consumer(raw.body(CONSUMERS, db_key), "test")
+    for field, value in values.items():
+        setattr(consumer, field, value)
+    raw.put(CONSUMERS, db_key, consumer.encode())
+
+
+def field_set(nacks: bytes, index: int, field: str, value: int) -> bytes:
+    """Return a NACK page with one field of one NACK set."""
+    size = next(one.size for one in NACK.fields if one.name == field)
+    at = index * NACK_SIZE + NACK.offset(field)
+    return nacks[:at] + value.to_bytes(size, "big") + nacks[at + size :]
+
+
+def set_in_page(page: int, index: int, **values: int) -> Damage:
+    """Set fields of one NACK of a page of the group with many."""
+
+    def damage(raw: RawStore) -> None:
+        db_key = raw.keys(PEL, MANY)[page]
+        data = raw.body(PEL, db_key)
+        for field, value in values.items():
+            data = field_set(data, index, field, value)
+        raw.put(PEL, db_key, data)
+
+    return damage
+
+
+def set_inline(index: int, **values: int) -> Damage:
+    """Set fields of one NACK of the group with few."""
+
+    def change(record: GroupRecord) -> None:
+        for field, value in values.items():
+            record.inline_nacks = field_set(record.inline_nacks, index, field, value)
+
+    return lambda raw: change_group(raw, b"few", change)
+
+
+# --- each damage --------------------------------------------------------------------------------
+
+
+def owner_without_rows(raw: RawStore) -> None:
+    raw.delete(CONSUMERS, name_key(FEW, b"bob"))
+    raw.delete(CONSUMERS, number_key(FEW, BOB))
+    change_group(raw, b"few", lambda record: setattr(record, "consumers", 1))
+
+
+def owner_without_rows_still_counted(raw: RawStore) -> None:
+    owner_without_rows(raw)
+    set_in_group(b"few", consumers=2)(raw)
+
+
+def group_of_no_stream(raw: RawStore) -> None:
+    record = decode_group(raw.body(GROUPS, name_key(STREAM, b"idle")), "test")
+    raw.delete(GROUPS, name_key(STREAM, b"idle"))
+    raw.put(GROUPS, name_key(pack_number(77), b"idle"), record.encode())
+
+
+def destroyed_but_not_its_rows(raw: RawStore) -> None:
+    raw.delete(GROUPS, name_key(STREAM, b"many"))
+
+
+def group_is_garbage(raw: RawStore) -> None:
+    raw.put(GARBAGE, pack_number(1), encode_garbage(GROUP_ROWS, 2))
+    raw.put(META, NEXT_GARBAGE, encode_number(2))
+
+
+def torn_page(raw: RawStore) -> None:
+    db_key = raw.keys(PEL, MANY)[1]
+    raw.put(PEL, db_key, raw.body(PEL, db_key)[:-1])
+
+
+def empty_page(raw: RawStore) -> None:
+    raw.put(PEL, raw.keys(PEL, MANY)[1], b"")
+
+
+def key_above_first_id(raw: RawStore) -> None:
+    raw.move(PEL, raw.keys(PEL, MANY)[0], page_key(2, 1, 1))
+
+
+def key_inside_page_before(raw: RawStore) -> None:
+    """The second page is disjoint from the first, but an ID between would be looked for in it."""
+    first, second = raw.keys(PEL, MANY)[:2]
+    early = page_key(2, 1, 5)
+    raw.move(PEL, second, early)
+    for number in (ANN, BOB):
+        old = owned_key(2, number, 1, int.from_bytes(second[-8:], "big"))
+        if old in raw.keys(CONSUMER_PEL):
+            raw.move(CONSUMER_PEL, old, owned_key(2, number, 1, 5))
+    for db_key in raw.keys(PEL_ORDER, MANY):
+        if raw.body(PEL_ORDER, db_key) == second[8:]:
+            raw.put(PEL_ORDER, db_key, early[8:])
+    assert first < early < second
+
+
+def page_beside_inline(raw: RawStore) -> None:
+    raw.put(PEL, page_key(1, 9, 0), raw.body(PEL, raw.keys(PEL, MANY)[0]))
+
+
+def consumer_under_other_name(raw: RawStore) -> None:
+    raw.move(CONSUMERS, name_key(FEW, b"bob"), name_key(FEW, b"eve"))
+
+
+def consumer_without_number_row(raw: RawStore) -> None:
+    raw.delete(CONSUMERS, number_key(FEW, BOB))
+
+
+def number_of_nobody(raw: RawStore) -> None:
+    raw.put(CONSUMERS, number_key(FEW, 3), b"eve")
+
+
+def number_of_other_consumer(raw: RawStore) -> None:
+    raw.put(CONSUMERS, number_key(FEW, BOB), b"ann")
+
+
+def page_not_in_order(raw: RawStore) -> None:
+    raw.delete(PEL_ORDER, raw.keys(PEL_ORDER, MANY)[1])
+
+
+def order_of_other_page(raw: RawStore) -> None:
+    raw.put(PEL_ORDER, raw.keys(PEL_ORDER, MANY)[1], raw.keys(PEL, MANY)[2][8:])
+
+
+def order_of_no_page(raw: RawStore) -> None:
+    raw.put(PEL_ORDER, FEW + bytes(12), bytes(16))
+
+
+def order_after_earliest(raw: RawStore) -> None:
+    db_key = raw.keys(PEL_ORDER, MANY)[1]
+    later = MANY + (int.from_bytes(db_key[8:], "big") + 1).to_bytes(12, "big")
+    raw.move(PEL_ORDER, db_key, later)
+
+
+def owner_not_indexed(raw: RawStore) -> None:
+    raw.delete(CONSUMER_PEL, raw.keys(CONSUMER_PEL, MANY)[1])
+
+
+def index_of_no_owner(raw: RawStore) -> None:
+    last = raw.keys(PEL, MANY)[-1]
+    raw.put(CONSUMER_PEL, owned_key(2, ANN, 1, int.from_bytes(last[-8:], "big")), b"")
+
+
+def index_of_no_page(raw: RawStore) -> None:
+    raw.put(CONSUMER_PEL, owned_key(2, ANN, 9, 9), b"")
+
+
+def counter_behind(counter: bytes) -> Damage:
+    return lambda raw: raw.put(META, counter, encode_number(1))
+
+
+def garbage_numbers_again(raw: RawStore) -> None:
+    raw.put(GARBAGE, pack_number(8), encode_garbage(GROUP_ROWS, 999))
+
+
+def unknown_garbage(raw: RawStore) -> None:
+    raw.put(GARBAGE, pack_number(8), encode_garbage(99, 999))
+    raw.put(META, NEXT_GARBAGE, encode_number(9))
+
+
+def name_under_other_name(raw: RawStore) -> None:
+    raw.move(KEYS, name_key(b"", b"s"), name_key(b"", b"t"))
+
+
+DAMAGES: Final[list[tuple[str, Damage]]] = [
+    ("SK002", lambda raw: raw.put(META, NEXT_GROUP, b"short")),
+    ("SK010", name_under_other_name),
+    ("SK014", counter_behind(NEXT_GROUP)),
+    ("SK014", counter_behind(NEXT_STREAM)),
+    ("SK014", garbage_numbers_again),
+    ("SK001", unknown_garbage),
+    ("SK201 SK209", owner_without_rows_still_counted),
+    ("SK201", owner_without_rows),
+    ("SK201 SK210", set_inline(6, consumer=9)),
+    ("SK202", lambda raw: raw.move(GROUPS, name_key(STREAM, b"idle"), name_key(STREAM, b"x"))),
+    ("SK203", group_of_no_stream),
+    ("SK204 SK210", set_in_group(b"idle", number=1, consumers=2, next_consumer=3)),
+    ("SK205", group_is_garbage),
+    ("SK206", destroyed_but_not_its_rows),
+    ("SK207", set_in_group(b"many", pending=99)),
+    ("SK207", set_in_group(b"idle", pending=1)),
+    ("SK208", set_in_group(b"many", nacked=0)),
+    ("SK209", set_in_group(b"many", consumers=1)),
+    ("SK210", lambda raw: change_consumer(raw, MANY, b"ann", pending=1)),
+    ("SK211", torn_page),
+    ("SK211", empty_page),
+    ("SK211", key_above_first_id),
+    ("SK211", set_in_page(1, 3, seq=0)),
+    ("SK211", set_in_page(1, 3, consumer=0)),
+    ("SK211", set_in_page(1, 3, delivery_count=1 << 63)),
+    ("SK211", set_inline(1, seq=0)),
+    ("SK212", key_inside_page_before),
+    ("SK213", page_beside_inline),
+    ("SK214", set_in_page(0, 5, delivery_time=NOW_MS + 1)),
+    ("SK214", set_in_page(0, 0, delivery_time=1)),
+    ("SK214", set_inline(0, delivery_time=1)),
+    ("SK215", set_in_group(b"many", next_order=50)),
+    ("SK215", set_in_group(b"few", next_order=12)),
+    ("SK216", set_in_group(b"idle", entries_read=-2)),
+    ("SK221 SK222", consumer_under_other_name),
+    ("SK222", consumer_without_number_row),
+    ("SK222", number_of_nobody),
+    ("SK222", number_of_other_consumer),
+    ("SK223", set_in_group(b"few", next_consumer=2)),
+    ("SK231", page_not_in_order),
+    ("SK232", order_of_other_page),
+    ("SK232", order_of_no_page),
+    ("SK231 SK232", order_after_earliest),
+    ("SK233", owner_not_indexed),
+    ("SK234", index_of_no_owner),
+    ("SK234", index_of_no_page),
+]
+
+
+def name_of(value: object) -> str:
+    """Name a case by its codes."""
+    return value if isinstance(value, str) else ""
+
+
+@pytest.mark.parametrize(("expected", "damage"), DAMAGES, ids=name_of)
+def test_damage_is_called_by_its_code(path: Path, expected: str, damage: Damage) -> None:
+    with raw_store(path) as raw:
+        damage(raw)
+    before = (path / "data.mdb").read_bytes()
+    assert codes(path) == expected.split()
+    assert (path / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.parametrize("table", [GROUPS, CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER])
+def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, table: int) -> None:
+    count = len(_rows_of(path, table))
+    for index in range(count):
+        with raw_store(path) as raw:
+            db_key = raw.keys(table)[index]
+            value = raw.value(table, db_key)
+            raw.flip_bit(table, db_key)
+        findings = list(recovery.check(path))
+        assert [one.code for one in findings] == ["SK001"]
+        assert db_key.hex() in findings[0].where
+        with raw_store(path) as raw:
+            raw.put_value(table, db_key, value)
+    assert codes(path) == []
+
+
+def _rows_of(path: Path, table: int) -> list[bytes]:
+    with raw_store(path) as raw:
+        return raw.keys(table)
+
+
+@pytest.mark.parametrize("table", [GROUPS, CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER, GARBAGE])
+@pytest.mark.parametrize("db_key", [b"x", STREAM, STREAM + b"\2abc", b"\xff" * 50])
+def test_a_key_of_no_use_is_reported(path: Path, table: int, db_key: bytes) -> None:
+    with raw_store(path) as raw:
+        raw.put(table, db_key, b"")
+    assert "SK001" in codes(path)
+
+
+def test_damage_to_one_group_hides_nothing_of_another(path: Path) -> None:
+    with raw_store(path) as raw:
+        torn_page(raw)
+        set_in_group(b"few", pending=99)(raw)
+        set_in_group(b"idle", entries_read=-2)(raw)
+    found = [(one.code, one.where) for one in recovery.check(path)]
+    assert found == [
+        ("SK207", "stream b's' group b'few'"),
+        ("SK216", "stream b's' group b'idle'"),
+        ("SK211", "stream b's' group b'many' NACK page 1-43"),
+    ]
+
+
+def test_a_finding_names_stream_group_and_entry(path: Path) -> None:
+    with raw_store(path) as raw:
+        owner_without_rows(raw)
+    lines = [str(one) for one in recovery.check(path)]
+    assert len(lines) == 6
+    assert lines[0] == (
+        "error SK201: stream b's' group b'few' pel 1-6: consumer number 2 does not exist"
+    )
+
+
+def test_a_pending_id_may_be_above_the_last_generated_one(path: Path) -> None:
+    """XSETID goes back in a stream that was trimmed empty, and Redis keeps what is pending."""
+    with Store(path, sync="none") as store:
+        store.xtrim("s", maxlen=0, approximate=False)
+        store.xsetid("s", "0-1")
+        assert store.xpending("s", "many")["max"] == b"1-99"
+    assert codes(path) == []
+
+
+def test_entries_read_may_be_above_entries_added(path: Path) -> None:
+    with Store(path, sync="none") as store:
+        store.xgroup_setid("s", "idle", "5-0", entries_read=1_000_000)
+        assert store.xinfo_groups("s")[1]["entries-read"] == 1_000_000
+    assert codes(path) == []
+
+
+def test_the_checks_and_the_catalogue_know_the_same_codes() -> None:
+    folder = Path(recovery.__file__).parent
+    used = set()
+    for module in folder.glob("*.py"):
+        if module.name != "catalogue.py":
+            used |= set(re.findall(r'"(SK\d{3})"', module.read_text(encoding="utf-8")))
+    assert used | {"SK001"} == set(CATALOGUE)

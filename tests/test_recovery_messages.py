@@ -1,0 +1,257 @@
+"""Each kind of damage to what a stream remembers of its producers is found, by its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from raw_store import RawStore, codes, raw_store
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.stream import decode_stream
+from streamkeep.engine.txn import NEXT_GARBAGE
+from streamkeep.format.extension import IDEMPOTENCE, idempotence_of, with_section
+from streamkeep.format.keys import (
+    GARBAGE,
+    IDEMPOTENCY,
+    IDEMPOTENCY_ORDER,
+    META,
+    PRODUCERS,
+    STREAMS,
+    name_key,
+    number_key,
+    pack_number,
+)
+from streamkeep.format.producers import (
+    Message,
+    decode_message,
+    decode_producer,
+    message_key,
+    order_key,
+    producer_prefix,
+)
+from streamkeep.format.records import (
+    IDEMPOTENCE_ROWS,
+    STREAM_NODES,
+    encode_garbage,
+    encode_number,
+)
+
+STREAM, OTHER = pack_number(1), pack_number(2)
+MESSAGES = pack_number(1)  # the number under which the first stream keeps its rows
+PING, PONG = 1, 2  # its producers
+
+Damage = Callable[[RawStore], None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A closed store: streams `s` and `t`; two producers of `s` with six messages each."""
+    path = tmp_path / "store"
+    with Store(path, sync="none", clock=ManualClock(1000)) as store:
+        for index in range(6):
+            for producer in ("ping", "pong"):
+                store.xadd("s", {"f": "v"}, idmp=(producer, f"{producer}-{index}"))
+        store.xadd("t", {"f": "v"}, idmp=("ping", "only"))
+    assert codes(path) == []
+    return path
+
+
+# --- how rows are changed -----------------------------------------------------------------------
+
+
+def change_stream(raw: RawStore, db_key: bytes, **values: int) -> None:
+    """Set fields of a stream's idempotence section."""
+    number = int.from_bytes(db_key, "big")
+    stream = decode_stream(number, b"", raw.value(STREAMS, db_key))
+    state = idempotence_of(stream.record.extension, "test")
+    for field, value in values.items():
+        assert getattr(state, field) != value
+        setattr(state, field, value)
+    extension = with_section(stream.record.extension, IDEMPOTENCE, state.encode())
+    stream.record.extension = extension
+    raw.put_value(STREAMS, db_key, stream.encode(1, 1))
+
+
+def set_in_stream(**values: int) -> Damage:
+    return lambda raw: change_stream(raw, STREAM, **values)
+
+
+def set_in_producer(**values: int) -> Damage:
+    """Set fields of the producer `pong` of the first stream."""
+
+    def damage(raw: RawStore) -> None:
+        db_key = name_key(MESSAGES, b"pong")
+        producer, name = decode_producer(raw.body(PRODUCERS, db_key), "test")
+        raw.put(PRODUCERS, db_key, producer._replace(**values).encode(name))
+
+    return damage
+
+
+def first_message(raw: RawStore) -> tuple[bytes, Message]:
+    """Return the key of the first message of `pong`, and the message."""
+    db_key = raw.keys(IDEMPOTENCY, producer_prefix(1, PONG))[0]
+    return db_key, decode_message(raw.body(IDEMPOTENCY, db_key), "test")
+
+
+# --- each damage --------------------------------------------------------------------------------
+
+
+def producer_under_other_name(raw: RawStore) -> None:
+    raw.move(PRODUCERS, name_key(MESSAGES, b"pong"), name_key(MESSAGES, b"x"))
+
+
+def producer_without_number_row(raw: RawStore) -> None:
+    """Its messages are of a producer whom nothing names, then."""
+    raw.delete(PRODUCERS, number_key(MESSAGES, PONG))
+
+
+def number_of_nobody(raw: RawStore) -> None:
+    raw.put(PRODUCERS, number_key(MESSAGES, 9), b"x")
+
+
+def number_of_other_producer(raw: RawStore) -> None:
+    raw.put(PRODUCERS, number_key(MESSAGES, PONG), b"ping")
+
+
+def producer_without_rows(raw: RawStore) -> None:
+    raw.delete(PRODUCERS, name_key(MESSAGES, b"pong"))
+    raw.delete(PRODUCERS, number_key(MESSAGES, PONG))
+
+
+def producer_without_messages(raw: RawStore) -> None:
+    for table in (IDEMPOTENCY, IDEMPOTENCY_ORDER):
+        for db_key in raw.keys(table, producer_prefix(1, PONG)):
+            raw.delete(table, db_key)
+
+
+def message_under_other_name(raw: RawStore) -> None:
+    db_key, _ = first_message(raw)
+    raw.move(IDEMPOTENCY, db_key, message_key(1, PONG, b"x"))
+
+
+def message_without_order(raw: RawStore) -> None:
+    _, message = first_message(raw)
+    raw.delete(IDEMPOTENCY_ORDER, order_key(1, PONG, message.order))
+
+
+def order_without_message(raw: RawStore) -> None:
+    raw.delete(IDEMPOTENCY, first_message(raw)[0])
+
+
+def message_of_other_entry(raw: RawStore) -> None:
+    db_key, message = first_message(raw)
+    raw.put(IDEMPOTENCY, db_key, message._replace(seq=77).encode())
+
+
+def message_of_other_order(raw: RawStore) -> None:
+    db_key, message = first_message(raw)
+    raw.put(IDEMPOTENCY, db_key, message._replace(order=3).encode())
+
+
+def two_streams_with_one_number(raw: RawStore) -> None:
+    for table in (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER):
+        for db_key in raw.keys(table, OTHER):
+            raw.delete(table, db_key)
+    change_stream(raw, OTHER, number=1, producers=2, tracked=12, next_producer=3)
+
+
+def messages_are_garbage(raw: RawStore) -> None:
+    raw.put(GARBAGE, pack_number(1), encode_garbage(IDEMPOTENCE_ROWS, 1))
+    raw.put(META, NEXT_GARBAGE, encode_number(2))
+
+
+def stream_forgot_its_messages(raw: RawStore) -> None:
+    change_stream(raw, OTHER, number=0, producers=0, tracked=0)
+
+
+def nodes_are_garbage(raw: RawStore) -> None:
+    raw.put(GARBAGE, pack_number(1), encode_garbage(STREAM_NODES, 1))
+    raw.put(META, NEXT_GARBAGE, encode_number(2))
+
+
+def section_cut_off(raw: RawStore) -> None:
+    stream = decode_stream(1, b"s", raw.value(STREAMS, STREAM))
+    stream.record.extension = stream.record.extension[:-1]
+    raw.put_value(STREAMS, STREAM, stream.encode(1, 1))
+
+
+DAMAGES: Final[list[tuple[str, Damage]]] = [
+    ("SK001", section_cut_off),
+    ("SK002", lambda raw: raw.put(META, NEXT_IDEMPOTENCE, b"short")),
+    ("SK014", lambda raw: raw.put(META, NEXT_IDEMPOTENCE, encode_number(2))),
+    ("SK015", nodes_are_garbage),
+    ("SK301 SK302", producer_under_other_name),
+    ("SK302 SK311", producer_without_number_row),
+    ("SK302", number_of_nobody),
+    ("SK302", number_of_other_producer),
+    ("SK303", set_in_stream(next_producer=2)),
+    ("SK304", set_in_stream(producers=3)),
+    ("SK305", set_in_stream(tracked=11)),
+    ("SK306", set_in_producer(tracked=5)),
+    ("SK305 SK306 SK307", producer_without_messages),
+    ("SK307", set_in_stream(maxsize=5)),
+    ("SK308 SK309", message_under_other_name),
+    ("SK305 SK306 SK309", message_without_order),
+    ("SK309", order_without_message),
+    ("SK309", message_of_other_entry),
+    ("SK309", message_of_other_order),
+    ("SK310", set_in_producer(next_order=5)),
+    ("SK304 SK311", producer_without_rows),
+    ("SK312", two_streams_with_one_number),
+    ("SK313", messages_are_garbage),
+    ("SK314", stream_forgot_its_messages),
+]
+
+
+def name_of(value: object) -> str:
+    """Name a case by its codes."""
+    return value if isinstance(value, str) else ""
+
+
+@pytest.mark.parametrize(("expected", "damage"), DAMAGES, ids=name_of)
+def test_damage_is_called_by_its_code(path: Path, expected: str, damage: Damage) -> None:
+    with raw_store(path) as raw:
+        damage(raw)
+    before = (path / "data.mdb").read_bytes()
+    assert codes(path) == expected.split()
+    assert (path / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.parametrize("table", [PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER])
+def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, table: int) -> None:
+    with raw_store(path) as raw:
+        keys = raw.keys(table)
+    for db_key in keys:
+        with raw_store(path) as raw:
+            value = raw.value(table, db_key)
+            raw.flip_bit(table, db_key)
+        findings = list(recovery.check(path))
+        assert [one.code for one in findings] == ["SK001"]
+        assert db_key.hex() in findings[0].where
+        with raw_store(path) as raw:
+            raw.put_value(table, db_key, value)
+    assert codes(path) == []
+
+
+@pytest.mark.parametrize("table", [PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER])
+@pytest.mark.parametrize("db_key", [b"x", MESSAGES, MESSAGES + b"\2abc", b"\xff" * 50])
+def test_a_key_of_no_use_is_reported(path: Path, table: int, db_key: bytes) -> None:
+    with raw_store(path) as raw:
+        raw.put(table, db_key, b"")
+    assert "SK001" in codes(path)
+
+
+def test_a_later_message_may_have_a_lower_id(path: Path) -> None:
+    """XIDMPRECORD names any entry, and XSETID may go back in a stream that was trimmed empty."""
+    with Store(path, sync="none", clock=ManualClock(1)) as store:
+        store.xidmprecord("s", "ping", "again", "1000-0")
+        store.xtrim("s", maxlen=0, approximate=False)
+        store.xsetid("s", "0-1")
+        assert store.xadd("s", {"f": "v"}, idmp=("ping", "new")) == b"1-0"
+    assert codes(path) == []
