@@ -19,6 +19,7 @@ class BlockingCall:
 
     writes = False
     ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
+    rung_late = False  # a ring for the ticket came when the call was awake already
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Run the whole command; [] when it has nothing to return."""

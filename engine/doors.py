@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import select
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,8 @@ class Door:
         self.number = secrets.randbits(63) | 1
         self.path = door_path(folder, self.number)
         self.handle = files.create_pipe(self.path)
+        self.poller = select.poll()
+        self.poller.register(self.handle, select.POLLIN)
 
     def rings(self) -> list[int]:
         """Take and return the tickets that were rung since the last call."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import select
 import threading
 import weakref
 from collections.abc import Callable, Generator
@@ -178,7 +177,8 @@ class Lobby:
                     nap = min(nap, poll_s)
                     poll_s = min(poll_s * 1.3, _LONGEST_POLL_S)
                 if (yield ticket, nap):
-                    shared.board.take_down(ticket)  # it is not there, unless the ring was late
+                    if call.rung_late:  # perhaps only now, and the rows are still up
+                        call.rung_late = not shared.board.take_down(ticket)
                     ticket = 0
                     return True
         except BaseException:
@@ -186,6 +186,7 @@ class Lobby:
                 self.pass_on(call)
             raise
         rung = bool(ticket) and not shared.board.take_down(ticket)
+        call.rung_late |= rung  # that ring is still to come, or lies at the door
         return pause == 0 or rung
 
     def pass_on(self, call: BlockingCall) -> None:
@@ -255,9 +256,7 @@ def _sleep(door: Door | None, ticket: int, seconds: float) -> bool:
     if door is None:
         threading.Event().wait(seconds)
         return False
-    poller = select.poll()
-    poller.register(door.handle, select.POLLIN)
-    if not poller.poll(math.ceil(seconds * 1000)):
+    if not door.poller.poll(math.ceil(seconds * 1000)):
         return False
     rings = door.rings()  # also what rang too late for an earlier wait, and alarms
     return ticket != ALARM and ticket in rings
