@@ -18,6 +18,7 @@ HOT = [
     "src/streamkeep/engine/allowance.py",
     "src/streamkeep/engine/append.py",
     "src/streamkeep/engine/arguments.py",
+    "src/streamkeep/engine/board.py",
     "src/streamkeep/engine/claim.py",
     "src/streamkeep/engine/delete.py",
     "src/streamkeep/engine/failpoints.py",

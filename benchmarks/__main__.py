@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, groups, store
+from benchmarks import codec, groups, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -43,7 +43,19 @@ def run_group(report: Report, options: argparse.Namespace) -> None:
     groups.pending(report, size)
 
 
-BENCHMARKS = {"codec": run_codec, "append": run_append, "read": run_read, "group": run_group}
+def run_wake(report: Report, _: argparse.Namespace) -> None:
+    """Blocked readers: waking them, and what waiting costs."""
+    wake.wakes(report)
+    wake.idle(report)
+
+
+BENCHMARKS = {
+    "codec": run_codec,
+    "append": run_append,
+    "read": run_read,
+    "group": run_group,
+    "wake": run_wake,
+}
 
 
 def main() -> int:

@@ -6,11 +6,14 @@ A generated part stands in its file between two comments:
     ...
     <!-- end -->
 
-`PARTS` says which function renders it. All else in the files is written by hand.
+`PARTS` says which function renders it. All else in the files is written by hand. The types of the
+asyncio twin, `engine/async_commands.pyi`, are generated as a whole.
 """
 
 from __future__ import annotations
 
+import ast
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -98,6 +101,70 @@ def render_versions() -> str:
     )
 
 
+# --- engine/async_commands.pyi -------------------------------------------------------------------
+
+ENGINE: Final = HERE.parent / "engine"
+STUB: Final = ENGINE / "async_commands.pyi"
+COMMANDS: Final = (("group_commands.py", "GroupCommands"), ("commands.py", "StreamCommands"))
+STUB_HEAD: Final = '''\
+"""Types of async_commands.py, made from the sources of the commands: `make docs`."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Generic, Literal, overload
+
+from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy
+from streamkeep.engine.group_commands import NackMode
+from streamkeep.format.entry import Entry, StreamId, Text
+
+class AsyncScanEntry(Generic[Text]):
+    id: StreamId
+    pairs: list[tuple[Text, Text]]
+    @property
+    def fields(self) -> dict[Text, Text]: ...
+    async def delete(self) -> bool: ...
+
+class AsyncCommands(Generic[Text]):
+    _decode: bool
+    def _set_decode(self, decode: bool) -> None: ...
+'''
+
+
+def render_stub() -> str:
+    """Return the types of the asyncio twin, made from the sources of the commands.
+
+    Each public method becomes a coroutine of the same parameters and result, an iterator an
+    asynchronous one.
+    """
+    lines = [STUB_HEAD]
+    for file, name in COMMANDS:
+        for node in ast.parse((ENGINE / file).read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                lines += render_methods(node)
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(STUB), "-"]
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def render_methods(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the stub of each public method; of one with overloads, of those only."""
+    overloaded: set[str] = set()
+    for item in node.body:
+        if not isinstance(item, ast.FunctionDef) or item.name.startswith("_"):
+            continue
+        if item.decorator_list:
+            overloaded.add(item.name)
+            yield "    @overload"
+        elif item.name in overloaded:
+            continue
+        result = ast.unparse(item.returns) if item.returns else "None"
+        kind = "async def"
+        if result.startswith("Iterator["):
+            kind = "def"
+            result = "Async" + result.replace("ScanEntry", "AsyncScanEntry")
+        yield f"    {kind} {item.name}({ast.unparse(item.args)}) -> {result}: ..."
+
+
 PARTS: Final = (
     Part("cli.md", "commands", render_commands),
     Part("format.md", "tables", render_tables),
@@ -147,6 +214,14 @@ def main(args: list[str]) -> int:
         else:
             path.write_text(text, encoding="utf-8")
             print(f"wrote docs/{file}")
+    stub = render_stub()
+    if not STUB.exists() or STUB.read_text(encoding="utf-8") != stub:
+        if args:
+            print("engine/async_commands.pyi is stale; run `make docs`", file=sys.stderr)
+            stale += 1
+        else:
+            STUB.write_text(stub, encoding="utf-8")
+            print("wrote engine/async_commands.pyi")
     return 1 if stale else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from streamkeep.engine import board
 from streamkeep.engine.arguments import parse_ids
 from streamkeep.engine.delete import delete_entries
 from streamkeep.engine.group import find_group, no_such_key_or_group
@@ -142,4 +143,6 @@ def xnack(
         group.give_back(ms, seq, count)
         given_back += 1
     group.save()
+    if given_back:
+        txn.events.append(board.given_back(name, group_name, given_back))
     return given_back

@@ -14,15 +14,17 @@ import lmdb
 from streamkeep.engine import environment as environments
 from streamkeep.engine import groups, keyspace
 from streamkeep.engine.arguments import to_bytes
+from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.command_base import Key
+from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.commands import StreamCommands
 from streamkeep.engine.durability import Durability
 from streamkeep.engine.info import StreamStat, find_existing, stream_stat
+from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.txn import ReadTxn, WriteTxn
-from streamkeep.format.entry import Text
+from streamkeep.format.entry import Entry, Text
 from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.format.keys import GARBAGE
 from streamkeep.format.records import PAGE_FIT
@@ -164,6 +166,16 @@ class SyncView(StreamCommands[Text]):
     ) -> Any:
         return self._store._run_free(convert, self._wait, command, *args)
 
+    def _block(
+        self,
+        convert: Callable[[Any], Any] | None,
+        call: BlockingCall,
+        block_ms: int,
+    ) -> Any:
+        store = self._store
+        result = store._run_call(call, block_ms, store._check_open, self)
+        return result if convert is None else convert(result)
+
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()
 
@@ -226,6 +238,7 @@ class Store(StreamCommands[Text]):
         """Close the store. Threads that are still in a call finish it; later calls raise."""
         if not self._closed:
             self._closed = True
+            self._environment.lobby.alarm()  # blocked calls of this store end
             upkeep = self._environment.upkeep
             if self._interval_s is not None and upkeep is not None:
                 upkeep.remove_interval(self._interval_s)
@@ -319,6 +332,71 @@ class Store(StreamCommands[Text]):
         self._check_open()
         return Pipeline(self, transaction, self._decode)
 
+    # --- endless reads ----------------------------------------------------------------------
+
+    def follow(
+        self,
+        key: Key,
+        start: Id = "$",
+        *,
+        count: int | None = 100,
+        block: int | None = 0,
+        stop: Stop | None = None,
+    ) -> Iterator[Entry[Text]]:
+        """Iterate over the entries of a stream as they come: `for entry in store.follow(key):`.
+
+        The stream need not exist yet. Between entries the iteration sleeps; it holds no snapshot
+        and no lock, so that it may run for ever, and be left at any time.
+
+        Args:
+            start: begin above this ID: 0 for the oldest entry, `+` for the newest, `$` for the
+                first that is added after this call.
+            count: read at most this many at once.
+            block: end after as many milliseconds without an entry; 0: never. None: do not wait,
+                end behind the newest entry.
+            stop: asked after each entry, and at least once a second; True ends the iteration.
+                `threading.Event().is_set` makes one for another thread.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+        return iterate(self, plan_follow(self, key, start, count), block, stop)
+
+    def consume(
+        self,
+        key: Key,
+        groupname: Key,
+        consumername: Key,
+        *,
+        count: int | None = 10,
+        block: int | None = 0,
+        claim_min_idle_time: int | None = None,
+        noack: bool = False,
+        stop: Stop | None = None,
+    ) -> Iterator[Entry[Text]]:
+        """Iterate over what a group delivers to one consumer: a worker's loop.
+
+        First comes what the consumer has pending: what it was given before it stopped or crashed.
+        Then come new entries, as XREADGROUP delivers them. Acknowledge each with `xack` when it
+        is done; what was not comes again in the consumer's next iteration.
+
+        Args:
+            count: take at most this many from the group at once. When the loop is left, those it
+                has not come to stay pending, first in the next iteration.
+            block: end after as many milliseconds without an entry; 0: never. None: do not wait.
+            claim_min_idle_time: also take over what any consumer has had pending for as many
+                milliseconds; how often it was delivered `xpending_range` tells.
+            noack: new entries are not pending: delivered at most once.
+            stop: as with `follow`.
+
+        An entry that was deleted while it was pending has no fields; acknowledge it, too.
+
+        Raises:
+            NoSuchGroupError: the stream or the group does not exist, or was removed meanwhile.
+        """
+        plan = plan_consume(self, key, groupname, consumername, count, noack, claim_min_idle_time)
+        return iterate(self, plan, block, stop)
+
     def sync(self) -> None:
         """Return when everything committed so far is on disk, whatever the sync mode."""
         self._check_open()
@@ -367,11 +445,43 @@ class Store(StreamCommands[Text]):
             self._collect_garbage()
         return result if convert is None else convert(result)
 
-    def _run_steps(self, run: Callable[..., Any], steps: list[Any]) -> Any:
+    def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
         self._check_open()
-        result = self._environment.write(run, steps, wait=self._wait)
+        result = self._environment.write(run, steps, wait=self._wait, frees=frees)
         self._collect_garbage()
         return result
+
+    def _block(
+        self,
+        convert: Callable[[Any], Any] | None,
+        call: BlockingCall,
+        block_ms: int,
+    ) -> Any:
+        result = self._run_call(call, block_ms, self._check_open)
+        return result if convert is None else convert(result)
+
+    def _run_call(
+        self,
+        call: BlockingCall,
+        block_ms: int | None,
+        check: Callable[[], None],
+        runs: StreamCommands[Any] | None = None,
+    ) -> list[list[Any]]:
+        """Run a call that may wait.
+
+        Args:
+            check: raises when the wait must end.
+            runs: whose `_read` and `_write` run the command; by default those of the store.
+        """
+        run = (runs or self)._write if call.writes else (runs or self)._read
+
+        def attempt() -> list[list[Any]]:
+            found: list[list[Any]] = run(None, call.run)
+            return found
+
+        if block_ms is None:
+            return attempt()
+        return self._environment.lobby.block(attempt, call, block_ms, check)
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()

@@ -95,6 +95,7 @@ def xadd(
     record = stream.record
     ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
     append_entry(txn, stream, ms, seq, pairs)
+    txn.note_added(name, 1)
     if trim is not None:
         trim_stream(txn, stream, trim)
     return id_text(ms, seq)
@@ -113,6 +114,7 @@ def _add_message(
         return id_text(known[0], known[1])
     ms, seq = choose_id(txn, stream.record.last_ms, stream.record.last_seq, ANY_ID)
     append_entry(txn, stream, ms, seq, pairs)
+    txn.note_added(stream.name, 1)
     tracker.track(message.producer, message.iid, ms, seq)
     tracker.state.added += 1
     tracker.save()
@@ -148,6 +150,7 @@ def xadd_many(
         ms, seq = chosen[index]
         append_entry(txn, stream, ms, seq, pairs)
         added.append(id_text(ms, seq))
+    txn.note_added(name, len(added))
     return added
 
 

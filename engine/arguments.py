@@ -19,6 +19,7 @@ from streamkeep.format.id_codec import (
 )
 
 _TOO_LARGE: Final = 1 << 63
+_LATEST_MS: Final = 1 << 42  # a time in the 22nd century; the end of a wait must be one, too
 POLICIES: Final = ("KEEPREF", "DELREF", "ACKED")  # in the order of `references`
 
 
@@ -126,6 +127,17 @@ def check_count(command: str, name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ArgumentError(f"{command} {name} must be a positive integer")
     return to_integer(value)
+
+
+def check_block(command: str, value: object) -> int:
+    """Return how many milliseconds a command may wait, 0 for ever; raise as redis-py does."""
+    if not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"{command} block must be a non-negative integer")
+    if value >= _TOO_LARGE:
+        raise ArgumentError("timeout is not an integer or out of range")
+    if value >= _TOO_LARGE - _LATEST_MS:
+        raise ArgumentError("timeout is out of range")
+    return int(value)
 
 
 def to_integer(value: object) -> int:

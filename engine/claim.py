@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from streamkeep.engine.group import Group, find_group, no_such_key_or_group, shown
 from streamkeep.engine.pel import OrderWalk
-from streamkeep.engine.scan import read_ids
+from streamkeep.engine.scan import exists, read_ids
 from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import WriteTxn
+from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.errors import ArgumentError, InvalidIdError
 from streamkeep.format.group_records import Consumer
 from streamkeep.format.id_codec import parse_id
@@ -16,6 +16,7 @@ Id = tuple[int, int]
 
 MOST_COUNT = (1 << 63) // 16 - 1
 VISITS_PER_RESULT = 10
+EMPTY_PEL_MS = 50  # nothing is pending: look again after as long, or after the idle time
 
 
 class ClaimOptions:
@@ -223,6 +224,20 @@ def claimable(
         if entry is not None:
             taken.append((nack, entry))
     return taken
+
+
+def idle_left(txn: Txn, stream: Stream, group: Group, min_idle: int, now_ms: int) -> int:
+    """Return in how many milliseconds CLAIM may find something; 0 when it would now."""
+    walk = OrderWalk(group.pel)
+    nack = walk.next()
+    while nack is not None:
+        left = min_idle - (now_ms - nack.delivery_time)
+        if left > 0:
+            return left
+        if exists(txn, stream, nack.ms, nack.seq):
+            return 0
+        nack = walk.next()
+    return max(min_idle, EMPTY_PEL_MS)
 
 
 def claim_one(group: Group, consumer: Consumer, nack: Nack, now_ms: int) -> None:

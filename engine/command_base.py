@@ -16,6 +16,7 @@ from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import ENTRY, TEXT
 
 if TYPE_CHECKING:
+    from streamkeep.engine.blocking import BlockingCall
     from streamkeep.engine.txn import ReadTxn
 
 Key = bytes | str | memoryview | int | float
@@ -58,6 +59,18 @@ class CommandBase(Generic[Text]):
     ) -> Any:
         """As `_write`, for a command that makes room and so may use the store's reserve."""
         return self._write(convert, command, *args)
+
+    def _block(
+        self,
+        convert: Callable[[Any], Any] | None,
+        call: BlockingCall,
+        block_ms: int,
+    ) -> Any:
+        """Run a command that may wait until it has something to return.
+
+        It does not, unless a subclass says otherwise: inside a transaction nothing can come.
+        """
+        return (self._write if call.writes else self._read)(convert, call.run)
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         """Return a read transaction for an iterator, and whether the iterator must close it."""

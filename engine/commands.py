@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, overload
 from streamkeep.engine import append, delete, info, keyspace, read, scan, trim
 from streamkeep.engine.allowance import NO_LIMIT, check_allowance
 from streamkeep.engine.arguments import (
+    check_block,
     check_count,
     check_policy,
     pairs_to_flat,
@@ -29,6 +30,7 @@ from streamkeep.engine.arguments import (
     to_optional_integer,
     to_pairs,
 )
+from streamkeep.engine.blocking import ReadCall
 from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy, named_streams, to_text
 from streamkeep.engine.glob import glob
 from streamkeep.engine.group_commands import GroupCommands
@@ -327,21 +329,23 @@ class StreamCommands(GroupCommands[Text]):
             streams: for each stream the last ID that was seen; `$` stands for the stream's last
                 generated ID, `+` for the ID before its last entry.
             count: at most this many of each stream.
-            block: not available yet: a value other than None raises ArgumentError.
+            block: wait for entries, at most as many milliseconds, 0 for ever; None does not. `$`
+                then means the last ID as it was when the wait began. See docs/blocking.md.
             max_count: at most this many of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
         Returns:
-            `[name, [Entry, ...]]` of each stream that has entries; [] when none has.
+            `[name, [Entry, ...]]` of each stream that has entries; [] when none has or none came.
         """
-        if block is not None:
-            raise ArgumentError("XREAD block is not supported yet; leave it out and call again")
         limit = check_count("XREAD", "count", count)
         allowance = check_allowance("XREAD", count, max_count, max_size)
         wanted = [
             (name, read.parse_read_id(text)) for name, text in named_streams("XREAD", streams)
         ]
-        return self._read(self._named_text, read.xread, wanted, limit, allowance, self._shape)
+        if block is None:
+            return self._read(self._named_text, read.xread, wanted, limit, allowance, self._shape)
+        call = ReadCall(wanted, limit, max_count, max_size, self._shape)
+        return self._block(self._named_text, call, check_block("XREAD", block))
 
     def scan(
         self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False

@@ -54,6 +54,7 @@ from streamkeep.engine.txn import (
     run_write,
 )
 from streamkeep.engine.upkeep import BUDGET_BYTES, Upkeep
+from streamkeep.engine.waiting import Lobby
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
     CorruptionError,
@@ -111,6 +112,9 @@ class Environment:
         self.max_store_bytes = max_store_bytes
         self.users = 0
         self.identity = _identity(path)
+        self.lobby = Lobby(path, shared, self.read)
+        if not readonly:
+            self.lobby.open_board()  # commits ring whom they find on it
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
@@ -370,6 +374,7 @@ class Environment:
             shared.forget()
             if self.points is not None:
                 self.points.close()
+            self.lobby.close()
             self.raw.close()
             if shared.journal is not None:
                 shared.journal.close()
@@ -674,6 +679,7 @@ def _after_fork_in_child() -> None:
         )
         environment.shared.write_lock = threading.Lock()
         environment.shared.gate = threading.Lock()
+        environment.lobby.abandon()
         _orphans.append(environment.raw)
         if environment.lock is not None:
             environment.lock.close()  # the parent keeps its lock; the child must not hold it

@@ -7,6 +7,7 @@ take a store away whose data was safely on disk.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,3 +66,21 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def create_scratch_folder(path: Path) -> None:
+    """Create a folder whose name need not survive a power cut, unless it is there."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=FOLDER_MODE)
+
+
+def create_pipe(path: Path) -> int:
+    """Create a named pipe; return a descriptor of both its ends, which never blocks."""
+    os.mkfifo(path, FILE_MODE)
+    # With a writing end of our own, the reading end never sees the last writer leave.
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+
+def open_shared(path: Path) -> int:
+    """Open a file that processes map into their memory; create it, empty, when missing."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)

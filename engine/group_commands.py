@@ -11,6 +11,7 @@ from typing import Any, Literal
 from streamkeep.engine import ack, claim, groups, idempotency, info, pending, read_group
 from streamkeep.engine.allowance import check_allowance
 from streamkeep.engine.arguments import (
+    check_block,
     check_count,
     check_policy,
     range_end,
@@ -21,6 +22,7 @@ from streamkeep.engine.arguments import (
     to_integer,
     to_optional_integer,
 )
+from streamkeep.engine.blocking import GroupCall
 from streamkeep.engine.command_base import CommandBase, Id, Key, RefPolicy, named_streams, to_text
 from streamkeep.engine.help_texts import HELP
 from streamkeep.format.entry import Text
@@ -132,7 +134,8 @@ class GroupCommands(CommandBase[Text]):
             streams: for each stream `>` for entries that the group has not read, or an ID for the
                 consumer's own pending entries above it.
             count: at most this many of each stream.
-            block: not available yet: a value other than None raises ArgumentError.
+            block: wait for entries, at most as many milliseconds, 0 for ever; None does not. Who
+                waits longest is served first. See docs/blocking.md.
             noack: do not make new entries pending: delivered at most once.
             claim_min_idle_time: take over, first, what has been pending for as many milliseconds,
                 whoever has it; entries have four parts then: ID, fields, idle time and delivery
@@ -147,14 +150,9 @@ class GroupCommands(CommandBase[Text]):
         Raises:
             NoSuchGroupError: a stream, or the group in it, does not exist.
         """
-        if block is not None:
-            raise ArgumentError("XREADGROUP block is not supported yet; leave it out")
         limit = check_count("XREADGROUP", "count", count)
         allowance = check_allowance("XREADGROUP", count, max_count, max_size)
-        if claim_min_idle_time is not None and (
-            not isinstance(claim_min_idle_time, int) or claim_min_idle_time < 0
-        ):
-            raise ArgumentError("XREADGROUP claim_min_idle_time must be a non-negative integer")
+        min_idle = read_group.check_idle(claim_min_idle_time)
         wanted = [
             (name, read_group.parse_position(text))
             for name, text in named_streams("XREADGROUP", streams)
@@ -164,10 +162,14 @@ class GroupCommands(CommandBase[Text]):
             to_bytes(consumername),
             limit,
             noack,
-            to_optional_integer(claim_min_idle_time),
+            min_idle,
             self._shape,
         )
-        return self._write(self._named_text, read_group.xreadgroup, wanted, delivery, allowance)
+        if block is None:
+            run = read_group.xreadgroup
+            return self._write(self._named_text, run, wanted, delivery, allowance)
+        call = GroupCall(wanted, delivery, max_count, max_size)
+        return self._block(self._named_text, call, check_block("XREADGROUP", block))
 
     @property
     def _named_text(self) -> Callable[[Any], Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from streamkeep.engine.board import removed
 from streamkeep.engine.group import (
     Group,
     create_group,
@@ -81,6 +82,7 @@ def xgroup_destroy(txn: WriteTxn, name: bytes, group_name: bytes) -> bool:
     if group is None:
         return False
     destroy_group(txn, stream, group)
+    txn.events.append(removed(name, group_name))
     return True
 
 

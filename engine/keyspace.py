@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.board import removed, replaced
 from streamkeep.engine.group import destroy_group, groups_of
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
@@ -71,6 +72,7 @@ def delete(txn: WriteTxn, names: list[bytes]) -> int:
         stream = txn.find_stream(name)
         if stream is not None:
             _remove(txn, stream)
+            txn.events.append(removed(name, None))
             deleted += 1
     return deleted
 
@@ -102,6 +104,7 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
     if former is not None:
         _remove(txn, former)
     txn.rename_stream(stream, target)
+    txn.events += [removed(source, None), replaced(target)]
     return True
 
 

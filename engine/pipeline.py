@@ -65,7 +65,7 @@ class Pipeline(StreamCommands[Any]):
         steps, self._steps = self._steps, []
         if not steps:
             return []
-        results: list[Any] = self._store._run_steps(_run_all, steps)
+        results: list[Any] = self._store._run_steps(run_all, steps)
         if raise_on_error:
             for number, result in enumerate(results, start=1):
                 if isinstance(result, CommandError):
@@ -85,7 +85,8 @@ class Pipeline(StreamCommands[Any]):
         raise ArgumentError("iterators cannot be queued; use the store or a transaction")
 
 
-def _run_all(txn: WriteTxn, steps: list[_Step]) -> list[Any]:
+def run_all(txn: WriteTxn, steps: list[_Step]) -> list[Any]:
+    """Run commands in a transaction; return their results, and errors of those that failed."""
     results: list[Any] = []
     for convert, command, args in steps:
         try:

@@ -65,6 +65,25 @@ def xread(
     return result
 
 
+def freeze(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> list[tuple[bytes, ReadId]]:
+    """Return the streams with `$` as what it means now, and means as long as XREAD waits."""
+    frozen: list[tuple[bytes, ReadId]] = []
+    for name, read_id in streams:
+        if read_id == AFTER_LAST:
+            read_id = resolve(txn.find_stream(name), read_id)
+        frozen.append((name, read_id))
+    return frozen
+
+
+def ready(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> bool:
+    """Say whether `xread` would return something."""
+    for name, read_id in streams:
+        stream = txn.find_stream(name)
+        if stream is not None and has_above(stream, resolve(stream, read_id)):
+            return True
+    return False
+
+
 def has_above(stream: Stream, after: Id) -> bool:
     """Say whether a live entry has an ID above `after`."""
     record = stream.record

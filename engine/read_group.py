@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.allowance import NO_LIMIT, Allowance, shape_entry
-from streamkeep.engine.claim import claim_one, claimable
+from streamkeep.engine.arguments import to_integer
+from streamkeep.engine.claim import claim_one, claimable, idle_left
 from streamkeep.engine.group import Group, find_group, no_such_key_or_group
 from streamkeep.engine.lag import advance
 from streamkeep.engine.read import has_above, read_above
 from streamkeep.engine.scan import read_ids
 from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import WriteTxn
+from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import Entry
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.group_records import Consumer
@@ -46,6 +47,15 @@ def parse_position(text: bytes) -> Position:
         raise ArgumentError(_MEANINGLESS.format(special.decode(), special.decode()))
     one = parse_id(text, 0)
     return NEW if one == (MAX, MAX) else one  # Redis keeps `>` as the highest ID
+
+
+def check_idle(value: object) -> int | None:
+    """Check the idle time from which on entries are claimed, as redis-py does; None: none is."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or value < 0:
+        raise ArgumentError("XREADGROUP claim_min_idle_time must be a non-negative integer")
+    return to_integer(value)
 
 
 class Delivery:
@@ -105,6 +115,26 @@ def xreadgroup(
             result.append([name, entries])
         group.save()
     return result
+
+
+def pause(
+    txn: Txn, streams: list[tuple[bytes, Position]], group_name: bytes, min_idle: int | None
+) -> int:
+    """Return in how many milliseconds `xreadgroup` may have something to do, an error among it;
+    0 for at once, -1 when only a commit can change that.
+    """
+    soonest = -1
+    for name, _ in streams:
+        stream = txn.find_stream(name)
+        group = None if stream is None else find_group(txn, stream, group_name)
+        if stream is None or group is None or has_above(stream, group.last_id()):
+            return 0
+        if min_idle is not None:
+            left = idle_left(txn, stream, group, min_idle, txn.now_ms())
+            if left == 0:
+                return 0
+            soonest = left if soonest < 0 else min(soonest, left)
+    return soonest
 
 
 def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:

@@ -29,6 +29,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine import failpoints
+from streamkeep.engine.board import Board, Event
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.journal import Journal
 from streamkeep.engine.stream import Stream, decode_stream
@@ -93,6 +94,7 @@ class Shared:
         self.cache: dict[bytes, Stream] = {}
         self.attached: dict[AttachedKey, Attached] = {}
         self.last_commit = -1
+        self.board = Board(None)  # who is to be rung after a commit
         self.journal: Journal | None = None  # None where the store is read-only
         self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
         self.unsteady_bytes = 0  # written since the last steady point, about
@@ -223,6 +225,8 @@ class WriteTxn(Txn):
         self.garbage = False  # rows were left for removal in later transactions
         self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
         self.attached: dict[AttachedKey, Attached] = {}
+        self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
+        self.events: list[Event] = []  # what else they wait for
         self._now_ms = -1
         if self.commit_number != shared.last_commit + 1:
             shared.forget()
@@ -375,6 +379,12 @@ class WriteTxn(Txn):
         if len(shared.cache) > _CACHED_STREAMS or len(shared.attached) > _CACHED_STREAMS:
             shared.forget()
         self._release()
+        if (self.added or self.events) and shared.board.words[0]:
+            shared.board.ring(self.added, self.events)
+
+    def note_added(self, name: bytes, count: int) -> None:
+        """Have readers that are blocked on a stream woken for new entries, after the commit."""
+        self.added[name] = self.added.get(name, 0) + count
 
     def _commit_changes(self, shared: Shared, body: bytes) -> None:
         """Commit in the journal, then in LMDB."""

@@ -330,7 +330,7 @@ def test_reading_commands_do_not_change_the_data_file() -> None:
         assert digest() == before, args
     assert Path("s/data.mdb").stat().st_mtime_ns == status.st_mtime_ns
     names = sorted(path.name for path in Path("s").iterdir())
-    assert names == ["data.mdb", "journal", "lock.mdb", "steady"]
+    assert names == ["data.mdb", "journal", "lock.mdb", "steady", "waiters"]
 
 
 def test_damage_is_status_4_after_what_could_be_read() -> None:

@@ -15,7 +15,7 @@ from streamkeep.tools import output
 from streamkeep.tools.entry_output import print_entry, print_id
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Transaction
+    from streamkeep.engine.api import Snapshot, Transaction
 
 
 class Delivered(NamedTuple):
@@ -43,13 +43,13 @@ class Delivered(NamedTuple):
         return f"  (idle {output.span_text(self.idle_ms / 1000)}, delivered {times})"
 
 
-def look_up(txn: Transaction, key: bytes, entries: Iterable[Any]) -> list[Delivered]:
+def look_up(txn: Transaction | Snapshot, key: bytes, entries: Iterable[Any]) -> list[Delivered]:
     """Return entries of a stream, given as redis-py returns them, with all their pairs."""
     return [_look_up(txn, key, *entry) for entry in entries]
 
 
 def _look_up(
-    txn: Transaction,
+    txn: Transaction | Snapshot,
     key: bytes,
     id_text: bytes,
     fields: dict[bytes, bytes],
@@ -59,7 +59,9 @@ def _look_up(
     entry_id = StreamId.parse(id_text)
     if not fields:  # an entry has fields: this one is gone
         return Delivered(entry_id, [], True)
-    [found] = txn.scan(key, entry_id, entry_id)
+    found = next(txn.scan(key, entry_id, entry_id), None)
+    if found is None:  # deleted between a delivery that waited and this look
+        return Delivered(entry_id, [], True)
     return Delivered(entry_id, found.pairs, False, idle_ms, times_delivered)
 
 

@@ -23,6 +23,7 @@ from streamkeep.tools.command import (
     store_argument,
 )
 from streamkeep.tools.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.waiting import entries_from_now, last_id
 
 if TYPE_CHECKING:
     from streamkeep.engine.api import Snapshot
@@ -41,13 +42,14 @@ def print_stream(
     *,
     as_json: bool,
     show_time: bool,
+    summary: bool = True,
 ) -> None:
     """Print entries of one stream, and the summary; say so when the stream is missing."""
     printed = 0
     for entry in entries:
         print_entry(entry, as_json=as_json, show_time=show_time)
         printed += 1
-    if as_json:
+    if as_json and summary:
         output.json_summary(str(ctx.info_name), key=output.json_bytes(key), entries=printed)
     if not printed:
         note_missing(ctx, snapshot, key)
@@ -157,21 +159,47 @@ def revrange(
     metavar="N",
     help="How many entries.",
 )
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on with new entries as they come, until Ctrl-C."
+)
 @shape_options
 @quoted_option
 @click.pass_context
 def tail(
-    ctx: click.Context, store_path: Path, key: bytes, count: int, as_json: bool, show_time: bool
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    count: int,
+    follow: bool,
+    as_json: bool,
+    show_time: bool,
 ) -> None:
     """Print the last entries of the stream KEY, oldest first.
+
+    `streamkeep tail orders.store orders --follow` goes on for ever. It sleeps between entries;
+    whoever adds one, in whatever process, wakes it. The stream may be created later. --json then
+    prints no summary, since there is no end.
 
     \b
     Example:
       streamkeep tail orders.store orders -n 3
     """
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        entries = last_entries(snapshot, key, count)
-        print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
+    with open_store(store_path, readonly=True) as store:
+        with store.snapshot() as snapshot:
+            after = last_id(snapshot, key)
+            entries = last_entries(snapshot, key, count)
+            print_stream(
+                ctx,
+                snapshot,
+                key,
+                entries,
+                as_json=as_json,
+                show_time=show_time,
+                summary=not follow,
+            )
+        if follow:
+            for entry in entries_from_now(store, key, after):
+                print_entry(entry, as_json=as_json, show_time=show_time)
 
 
 def last_entries(snapshot: Snapshot, key: bytes, count: int) -> Iterator[ScanEntry]:

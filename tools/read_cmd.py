@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,9 +22,10 @@ from streamkeep.tools.command import (
 )
 from streamkeep.tools.delivery import Delivered, look_up, print_delivered
 from streamkeep.tools.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.waiting import block_option, last_id
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store, Sync
+    from streamkeep.engine.api import Snapshot, Store, Sync, Transaction
     from streamkeep.engine.commands import ScanEntry
 
 
@@ -80,6 +82,7 @@ class Limits(NamedTuple):
     metavar="MS",
     help="Take over, first, what has been pending for MS milliseconds, whoever has it.",
 )
+@block_option
 @shape_options
 @sync_option
 @quoted_option
@@ -96,6 +99,7 @@ def read(
     consumer: bytes | None,
     noack: bool,
     claim_ms: int | None,
+    block_ms: int | None,
     as_json: bool,
     show_time: bool,
     sync: Sync,
@@ -104,7 +108,8 @@ def read(
 
     Entries with IDs above --id are printed, stream by stream. Remember the last ID you saw and
     pass it next time. `+` stands for the ID before a stream's last entry. With several streams
-    each line begins with the key. Does not wait for entries.
+    each line begins with the key. --block waits when there is none; `$` then
+    stands for the last ID at present.
 
     With --group the group remembers (XREADGROUP): each entry goes to one of its consumers, and is
     pending there until `streamkeep ack`. --id > are the entries that the group has not delivered
@@ -117,6 +122,7 @@ def read(
     Examples:
       streamkeep read orders.store orders --id 1718004800000-0
       streamkeep read orders.store orders payments --id 1718004800000-0 --id 0
+      streamkeep read orders.store orders --id 1718004800000-0 --block 60000
       streamkeep read orders.store orders --group mail --consumer ann --count 10
       streamkeep read orders.store orders --group mail --consumer ann --id 0
       streamkeep read orders.store orders --group mail --consumer ann --claim 60000
@@ -132,12 +138,16 @@ def read(
     each = ids if len(ids) == len(keys) else (ids or (start,)) * len(keys)
     wanted = list(zip(keys, each, strict=True))
     limits = Limits(count, maxcount, maxsize)
-    if len(set(keys)) < len(keys) and (group is not None or limits.together):
+    waits = block_ms is not None
+    if len(set(keys)) < len(keys) and (group is not None or limits.together or waits):
         raise click.UsageError("a stream is named twice")
     named = as_json or len(keys) > 1
     printed: list[int] = []
     if group is None or consumer is None:
-        with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        with open_store(store_path, readonly=True) as store, ExitStack() as stack:
+            if block_ms is not None:
+                wanted = await_entries(store, wanted, block_ms)
+            snapshot = stack.enter_context(store.snapshot())
             for key, entries in entries_of(snapshot, wanted, limits):
                 shown = key if named else None
                 printed.append(0)
@@ -148,7 +158,7 @@ def read(
                     note_missing(ctx, snapshot, key)
     else:
         with open_store(store_path, sync=sync) as store:
-            delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms)
+            delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms, block_ms)
         for key, batch in delivered:
             shown = key if named else None
             for one in batch:
@@ -156,6 +166,18 @@ def read(
             printed.append(len(batch))
     if as_json:
         output.json_summary("read", streams=sum(map(bool, printed)), entries=sum(printed))
+
+
+def await_entries(
+    store: Store, wanted: list[tuple[bytes, bytes]], block_ms: int
+) -> list[tuple[bytes, bytes]]:
+    """Wait until there is something; return the IDs, with `$` as what it was before the wait."""
+    with store.snapshot() as snapshot:
+        wanted = [
+            (key, last_id(snapshot, key) if after == b"$" else after) for key, after in wanted
+        ]
+    store.xread(dict(wanted), count=1, block=block_ms)
+    return wanted
 
 
 def entries_of(
@@ -189,17 +211,30 @@ def deliver(
     consumer: bytes,
     noack: bool,
     claim_ms: int | None,
+    block_ms: int | None,
 ) -> list[tuple[bytes, list[Delivered]]]:
-    """Deliver entries to a consumer, in one transaction."""
-    with store.transaction() as txn:
-        found = txn.xreadgroup(
+    """Deliver entries to a consumer, in one transaction; a delivery that waited is looked up in a
+    second one.
+    """
+
+    def deliver_in(commands: Store | Transaction, block: int | None) -> list[list[Any]]:
+        return commands.xreadgroup(
             group,
             consumer,
             dict(wanted),
             count=limits.per_stream,
+            block=block,
             noack=noack,
             claim_min_idle_time=claim_ms,
             max_count=limits.max_count,
             max_size=limits.max_size,
         )
-        return [(name, look_up(txn, name, entries)) for name, entries in found]
+
+    with store.transaction() as txn:
+        found = deliver_in(txn, None)
+        delivered = [(name, look_up(txn, name, entries)) for name, entries in found]
+    if found or block_ms is None:
+        return delivered
+    found = deliver_in(store, block_ms)
+    with store.snapshot() as snapshot:
+        return [(name, look_up(snapshot, name, entries)) for name, entries in found]

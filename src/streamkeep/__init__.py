@@ -5,8 +5,9 @@
     ...     store.xadd("orders", {"sku": "7", "count": "2"})
     ...     store.xrange("orders")
 
-`open` gives a `Store`, whose methods are those of redis-py's stream commands. Names are loaded
-when they are first used, so that `streamkeep.format` works where LMDB is not installed.
+`open` gives a `Store`, whose methods are those of redis-py's stream commands; `aio.open` gives the
+same for asyncio. Names are loaded when they are first used, so that `streamkeep.format`
+works where LMDB is not installed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streamkeep import aio
     from streamkeep.engine.api import Snapshot, Store, Transaction
     from streamkeep.engine.commands import ScanEntry
     from streamkeep.engine.pipeline import Pipeline
@@ -101,10 +103,13 @@ __all__ = [  # noqa: RUF022  # the door first, then the rest
     "StreamId",
     "StreamkeepError",
     "Transaction",
+    "aio",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("streamkeep.aio")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'streamkeep' has no attribute {name!r}")
@@ -114,4 +119,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    return sorted({*globals(), *_HOME_OF, "aio"})

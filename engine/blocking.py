@@ -1,0 +1,100 @@
+"""XREAD and XREADGROUP as calls that may wait: what to run, and what could end the wait.
+
+As in Redis, the whole command runs again whenever something happened that could concern it, and
+ends the wait when it returns something or raises. So a call never reasons about *what* happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeep.engine import read, read_group
+from streamkeep.engine.allowance import Allowance
+from streamkeep.engine.board import CLAIM, GROUP, READ, Interest
+from streamkeep.engine.txn import Txn, WriteTxn
+
+
+class BlockingCall:
+    """One call of a command that may wait; `run` any number of times."""
+
+    writes = False
+    ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
+    rung_late = False  # a ring for the ticket came when the call was awake already
+
+    def run(self, txn: Any) -> list[list[Any]]:
+        """Run the whole command; [] when it has nothing to return."""
+        raise NotImplementedError
+
+    def pause(self, txn: Txn) -> int:
+        """Return in how many milliseconds `run` may have something to do; 0 for at once, -1 when
+        only a commit can change that. Reads only.
+        """
+        raise NotImplementedError
+
+    def interests(self) -> list[Interest]:
+        """Return what to put up on the board."""
+        raise NotImplementedError
+
+
+class ReadCall(BlockingCall):
+    """A call of XREAD; `$` is what it was when the call first ran."""
+
+    def __init__(
+        self,
+        streams: list[tuple[bytes, read.ReadId]],
+        count: int,
+        max_count: int | None,
+        max_size: int | None,
+        shape: int,
+    ) -> None:
+        self._streams = streams
+        self._count = count
+        self._most = max_count or 0, max_size or 0
+        self._shape = shape
+
+    def run(self, txn: Any) -> list[list[Any]]:
+        """Run XREAD."""
+        found = read.xread(txn, self._streams, self._count, Allowance(*self._most), self._shape)
+        if not found:
+            self._streams = read.freeze(txn, self._streams)
+        return found
+
+    def pause(self, txn: Txn) -> int:
+        """Say whether XREAD would find something."""
+        return 0 if read.ready(txn, self._streams) else -1
+
+    def interests(self) -> list[Interest]:
+        """Return the keys."""
+        return list(dict.fromkeys((name, b"", READ) for name, _ in self._streams))
+
+
+class GroupCall(BlockingCall):
+    """A call of XREADGROUP."""
+
+    writes = True
+
+    def __init__(
+        self,
+        streams: list[tuple[bytes, read_group.Position]],
+        delivery: read_group.Delivery,
+        max_count: int | None,
+        max_size: int | None,
+    ) -> None:
+        self._streams = streams
+        self._delivery = delivery
+        self._most = max_count or 0, max_size or 0
+
+    def run(self, txn: WriteTxn) -> list[list[Any]]:
+        """Run XREADGROUP."""
+        return read_group.xreadgroup(txn, self._streams, self._delivery, Allowance(*self._most))
+
+    def pause(self, txn: Txn) -> int:
+        """Say when XREADGROUP may find something, or raise."""
+        delivery = self._delivery
+        return read_group.pause(txn, self._streams, delivery.group_name, delivery.min_idle)
+
+    def interests(self) -> list[Interest]:
+        """Return the keys with the group."""
+        delivery = self._delivery
+        kind = GROUP if delivery.min_idle is None else CLAIM
+        return list(dict.fromkeys((name, delivery.group_name, kind) for name, _ in self._streams))

@@ -1,0 +1,112 @@
+"""Doors: the file descriptors that blocked readers sleep on, and how a writer rings.
+
+A door is a named pipe in `waiters/`, named by a random number. Its reader sleeps in `poll`, or
+has an event loop watch it; a writer opens it, writes the ticket of the wait that it ends, and
+closes it: 4 microseconds, and no process needs to know another. Several waits may share a door,
+as those of all tasks of an event loop do; the ticket says which of them was meant.
+
+A door has no reader any more when the process that made it died, however it died: opening it for
+writing then fails with ENXIO, and whoever finds that removes it. A door that is full of rings
+takes no more, and need not: its reader has enough to wake up for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import select
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from streamkeep.engine import files
+
+ALARM: Final = 0  # the ticket of nobody: everyone who waits at the door looks around
+_TICKET: Final = struct.Struct("=Q")
+_MOST: Final = 512  # tickets read at once
+
+
+class Door:
+    """The reading side of a door, which this process made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.number = secrets.randbits(63) | 1
+        self.path = door_path(folder, self.number)
+        self.handle = files.create_pipe(self.path)
+        self.poller = select.poll()
+        self.poller.register(self.handle, select.POLLIN)
+
+    def rings(self) -> list[int]:
+        """Take and return the tickets that were rung since the last call."""
+        try:
+            data = os.read(self.handle, _TICKET.size * _MOST)
+        except BlockingIOError:
+            return []
+        return [ticket for (ticket,) in _TICKET.iter_unpack(data)]
+
+    def ring(self, ticket: int) -> None:
+        """Ring one's own door."""
+        with suppress(BlockingIOError):
+            os.write(self.handle, _TICKET.pack(ticket))
+
+    def close(self) -> None:
+        """Remove the door."""
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor only: in a forked child the door belongs to the parent."""
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+def door_path(folder: Path, number: int) -> Path:
+    """Return where the door with this number is."""
+    return folder / f"{number:016x}"
+
+
+def knock(folder: Path, number: int, ticket: int) -> bool:
+    """Ring a door; False when nobody is behind it, which removes it."""
+    path = f"{folder}/{number:016x}"
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.ENOENT):
+            return True  # no descriptors left, say: it may well be alive
+        if error.errno == errno.ENXIO:
+            with suppress(OSError):
+                os.unlink(path)
+        return False
+    try:
+        os.write(handle, _TICKET.pack(ticket))
+    except BrokenPipeError:
+        return False
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(handle)
+    return True
+
+
+def remove_dead(folder: Path) -> set[int]:
+    """Remove the doors of processes that died; return the numbers of all others."""
+    alive: set[int] = set()
+    for path in folder.iterdir():
+        try:
+            number = int(path.name, 16)
+            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except ValueError:
+            continue
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                path.unlink(missing_ok=True)
+            elif error.errno != errno.ENOENT:
+                alive.add(number)
+            continue
+        os.close(handle)
+        alive.add(number)
+    return alive

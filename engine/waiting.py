@@ -1,0 +1,262 @@
+"""Waiting: how a blocked call sleeps, is woken, and never sleeps through its entry.
+
+    run the command; nothing?
+      -> put up a ticket on the board (board.py)      whoever commits from now on rings
+      -> look at the store                            whoever committed before is seen
+      -> sleep at the door (doors.py)                 until a ring, a timer, the deadline,
+                                                      or for a second at most
+      -> woken: the ticket is down; run the command, and from the start if it has nothing
+
+`Lobby.steps` is that loop as a generator, which does no sleeping itself: a thread (`Lobby.block`)
+and an event loop (async_waiting.py) drive the same steps. A look reads one snapshot and changes
+nothing, so that waiting costs no commits; when no commit came since the last look it ends there.
+
+Whoever is rung and does not run its command after all (an interrupt, a cancelled task, a failed
+run) rings the next in the queue: the work it was woken for is still there. One that is killed
+cannot; the others find that work when they look, a second later at the latest.
+
+Where there is no board (a folder without write access, a system without named pipes, more waits
+than it has rows) the same loop looks every few milliseconds instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from streamkeep.engine.blocking import BlockingCall
+from streamkeep.engine.board import CLAIM, GROUP, READ, Board, Event
+from streamkeep.engine.doors import ALARM, Door
+from streamkeep.engine.txn import ReadTxn, Shared
+
+WAITERS_FOLDER: Final = "waiters"
+FALLBACK_S: Final = 1.0
+_FIRST_POLL_S: Final = 0.0005
+_LONGEST_POLL_S: Final = 0.05
+
+Result = TypeVar("Result")
+Check = Callable[[], object]  # raises when the wait must end
+Steps = Generator[tuple[int, float], bool, bool]
+
+
+class Lobby:
+    """Where the blocked calls of one environment wait; shared by the stores and threads on it."""
+
+    def __init__(self, store: Path, shared: Shared, read: Callable[..., Any]) -> None:
+        self._folder = store / WAITERS_FOLDER
+        self._shared = shared
+        self._read = read  # runs a function on a snapshot
+        self._lock = threading.Lock()
+        self._doors: set[Door] = set()
+        self._spare: list[Door] = []
+        _lobbies.add(self)
+
+    def open_board(self) -> Board:
+        """Return the board, opened if it was not yet; one for nobody where it cannot be."""
+        shared = self._shared
+        with self._lock:
+            if not shared.board.is_open() and not shared.closed:
+                with suppress(OSError):  # read-only, say: calls wait without it
+                    shared.board = Board(self._folder)
+            return shared.board
+
+    # --- doors ------------------------------------------------------------------------------
+
+    def take_door(self) -> Door | None:
+        """Return a door for one caller at a time; None where there cannot be one."""
+        board = self.open_board()
+        with self._lock:
+            if self._spare:
+                return self._spare.pop()
+            try:
+                door = board.open_door()
+            except (OSError, AttributeError):  # no board, no descriptors left; no named pipes
+                return None
+            self._doors.add(door)
+            return door
+
+    def give_back(self, door: Door | None, *, keep: bool) -> None:
+        """Take a door back.
+
+        Args:
+            keep: for the next wait. Making a door costs three times what waking its reader does,
+                and a consumer that was just served comes back. One that was not may be the last:
+                `waiters/` is empty when nobody waits.
+        """
+        if door is None:
+            return
+        with self._lock:
+            if keep and not self._shared.closed:
+                self._spare.append(door)
+            else:
+                self._doors.discard(door)
+                door.close()
+
+    def alarm(self) -> None:
+        """Have everybody of this process look around: a store was closed, or a loop is to end."""
+        with self._lock:
+            for door in self._doors:
+                door.ring(ALARM)
+
+    def close(self) -> None:
+        """Remove the doors that nobody sleeps at; wake the others, whose calls then end."""
+        self.alarm()
+        self.remove_spare()
+        with self._lock:
+            self._shared.board.close()
+
+    def remove_spare(self) -> None:
+        """Remove the doors that nobody sleeps at."""
+        with self._lock:
+            for door in self._spare:
+                self._doors.discard(door)
+                door.close()
+            self._spare.clear()
+
+    def abandon(self) -> None:
+        """Forget, in a forked child, what belongs to the parent."""
+        self._lock = threading.Lock()
+        for door in self._doors:
+            door.abandon()
+        self._doors.clear()
+        self._spare.clear()
+        self._shared.board.abandon()
+
+    # --- the wait ---------------------------------------------------------------------------
+
+    def deadline(self, timeout_ms: int) -> float:
+        """Return when a wait that begins now ends; 0 for never."""
+        if timeout_ms == 0:
+            return float("inf")
+        return self._shared.clock.monotonic() + timeout_ms / 1000
+
+    def steps(
+        self,
+        call: BlockingCall,
+        door: Door | None,
+        deadline: float,
+        check: Check,
+    ) -> Steps:
+        """Wait until `call` is to run again; False when the deadline has passed.
+
+        Yields the ticket to sleep with and for how many seconds at most; is sent whether it was
+        rung. Close it when the wait ends early.
+
+        Args:
+            check: is called before each sleep, and raises to end the wait.
+        """
+        shared = self._shared
+        now = shared.clock.monotonic
+        ticket = 0
+        if door:
+            ticket = shared.board.put_up(door.number, call.interests(), call.ticket)
+            call.ticket = ticket or call.ticket
+        try:
+            seen = -1
+            due = float("inf")
+            poll_s = _FIRST_POLL_S
+            while True:
+                check()
+                commit, pause = self._read(_look, call, -1 if now() >= due else seen)
+                if commit != seen or pause >= 0:
+                    due = now() + pause / 1000 if pause > 0 else float("inf")
+                if pause == 0:
+                    break
+                seen = commit
+                left = min(deadline, due) - now()
+                if deadline <= now():
+                    break
+                nap = max(0.0, min(left, FALLBACK_S))
+                if not ticket:
+                    nap = min(nap, poll_s)
+                    poll_s = min(poll_s * 1.3, _LONGEST_POLL_S)
+                if (yield ticket, nap):
+                    if call.rung_late:  # perhaps only now, and the rows are still up
+                        call.rung_late = not shared.board.take_down(ticket)
+                    ticket = 0
+                    return True
+        except BaseException:
+            if ticket and not shared.board.take_down(ticket):
+                self.pass_on(call)
+            raise
+        rung = bool(ticket) and not shared.board.take_down(ticket)
+        call.rung_late |= rung  # that ring is still to come, or lies at the door
+        return pause == 0 or rung
+
+    def pass_on(self, call: BlockingCall) -> None:
+        """Ring those behind a call that was rung and has not used it."""
+        events: list[Event] = []
+        for key, group, kind in call.interests():
+            if kind != READ:
+                events.append(Event(key, group, GROUP, 1))
+            if kind == CLAIM:  # it may have been for a NACKed entry, which not all of them take
+                events.append(Event(key, group, CLAIM, 1))
+        if events:
+            self._shared.board.ring({}, events)
+
+    # --- in a thread ------------------------------------------------------------------------
+
+    def block(
+        self, attempt: Callable[[], Result], call: BlockingCall, timeout_ms: int, check: Check
+    ) -> Result:
+        """Run `attempt` until it returns something, or time is up; sleep in between."""
+        result = attempt()
+        if result:
+            return result
+        self._shared.check_not_writing()  # nobody could commit what this call waits for
+        deadline = self.deadline(timeout_ms)
+        while not result and self._wait(call, deadline, check):
+            try:
+                result = attempt()
+            except BaseException:
+                self.pass_on(call)
+                raise
+        return result
+
+    def _wait(self, call: BlockingCall, deadline: float, check: Check) -> bool:
+        door = self.take_door()
+        steps = self.steps(call, door, deadline, check)
+        again = False
+        try:
+            ticket, nap = next(steps)
+            while True:
+                ticket, nap = steps.send(_sleep(door, ticket, nap))
+        except StopIteration as end:
+            again = bool(end.value)
+            return again
+        finally:
+            steps.close()
+            self.give_back(door, keep=again)
+
+
+_lobbies: weakref.WeakSet[Lobby] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_nothing() -> None:
+    """Remove the doors of stores that the process did not close."""
+    for lobby in _lobbies:
+        lobby.remove_spare()
+
+
+def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:
+    """Return the newest commit, and the pause of `call` there; -1 when the commit was `seen`."""
+    commit = int(txn.raw.id())
+    return commit, -1 if commit == seen else call.pause(txn)
+
+
+def _sleep(door: Door | None, ticket: int, seconds: float) -> bool:
+    """Sleep until the ticket is rung, or as long; say whether it was rung."""
+    if door is None:
+        threading.Event().wait(seconds)
+        return False
+    if not door.poller.poll(math.ceil(seconds * 1000)):
+        return False
+    rings = door.rings()  # also what rang too late for an earlier wait, and alarms
+    return ticket != ALARM and ticket in rings

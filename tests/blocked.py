@@ -1,0 +1,75 @@
+"""Calls that block, each in a thread of its own, and no sleeps: who waits stands on the board."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import StoreClosedError
+
+BLOCKED = "blocked"
+_PATIENCE_S = 20.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that comes soon."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.001)
+
+
+def tickets(store: Store[Any]) -> int:
+    """Return how many calls of all processes are blocked."""
+    return store._environment.shared.board.tickets()
+
+
+class Callers:
+    """Calls in threads, in the order in which they blocked."""
+
+    def __init__(self, store: Store[Any], *, others: int = 0) -> None:
+        self.store = store
+        self.others = others  # calls of other processes that are blocked
+        self.finished: list[int] = []  # numbers of calls, as they returned
+        self._results: dict[int, Any] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self, call: Callable[[], Any]) -> None:
+        """Begin a call; return when it blocks, or has ended."""
+        number = len(self._threads)
+
+        def run() -> None:
+            try:
+                self._results[number] = call()
+            except StoreClosedError:
+                self._results[number] = BLOCKED
+            except Exception as error:
+                self._results[number] = error
+            self.finished.append(number)
+
+        thread = threading.Thread(target=run)
+        self._threads.append(thread)
+        thread.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until every call has ended or is blocked."""
+        started = len(self._threads) + self.others
+        wait_until(lambda: tickets(self.store) + len(self.finished) == started)
+
+    def results(self) -> list[Any]:
+        """Return what each call returned or raised, BLOCKED where it still waits."""
+        self.settle()
+        return [self._results.get(number, BLOCKED) for number in range(len(self._threads))]
+
+    def end(self) -> list[Any]:
+        """As `results`; closes the store, which ends those that wait."""
+        found = self.results()
+        self.store.close()
+        for thread in self._threads:
+            thread.join(_PATIENCE_S)
+            assert not thread.is_alive()
+        return found

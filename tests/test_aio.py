@@ -1,0 +1,415 @@
+"""The asyncio twin of the store: the same results, blocked tasks, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import threading
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import streamkeep
+from blocked import tickets
+from streamkeep import aio, facade
+from streamkeep.aio import AsyncStore
+from streamkeep.engine import waiting
+from streamkeep.engine.api import Store
+
+NEW = {"s": ">"}
+ROOT = Path(__file__).parent.parent
+
+Use = Callable[[AsyncStore], Awaitable[None]]
+
+
+@pytest.fixture
+def play(
+    open_store: Callable[..., Store],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., None]:
+    """A function that runs a coroutine function with a store, which it closes.
+
+    Nobody looks by himself meanwhile: a lost wake-up is a failure.
+    """
+    monkeypatch.setattr(waiting, "FALLBACK_S", 3600.0)
+
+    def run(use: Use, **options: Any) -> None:
+        async def main() -> None:
+            async with AsyncStore(open_store(**options)) as store:
+                await asyncio.wait_for(use(store), 20)
+
+        asyncio.run(main())
+
+    return run
+
+
+def waiting_in(store: AsyncStore) -> int:
+    return tickets(store._store)
+
+
+def doors(store: AsyncStore) -> list[str]:
+    return [name for name in os.listdir(store.path / "waiters") if name != "board"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+# --- the same methods ---------------------------------------------------------------------------
+
+
+def test_open_gives_an_asyncio_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await streamkeep.aio.open(tmp_path / "store", sync="none")
+        assert isinstance(store, AsyncStore)
+        added = await store.xadd("s", {"f": "v"})
+        assert await store.xrange("s") == [(added, {b"f": b"v"})]
+        assert repr(store).startswith("<streamkeep.aio.AsyncStore ")
+        await store.close()
+        await store.close()
+        for call in (store.xlen("s"), store.xadd("s", {"f": "v"})):
+            with pytest.raises(streamkeep.StoreClosedError):
+                await call
+        async with await aio.open(tmp_path / "store", decode_responses=True) as text:
+            assert (await text.xrange("s"))[0].fields == {"f": "v"}
+            assert text.path == tmp_path / "store"
+        with pytest.raises(streamkeep.NotAStoreError):
+            await aio.open(tmp_path / "none", create=False)
+
+    asyncio.run(main())
+
+
+def test_open_takes_the_options_of_open() -> None:
+    options = set(inspect.signature(facade.open).parameters) - {"path", "decode_responses"}
+    assert set(get_type_hints(aio.Options)) == options
+
+
+def test_the_types_are_those_of_the_sources() -> None:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.STUB.read_text() == generate.render_stub()
+
+
+def test_every_command_is_there(play: Callable[..., None]) -> None:
+    public = {
+        name
+        for name, value in vars(Store).items() | _inherited()
+        if isinstance(value, types.FunctionType) and not name.startswith("_")
+    }
+    assert public - set(dir(AsyncStore)) == {"transaction"}  # `run` instead
+
+    async def use(store: AsyncStore) -> None:
+        assert await store.xgroup_create("s", "g", mkstream=True) is True
+        assert await store.xadd("s", {"f": "v"}, id="1-1") == b"1-1"
+        assert await store.xadd_many("s", [{"f": "v"}] * 2, ids=["2-1", "3-1"]) == [
+            b"2-1",
+            b"3-1",
+        ]
+        assert await store.xlen("s") == 3
+        assert await store.xrevrange("s", count=1) == [(b"3-1", {b"f": b"v"})]
+        found = await store.xreadgroup("g", "c", NEW, count=1)
+        assert found == [[b"s", [(b"1-1", {b"f": b"v"})]]]
+        assert await store.xack("s", "g", "1-1") == 1
+        assert (await store.xpending("s", "g"))["pending"] == 0
+        assert [name async for name in store.scan_iter("*")] == [b"s"]
+        assert await store.keys() == [b"s"]
+        assert await store.type("s") == b"stream"
+        assert (await store.xgroup_help())[0].startswith("XGROUP")
+        assert (await store.xinfo_help())[0].startswith("XINFO")
+        assert (await store.xinfo_stream("s"))["length"] == 3
+        await store.sync()
+        assert await store.delete("s") == 1
+        with pytest.raises(streamkeep.NoSuchKeyError):
+            await store.xinfo_stream("s")
+        with pytest.raises(streamkeep.ArgumentError):
+            await store.xadd("s", {})
+
+    play(use)
+
+
+def _inherited() -> set[tuple[str, Any]]:
+    return {(name, getattr(Store, name)) for name in dir(Store) if not name.startswith("_")}
+
+
+def test_another_sync_mode(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        view = store.using("commit")
+        await view.xgroup_create("s", "g", mkstream=True)
+        waits = asyncio.create_task(view.xreadgroup("g", "c", NEW, block=0))
+        await until(lambda: waiting_in(store) == 1)
+        assert await view.xadd("s", {"f": "v"}, id="1-1") == b"1-1"
+        assert await waits == [[b"s", [(b"1-1", {b"f": b"v"})]]]
+        assert await view.xack("s", "g", "1-1") == 1
+        assert await view.xlen("s") == 1
+        assert (await store.durability()).durable_commit
+
+    play(use)
+
+
+def test_reads_that_wait_for_the_disk(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xadd("s", {"f": "v"}, id="1-1")
+        assert await store.xrange("s") == [(b"1-1", {b"f": b"v"})]
+
+    play(use, read_durable=True)
+
+
+def test_scan_deletes_what_it_stands_on(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xadd_many("s", [{"n": n} for n in range(600)])
+        async for entry in store.scan("s"):
+            if int(entry.fields[b"n"]) % 2:
+                assert await entry.delete() is True
+        assert await store.xlen("s") == 300
+        backwards = [entry.fields[b"n"] async for entry in store.scan("s", reverse=True)]
+        assert backwards[0] == b"598"
+
+    play(use)
+
+
+def test_a_function_is_one_transaction(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        def move(txn: streamkeep.Transaction[bytes]) -> int:
+            txn.xadd("a", {"f": "v"})
+            txn.xadd("b", {"f": "v"})
+            return txn.xlen("a")
+
+        def fail(txn: streamkeep.Transaction[bytes]) -> None:
+            txn.xadd("a", {"f": "v"})
+            raise ZeroDivisionError
+
+        assert await store.run(move) == 1
+        with pytest.raises(ZeroDivisionError):
+            await store.run(fail)
+        assert await store.xlen("a") == 1
+        with store.snapshot() as snapshot:
+            await store.xadd("a", {"f": "v"})
+            assert snapshot.xlen("a") == 1
+
+    play(use)
+
+
+def test_a_pipeline_is_awaited(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        async with store.pipeline() as pipeline:
+            pipeline.xadd("s", {"f": "v"}, id="1-1")
+            pipeline.xlen("s")
+            assert await pipeline.execute() == [b"1-1", 1]
+            pipeline.xadd("s", {"f": "v"}, id="1-1")
+            with pytest.raises(streamkeep.IdTooSmallError):
+                await pipeline.execute()
+
+    play(use)
+
+
+# --- writes of many tasks -----------------------------------------------------------------------
+
+
+def test_tasks_share_transactions(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        shared = store._store._environment.shared
+        await store.xadd("s", {"f": "v"})
+        before = shared.last_commit
+        added = await asyncio.gather(*(store.xadd("s", {"n": n}) for n in range(300)))
+        assert shared.last_commit - before < 100
+        entries = (await store.xrange("s"))[1:]
+        assert [entry.id for entry in entries] == added  # in the order of the calls
+        assert [entry.fields[b"n"] for entry in entries] == [b"%d" % n for n in range(300)]
+
+    play(use)
+
+
+def test_each_command_of_a_batch_has_its_own_result(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        calls = [store.xadd("s", {"n": n}, id=f"{n}-1") for n in (5, 3, 6, 6, 7)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(one) for one in results] == [
+            bytes,
+            streamkeep.IdTooSmallError,
+            bytes,
+            streamkeep.IdTooSmallError,
+            bytes,
+        ]
+        assert [entry.id for entry in await store.xrange("s")] == [b"5-1", b"6-1", b"7-1"]
+
+    play(use)
+
+
+def test_what_breaks_a_batch_breaks_itself_only(play: Callable[..., None]) -> None:
+    def broken(txn: Any) -> None:
+        raise OSError("out of order")
+
+    async def use(store: AsyncStore) -> None:
+        calls: list[Any] = [store.xadd("s", {"n": n}) for n in range(3)]
+        calls.insert(1, store._write(None, broken))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [isinstance(one, bytes) for one in results] == [True, False, True, True]
+        assert await store.xlen("s") == 3
+
+    play(use)
+
+
+# --- blocked tasks ------------------------------------------------------------------------------
+
+
+def test_a_thousand_tasks_wait_with_one_descriptor(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xgroup_create("s", "g", mkstream=True)
+        threads = threading.active_count()
+        files = len(os.listdir("/proc/self/fd"))
+        readers = [asyncio.create_task(store.xread({"t": "$"}, block=0)) for _ in range(500)]
+        await until(lambda: waiting_in(store) == 500)
+        order: list[int] = []
+
+        async def consume(number: int) -> None:
+            assert await store.xreadgroup("g", f"c{number}", NEW, count=1, block=0)
+            order.append(number)
+
+        consumers = []
+        for number in range(500):
+            consumers.append(asyncio.create_task(consume(number)))
+        await until(lambda: waiting_in(store) == 1000)
+        assert threading.active_count() == threads
+        assert len(os.listdir("/proc/self/fd")) == files + 1
+        assert len(doors(store)) == 1
+        await store.xadd("t", {"f": "v"}, id="1-1")
+        for found in await asyncio.gather(*readers):
+            assert found == [[b"t", [(b"1-1", {b"f": b"v"})]]]
+        for number in range(50):
+            await store.xadd("s", {"f": "v"})
+            await until(lambda number=number: len(order) == number + 1)  # type: ignore[misc]
+        assert order == list(range(50))
+        await store.xadd_many("s", [{"f": "v"}] * 450)
+        await asyncio.gather(*consumers)
+        assert sorted(order) == list(range(500))
+        assert waiting_in(store) == 0
+
+    play(use)
+
+
+def test_time_is_up(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        assert await store.xread({"s": "$"}, block=10) == []
+        assert waiting_in(store) == 0
+        assert doors(store) == []
+
+    play(use)
+
+
+def test_a_thread_wakes_a_task_and_a_task_a_thread(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        task = asyncio.create_task(store.xread({"s": "$"}, block=0))
+        await until(lambda: waiting_in(store) == 1)
+        await asyncio.to_thread(store._store.xadd, "s", {"f": "v"})
+        assert len(await task) == 1
+        thread = asyncio.create_task(asyncio.to_thread(store._store.xread, {"s": "$"}, None, 0))
+        await until(lambda: waiting_in(store) == 1)
+        await store.xadd("s", {"f": "v"})
+        assert len(await thread) == 1
+
+    play(use)
+
+
+def test_cancelled_tasks_leave_nothing(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xgroup_create("s", "g", mkstream=True)
+        calls: list[Callable[[], Any]] = [
+            lambda: store.xread({"s": "$", "t": 0}, block=0),
+            lambda: store.xreadgroup("g", "c", NEW, block=0),
+        ]
+        for call in calls:
+            tasks = [asyncio.create_task(call()) for _ in range(5)]
+            await until(lambda: waiting_in(store) == 5)
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(one, asyncio.CancelledError) for one in results)
+            assert waiting_in(store) == 0
+            assert doors(store) == []
+        await store.xadd("s", {"f": "v"})
+
+    play(use)
+
+
+def test_a_cancelled_consumer_passes_its_entry_on(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xgroup_create("s", "g", mkstream=True)
+        tasks = [
+            asyncio.create_task(store.xreadgroup("g", name, NEW, block=0)) for name in ("a", "b")
+        ]
+        await until(lambda: waiting_in(store) == 2)
+        store._store.xadd("s", {"f": "v"})  # rings the first, which has no turn before ...
+        tasks[0].cancel()
+        assert len(await tasks[1]) == 1
+        assert waiting_in(store) == 0
+
+    play(use)
+
+
+def test_closing_ends_what_waits(open_store: Callable[..., Store]) -> None:
+    async def main() -> None:
+        store = AsyncStore(open_store())
+        task = asyncio.create_task(store.xread({"s": "$"}, block=0))
+        await until(lambda: waiting_in(store) == 1)
+        await store.close()
+        with pytest.raises(streamkeep.StoreClosedError):
+            await task
+        assert doors(store) == []
+
+    asyncio.run(main())
+
+
+def test_without_a_board_tasks_ask_again_and_again(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "mkfifo")
+
+    async def use(store: AsyncStore) -> None:
+        task = asyncio.create_task(store.xread({"s": 0}, block=5000))
+        await asyncio.sleep(0.01)
+        await store.xadd("s", {"f": "v"})
+        assert len(await task) == 1
+
+    play(use)
+
+
+# --- iterators ----------------------------------------------------------------------------------
+
+
+async def first(entries: AsyncIterator[Any], count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async for entry in entries:
+        found.append(entry.id)
+        if len(found) == count:
+            break
+    return found
+
+
+def test_follow_and_consume(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.xgroup_create("s", "g", mkstream=True)
+        following = asyncio.create_task(first(store.follow("s"), 4))
+        consuming = asyncio.create_task(first(store.consume("s", "g", "c"), 4))
+        await until(lambda: waiting_in(store) == 2)
+        for number in range(1, 5):
+            await store.xadd("s", {"f": "v"}, id=f"{number}-1")
+        expected = [b"1-1", b"2-1", b"3-1", b"4-1"]
+        assert await following == expected
+        assert await consuming == expected
+        assert await first(store.consume("s", "g", "c", block=None), 9) == expected  # pending
+        assert await first(store.follow("s", "2-1", block=1), 9) == expected[2:]
+        stopped = store.follow("s", 0, stop=lambda: True)
+        assert await first(stopped, 9) == []
+        with pytest.raises(streamkeep.NoSuchGroupError):
+            await first(store.consume("s", "none", "c"), 1)
+
+    play(use)

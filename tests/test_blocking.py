@@ -1,0 +1,557 @@
+"""Blocking reads inside one process: what wakes them, in which order, and how they end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import streamkeep
+from blocked import BLOCKED, Callers, tickets, wait_until
+from streamkeep.engine import waiting
+from streamkeep.engine.api import Store
+from streamkeep.engine.blocking import GroupCall
+from streamkeep.engine.clock import Clock, ManualClock
+from streamkeep.engine.read_group import Delivery
+
+Open = Callable[..., Store]
+NEW = {"s": ">"}
+
+
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a lost wake-up a failure: nobody looks again after a second."""
+    monkeypatch.setattr(waiting, "FALLBACK_S", 3600.0)
+
+
+def ids(result: Any) -> list[bytes]:
+    return [entry[0] for _, entries in result for entry in entries]
+
+
+def doors(store: Store) -> list[str]:
+    return [name for name in os.listdir(store.path / "waiters") if name != "board"]
+
+
+# --- arguments and timeouts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [-1, "5", 1.5])
+def test_a_block_that_is_no_number_of_milliseconds_is_refused(store: Store, block: Any) -> None:
+    with pytest.raises(streamkeep.ArgumentError, match="XREAD block must be a non-negative"):
+        store.xread({"s": "$"}, block=block)
+    with pytest.raises(streamkeep.ArgumentError, match="XREADGROUP block must be a non-neg"):
+        store.xreadgroup("g", "c", NEW, block=block)
+
+
+def test_a_block_beyond_the_end_of_time_is_refused(store: Store) -> None:
+    with pytest.raises(streamkeep.ArgumentError, match="not an integer or out of range"):
+        store.xread({"s": "$"}, block=1 << 63)
+    with pytest.raises(streamkeep.ArgumentError, match="timeout is out of range"):
+        store.xread({"s": "$"}, block=(1 << 63) - 1)
+
+
+def test_time_is_up(store: Store) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.xread({"s": "$", "t": 0}, block=20),
+        lambda: store.xreadgroup("g", "c", NEW, block=20),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        assert call() == []
+        assert time.monotonic() - began >= 0.02
+    assert tickets(store) == 0
+    assert doors(store) == []
+
+
+def test_timeouts_follow_the_monotonic_clock(open_store: Open, clock: ManualClock) -> None:
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 1000.0
+        return now
+
+    clock.monotonic = monotonic
+    assert open_store().xread({"s": "$"}, block=1_500_000) == []
+    assert now < 10_000
+
+
+def test_what_is_there_is_returned_without_waiting(store: Store, no_fallback: None) -> None:
+    store.xadd("s", {"f": "v"}, id="1-1")
+    store.xgroup_create("s", "g", id=0)
+    assert ids(store.xread({"s": 0}, block=0)) == [b"1-1"]
+    assert ids(store.xreadgroup("g", "c", NEW, block=0)) == [b"1-1"]
+    assert store.xreadgroup("g", "other", {"s": 0}, block=0) == [[b"s", []]]  # a history
+
+
+def test_a_missing_group_is_an_error_at_once(store: Store) -> None:
+    with pytest.raises(streamkeep.NoSuchGroupError, match="in XREADGROUP with GROUP option"):
+        store.xreadgroup("g", "c", NEW, block=0)
+
+
+def test_a_consumer_is_created_before_it_waits(store: Store) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xreadgroup("g", "c", NEW, block=1)
+    assert [one["name"] for one in store.xinfo_consumers("s", "g")] == [b"c"]
+
+
+def test_transactions_pipelines_and_snapshots_never_wait(store: Store) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    with store.transaction() as txn:
+        assert txn.xread({"s": "$"}, block=0) == []
+        assert txn.xreadgroup("g", "c", NEW, block=0) == []
+    with store.pipeline() as pipeline:
+        pipeline.xread({"s": "$"}, block=0)
+        pipeline.xreadgroup("g", "c", NEW, block=0)
+        assert pipeline.execute() == [[], []]
+    with store.snapshot() as snapshot:
+        assert snapshot.xread({"s": "$"}, block=0) == []
+
+
+def test_waiting_inside_ones_own_transaction_is_refused(store: Store) -> None:
+    with store.transaction(), pytest.raises(streamkeep.StoreError, match="a transaction open"):
+        store.xread({"s": "$"}, block=0)
+
+
+def test_another_sync_mode_waits_as_well(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    view = store.using("commit")
+    assert view.xread({"s": "$"}, block=10) == []
+    callers = Callers(store)
+    callers.start(lambda: view.xread({"s": "$"}, block=0))
+    callers.start(lambda: view.xreadgroup("g", "c", NEW, block=0))
+    view.xadd("s", {"f": "v"}, id="1-1")
+    assert [ids(result) for result in callers.end()] == [[b"1-1"], [b"1-1"]]
+
+
+# --- what wakes ---------------------------------------------------------------------------------
+
+
+def test_plus_is_looked_up_again_when_woken(store: Store, no_fallback: None) -> None:
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"s": "+"}, block=0))
+    with store.transaction() as txn:
+        txn.xadd("s", {"f": "v"}, id="1-1")
+        txn.xadd("s", {"f": "v"}, id="2-1")
+    assert [ids(result) for result in callers.end()] == [[b"2-1"]]
+
+
+def test_the_whole_command_runs_again(store: Store, no_fallback: None) -> None:
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"t": "$", "s": "$"}, block=0))
+    with store.transaction() as txn:
+        txn.xadd("s", {"f": "v"}, id="1-1")
+        txn.xadd("t", {"f": "v"}, id="2-1")
+    (result,) = callers.end()
+    assert [name for name, _ in result] == [b"t", b"s"]
+
+
+def test_many_ways_to_add_wake(store: Store, no_fallback: None) -> None:
+    for add in (
+        lambda: store.xadd("s", {"f": "v"}, maxlen=5),
+        lambda: store.xadd("s", {"f": "v"}, idmp=("p", "1")),
+        lambda: store.xadd_many("s", [{"f": "v"}] * 3),
+        lambda: store.pipeline().xadd("s", {"f": "v"}).execute(),
+    ):
+        callers = Callers(store)
+        callers.start(lambda: store.xread({"s": "$"}, block=0))
+        add()
+        wait_until(lambda callers=callers: len(callers.finished) == 1)  # type: ignore[misc]
+
+
+def test_nothing_is_rung_by_what_was_undone(store: Store, no_fallback: None) -> None:
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"s": "$"}, block=0))
+    with pytest.raises(ZeroDivisionError), store.transaction() as txn:
+        txn.xadd("s", {"f": "v"})
+        raise ZeroDivisionError
+    assert tickets(store) == 1
+    assert callers.end() == [BLOCKED]
+
+
+def test_an_entry_that_is_trimmed_at_once_serves_nobody(store: Store, no_fallback: None) -> None:
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"s": "$"}, block=0))
+    store.xadd("s", {"f": "v"}, id="1-1", maxlen=0, approximate=False)
+    assert callers.results() == [BLOCKED]
+    store.xadd("s", {"f": "v"}, id="2-1")
+    assert [ids(result) for result in callers.end()] == [[b"2-1"]]
+
+
+GONE = "NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda store: store.delete("s"),
+        lambda store: store.rename("s", "elsewhere"),
+        lambda store: store.xgroup_destroy("s", "g"),
+        lambda store: store.rename("other", "s"),
+    ],
+    ids=["delete", "rename", "destroy", "replace"],
+)
+def test_consumers_raise_when_their_group_is_gone(
+    store: Store, no_fallback: None, remove: Callable[[Store], Any]
+) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xgroup_create("other", "h", mkstream=True)
+    callers = Callers(store)
+    for consumer in "ab":
+        callers.start(partial(store.xreadgroup, "g", consumer, NEW, block=0))
+    callers.start(lambda: store.xread({"s": "$"}, block=0))
+    remove(store)
+    *consumers, reader = callers.end()
+    assert [str(error) for error in consumers] == [GONE, GONE]
+    assert reader == BLOCKED
+
+
+def test_a_stream_renamed_to_the_key_brings_its_group(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xadd("t", {"f": "v"}, id="7-0")
+    store.xgroup_create("t", "g", id=0)
+    callers = Callers(store)
+    callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
+    store.rename("t", "s")
+    assert [ids(result) for result in callers.end()] == [[b"7-0"]]
+
+
+def test_a_nack_wakes_one_that_claims(store: Store, no_fallback: None) -> None:
+    store.xadd("s", {"f": "v"}, id="1-1")
+    store.xgroup_create("s", "g", id=0)
+    store.xreadgroup("g", "owner", NEW)
+    callers = Callers(store)
+    hour = 3_600_000
+    callers.start(lambda: store.xreadgroup("g", "a", NEW, block=0))
+    for name in "bc":
+        claim = partial(store.xreadgroup, "g", name, NEW, claim_min_idle_time=hour)
+        callers.start(partial(claim, block=0))
+    store.xnack("s", "g", "FAIL", "1-1")
+    first, second, third = callers.end()
+    assert (first, third) == (BLOCKED, BLOCKED)
+    assert ids(second) == [b"1-1"]
+
+
+def test_a_claim_comes_true_by_itself(open_store: Open, no_fallback: None) -> None:
+    store = open_store(clock=Clock())
+    store.xadd_many("s", [{"f": "gone"}, {"f": "v"}], ids=["1-1", "2-1"])
+    store.xgroup_create("s", "g", id=0)
+    store.xreadgroup("g", "owner", NEW)
+    store.xdel("s", "1-1")  # stays pending, and is nothing to wake up for
+    began = time.monotonic()
+    ((_, entries),) = store.xreadgroup("g", "c", NEW, block=5000, claim_min_idle_time=80)
+    assert time.monotonic() - began < 4
+    (only,) = entries
+    assert only[0] == b"2-1"
+    assert only[2] >= 80
+
+
+def test_a_claim_waits_for_what_others_are_given(open_store: Open, no_fallback: None) -> None:
+    store = open_store(clock=Clock())
+    store.xgroup_create("s", "g", mkstream=True)
+    callers = Callers(store)
+    callers.start(lambda: store.xreadgroup("g", "first", NEW, block=0))
+    callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0, claim_min_idle_time=60))
+    store.xadd("s", {"f": "v"}, id="1-1")
+    wait_until(lambda: len(callers.finished) == 2)
+    first, second = callers.end()
+    assert ids(first) == ids(second) == [b"1-1"]
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+def test_two_hundred_consumers_are_served_in_the_order_they_came(
+    store: Store, no_fallback: None
+) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    callers = Callers(store)
+    for number in range(200):
+        callers.start(partial(store.xreadgroup, "g", f"c{number}", NEW, block=0))
+    for number in range(200):
+        store.xadd("s", {"n": number}, id=f"1-{number + 1}")
+        callers.settle()
+    results = callers.end()
+    assert callers.finished == list(range(200))
+    assert [ids(result) for result in results] == [[b"1-%d" % (n + 1)] for n in range(200)]
+
+
+def test_as_many_wake_as_there_is_work(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    callers = Callers(store)
+    for number in range(10):
+        callers.start(partial(store.xreadgroup, "g", f"c{number}", NEW, count=1, block=0))
+    store.xadd_many("s", [{"n": n} for n in range(4)])
+    assert tickets(store) >= 6
+    callers.settle()
+    assert sorted(callers.finished) == [0, 1, 2, 3]
+    callers.end()
+
+
+def test_who_is_woken_in_vain_keeps_its_place(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    callers = Callers(store)
+    for name in "ab":
+        callers.start(partial(store.xreadgroup, "g", name, NEW, block=0))
+    store.xadd("s", {"f": "v"}, id="1-1", maxlen=0, approximate=False)
+    callers.settle()
+    store.xadd("s", {"f": "v"}, id="2-1")
+    first, second = callers.end()
+    assert ids(first) == [b"2-1"]
+    assert second == BLOCKED
+
+
+def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    lobby = store._environment.lobby
+    waits = []
+    for name in (b"a", b"b"):
+        delivery = Delivery(b"g", name, 0, False, None, 0)
+        call = GroupCall([(b"s", ">")], delivery, None, None)
+        door = lobby.take_door()
+        assert door is not None
+        steps = lobby.steps(call, door, float("inf"), lambda: None)
+        waits.append((steps, door, next(steps)[0]))
+    (first, door, ticket), (second, next_door, next_ticket) = waits
+    store.xadd("s", {"f": "v"})
+    assert door.rings() == [ticket]
+    assert next_door.rings() == []
+    first.close()  # as an interrupt does
+    assert next_door.rings() == [next_ticket]
+    second.close()
+    assert tickets(store) == 0
+
+
+# --- how a wait ends ----------------------------------------------------------------------------
+
+
+def test_closing_the_store_ends_its_waits(open_store: Open, no_fallback: None) -> None:
+    store, other = open_store(), open_store()
+    other.xgroup_create("s", "g", mkstream=True)
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"s": "$"}, block=0))
+    callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
+    assert callers.end() == [BLOCKED, BLOCKED]
+    wait_until(lambda: tickets(other) == 0)
+    other.xadd("s", {"f": "v"})
+    other.close()
+    assert doors(other) == []
+
+
+def test_an_interrupt_leaves_nothing(store: Store, no_fallback: None) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.xread({"s": "$"}, block=0),
+        lambda: store.xreadgroup("g", "c", NEW, block=0),
+    ]
+    for call in calls:
+        helper = threading.Thread(target=_interrupt, args=(store,))
+        helper.start()
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        helper.join()
+        assert tickets(store) == 0
+        assert doors(store) == []
+    store.xadd("s", {"f": "v"})
+
+
+def _interrupt(store: Store) -> None:
+    wait_until(lambda: tickets(store) == 1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_no_door_is_left_behind(open_store: Open) -> None:
+    store = open_store()
+    callers = Callers(store)
+    for _ in range(20):
+        callers.start(lambda: store.xread({"s": "$"}, block=0))
+    assert len(doors(store)) == 20
+    store.xadd("s", {"f": "v"})
+    wait_until(lambda: len(callers.finished) == 20)
+    store.close()
+    assert doors(store) == []
+
+
+# --- without a board ----------------------------------------------------------------------------
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError
+
+
+@pytest.mark.parametrize("missing", ["board", "pipes", "rows"])
+def test_without_a_board_the_store_is_asked_again_and_again(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, no_fallback: None, missing: str
+) -> None:
+    if missing == "board":
+        monkeypatch.setattr(waiting, "Board", refuse)
+    elif missing == "pipes":
+        monkeypatch.delattr(os, "mkfifo")
+    store = open_store()
+    if missing == "rows":
+        many = [(b"%d" % number, b"", 0) for number in range(6_340)]
+        assert store._environment.shared.board.put_up(1, many)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(store.xread({"s": "0"}, block=5000)))
+    thread.start()
+    store.xadd("s", {"f": "v"}, id="1-1")
+    thread.join(4)
+    assert ids(found[0]) == [b"1-1"]
+    assert store.xread({"s": "$"}, block=20) == []
+
+
+def test_a_store_that_is_only_read_waits_too(open_store: Open) -> None:
+    open_store().close()
+    reader = open_store(readonly=True)
+    assert reader.xread({"s": "$"}, block=20) == []
+    with pytest.raises(streamkeep.StoreError, match="readonly"):
+        reader.xreadgroup("g", "c", NEW, block=20)
+
+
+def test_a_board_that_somebody_left_in_disorder_is_counted_anew(
+    store: Store, no_fallback: None
+) -> None:
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"s": "$"}, block=0))
+    words = store._environment.shared.board.words
+    for word in range(512, 1024):
+        words[word] = 7
+    words[2] = 1  # a process died while it changed the board
+    assert tickets(store) == 1
+    assert sum(words[word] for word in range(512, 1024)) == 1
+    store.xadd("s", {"f": "v"})
+    wait_until(lambda: len(callers.finished) == 1)
+
+
+# --- under stress -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_wake_up_is_lost(open_store: Open, no_fallback: None, seed: int) -> None:
+    store = open_store()
+    store.xgroup_create("s", "g", mkstream=True)
+    total = 1500
+    taken: list[bytes] = []
+    seen: list[list[bytes]] = [[], []]
+    done = threading.Event()
+
+    def consume(name: str) -> None:
+        count = random.Random(f"{seed} {name}").choice([1, 1, 5])
+        stop = partial(done.wait, 0)
+        taken.extend(one.id for one in store.consume("s", "g", name, count=count, stop=stop))
+
+    def follow(into: list[bytes]) -> None:
+        for entry in store.follow("s", "0", block=20_000):
+            into.append(entry.id)
+            if len(into) == total:
+                return
+
+    def produce(number: int) -> None:
+        rng = random.Random(f"{seed} {number}")
+        left = total // 3
+        while left:
+            some = min(left, rng.choice([1, 1, 1, 2, 7]))
+            if some == 1:
+                store.xadd("s", {"f": "v"})
+            else:
+                store.xadd_many("s", [{"f": "v"}] * some)
+            left -= some
+            if rng.random() < 0.3:
+                time.sleep(rng.random() * 0.001)
+
+    threads = [threading.Thread(target=consume, args=(f"c{n}",)) for n in range(4)]
+    threads += [threading.Thread(target=follow, args=(into,)) for into in seen]
+    threads += [threading.Thread(target=produce, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(taken) == total)  # nobody looks by himself: each must be woken
+    done.set()
+    store._environment.lobby.alarm()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    everything = [entry.id for entry in store.xrange("s")]
+    assert sorted(taken) == sorted(everything)
+    assert seen == [everything, everything]
+    assert tickets(store) == 0
+
+
+# --- iterators ----------------------------------------------------------------------------------
+
+
+def test_follow_begins_where_it_was_called(store: Store, no_fallback: None) -> None:
+    store.xadd("s", {"n": 1}, id="1-1")
+    newer = store.follow("s", block=20)
+    store.xadd("s", {"n": 2}, id="2-1")
+    assert [entry.id for entry in newer] == [b"2-1"]
+    assert [entry.id for entry in store.follow("s", 0, block=None, count=1)] == [b"1-1", b"2-1"]
+    assert [entry.id for entry in store.follow("s", "+", block=1)] == [b"2-1"]
+    assert list(store.follow("none", block=None)) == []
+
+
+def test_follow_ends_when_told(store: Store) -> None:
+    stop = threading.Event()
+    got: list[bytes] = []
+    callers = Callers(store)
+    callers.start(lambda: got.extend(one.id for one in store.follow("s", stop=stop.is_set)))
+    store.xadd("s", {"f": "v"}, id="1-1")
+    callers.settle()
+    stop.set()
+    store._environment.lobby.alarm()
+    wait_until(lambda: len(callers.finished) == 1)
+    assert got == [b"1-1"]
+
+
+def test_follow_can_be_left(store: Store) -> None:
+    store.xadd_many("s", [{"n": n} for n in range(10)], ids=[f"1-{n + 1}" for n in range(10)])
+    entries = store.follow("s", 0)
+    assert next(entries).id == b"1-1"
+    entries.close()  # type: ignore[attr-defined]
+    assert tickets(store) == 0
+
+
+def test_consume_begins_with_what_is_pending(store: Store) -> None:
+    store.xadd_many("s", [{"n": n} for n in range(6)], ids=[f"1-{n + 1}" for n in range(6)])
+    store.xgroup_create("s", "g", id=0)
+    for number, entry in enumerate(store.consume("s", "g", "c", count=2)):
+        if number == 3:
+            break  # in the middle: 1-4 is not done
+        store.xack("s", "g", entry.id)
+    store.xdel("s", "1-5")
+    again = [entry.id for entry in store.consume("s", "g", "c", block=1)]
+    assert again == [b"1-4", b"1-6"]
+    rest = store.consume("s", "g", "c", block=None)
+    assert [entry.id for entry in rest] == [b"1-4", b"1-6"]
+
+
+def test_consume_shows_pending_entries_that_were_deleted(store: Store) -> None:
+    store.xadd("s", {"f": "v"}, id="1-1")
+    store.xgroup_create("s", "g", id=0)
+    store.xreadgroup("g", "c", NEW)
+    store.xdel("s", "1-1")
+    assert list(store.consume("s", "g", "c", block=None)) == [(b"1-1", {})]
+
+
+def test_consume_takes_over_what_others_left(open_store: Open) -> None:
+    store: Store[Any] = open_store(clock=Clock(), decode_responses=True)
+    store.xadd("s", {"f": "v"}, id="1-1")
+    store.xgroup_create("s", "g", id=0)
+    store.xreadgroup("g", "dead", NEW)
+    mine = store.consume("s", "g", "c", claim_min_idle_time=30)
+    assert next(mine) == ("1-1", {"f": "v"})
+    assert store.xpending("s", "g")["consumers"] == [{"name": "c", "pending": 1}]
+
+
+def test_consume_needs_a_group(store: Store) -> None:
+    with pytest.raises(streamkeep.NoSuchGroupError):
+        next(store.consume("s", "g", "c"))
+    with pytest.raises(streamkeep.ArgumentError):
+        store.consume("s", "g", "c", count=0)
