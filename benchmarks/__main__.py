@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, groups, store, wake
+from benchmarks import codec, durable, groups, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -49,12 +49,20 @@ def run_wake(report: Report, _: argparse.Namespace) -> None:
     wake.idle(report)
 
 
+def run_durable(report: Report, options: argparse.Namespace) -> None:
+    """Appends that wait for the disk, and what the other modes cost."""
+    durable.commits(report, quick=options.quick)
+    durable.relaxed(report, quick=options.quick)
+    durable.idle(report, quick=options.quick)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
     "read": run_read,
     "group": run_group,
     "wake": run_wake,
+    "durable": run_durable,
 }
 
 

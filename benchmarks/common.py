@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
+import streamkeep
 from streamkeep.format import listpack
 
 SHAPE = "sensor-id <0..9999>, temperature <-20.0..45.0>, message <20..60 random bytes>"
@@ -53,6 +55,29 @@ def median_us(call: Callable[[], object], count: int) -> float:
         call()
         times.append(time.perf_counter() - start)
     return sorted(times)[count // 2] * 1e6
+
+
+class _Nothing:
+    """Stands in for a pin that holds no page."""
+
+    def abort(self) -> None:
+        """Nothing to let go."""
+
+
+@contextmanager
+def unpinned(store: streamkeep.Store[bytes]) -> Iterator[None]:
+    """Measure a store without steady points, whose pins keep old pages from being reused."""
+    environment: Any = store._environment
+    points, upkeep = environment.points, environment.upkeep
+    points.make()
+    points.unpin()
+    environment.shared.pin = _Nothing()
+    environment.points = environment.upkeep = None
+    try:
+        yield
+    finally:
+        environment.points, environment.upkeep = points, upkeep
+        environment.shared.pin = None
 
 
 @contextmanager

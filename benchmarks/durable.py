@@ -1,0 +1,214 @@
+"""What durability costs: a sync per commit, alone and shared, beside disk, LMDB and SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+import streamkeep
+import streamkeep.aio
+from benchmarks.common import Report, entries, scratch
+
+KEY: Final = b"s"
+PAGE: Final = 4096
+_WRITER: Final = """
+import sys, time, streamkeep
+from benchmarks.common import entries
+store = streamkeep.open(sys.argv[1])
+batch = entries(int(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+start = time.perf_counter()
+for fields in batch:
+    store.xadd("s", fields)
+print(len(batch) / (time.perf_counter() - start), flush=True)
+"""
+
+
+def commits(report: Report, *, quick: bool) -> None:
+    """Measure appends with sync="commit"."""
+    count = 300 if quick else 3000
+    batch = entries(count)
+    with scratch() as folder:
+        probe = 1 / _seconds_each(lambda one: _pwrite(one, folder), count)
+        bare = 1 / _seconds_each(_lmdb_put(folder), count)
+        sqlite = 1 / _seconds_each(_sqlite_insert(folder, batch), count)
+        with streamkeep.open(folder / "store") as store:
+            store.xadd(KEY, batch[0])
+            alone = 1 / _seconds_each(lambda one: store.xadd(KEY, batch[one]), count)
+            report.figure("write of 4 KiB, O_DSYNC (probe)", probe, "/s")
+            report.figure("LMDB's own synced commit", bare, "/s")
+            report.figure("SQLite, WAL, synchronous=FULL", sqlite, "rows/s")
+            report.figure("xadd, one thread", alone, "entries/s")
+            report.figure("  against LMDB's own", alone / bare, "times", least=1.7)
+            report.figure("  against SQLite", alone / sqlite, "times", least=1)
+            report.figure("  time against the probe's", probe / alone, "times", most=1.5)
+            for threads, least in ((16, 5.0), (64, 8.0)):
+                rate = _threads(store, threads, batch * 8)
+                report.figure(f"xadd, {threads} threads", rate, "entries/s")
+                report.figure("  against LMDB's own", rate / bare, "times", least=least)
+            thousand = entries(1000)
+            rounds = 5 if quick else 100
+            seconds = _seconds_each(lambda _: store.xadd_many(KEY, thousand), rounds)
+            report.figure("xadd_many of 1,000", 1000 / seconds, "entries/s", least=700_000)
+        rate = asyncio.run(_tasks(folder / "tasks", 64, batch * 8))
+        report.figure("xadd, 64 tasks of asyncio", rate, "entries/s")
+        report.figure("  against LMDB's own", rate / bare, "times", least=12)
+        one = _processes(folder / "one", 1, count)
+        four = _processes(folder / "four", 4, count)
+        report.figure("xadd, one other process", one, "entries/s")
+        report.figure("xadd, four processes together", four, "entries/s")
+        report.figure("  against one", four / one, "times", least=2)
+
+
+def relaxed(report: Report, *, quick: bool) -> None:
+    """Measure "interval" against "none", with steady points, and how the file grows."""
+    seconds = 2.0 if quick else 60.0
+    rates: dict[str, float] = {}
+    modes: tuple[streamkeep.Sync, ...] = ("none", "interval")
+    for mode in modes:
+        with scratch() as folder, streamkeep.open(folder / "store", sync=mode) as store:
+            batch = entries(1000)
+            sizes: list[float] = []
+            start = now = time.perf_counter()
+            done = 0
+            while now - start < seconds:
+                for fields in batch:
+                    store.xadd(KEY, fields)
+                done += len(batch)
+                store.xtrim(KEY, maxlen=100_000)
+                now = time.perf_counter()
+                if now - start >= seconds * (len(sizes) + 1) / 4:
+                    sizes.append(store.used_bytes / (1 << 20))
+            rates[mode] = done / (now - start)
+            report.figure(f"xadd, {mode}, for {seconds:.0f} s", rates[mode], "entries/s")
+            for quarter, size in enumerate(sizes, start=1):
+                report.figure(f"  data file after quarter {quarter}", size, "MiB")
+    report.figure('"none" against "interval"', rates["none"] / rates["interval"], "times", most=1.3)
+
+
+def idle(report: Report, *, quick: bool) -> None:
+    """Let a store lie open while another process writes: its file must not grow for that."""
+    with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+        store.xadd(KEY, {"f": "v"})
+        time.sleep(4)  # until the pin has gone
+        sizes = []
+        for _ in range(2):
+            _processes(folder / "store", 1, 300 if quick else 20_000, "none")
+            sizes.append(store.used_bytes / (1 << 20))
+        report.figure("data file after another process wrote", sizes[0], "MiB")
+        report.figure("  and after it wrote as much again", sizes[1], "MiB")
+
+
+def _seconds_each(call: Callable[[int], object], count: int) -> float:
+    start = time.perf_counter()
+    for one in range(count):
+        call(one)
+    return (time.perf_counter() - start) / count
+
+
+_handles: dict[Path, int] = {}
+
+
+def _pwrite(one: int, folder: Path) -> None:
+    if folder not in _handles:
+        handle = os.open(folder / "probe", os.O_RDWR | os.O_CREAT | os.O_DSYNC)
+        os.pwrite(handle, bytes(16 << 20), 0)
+        _handles[folder] = handle
+    os.pwrite(_handles[folder], bytes(PAGE), one * PAGE)
+
+
+def _lmdb_put(folder: Path) -> Callable[[int], None]:
+    (folder / "lmdb").mkdir()
+    raw = lmdb.open(str(folder / "lmdb"), map_size=1 << 30)
+    value = bytes(PAGE - 16)
+
+    def put(one: int) -> None:
+        with raw.begin(write=True) as txn:
+            txn.put(b"%d" % (one // 66), value)
+
+    return put
+
+
+def _sqlite_insert(folder: Path, batch: list[dict[bytes, bytes]]) -> Callable[[int], None]:
+    connection = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
+    connection.execute("pragma journal_mode=wal")
+    connection.execute("pragma synchronous=full")
+    connection.execute("create table s (id integer primary key, a blob, b blob, c blob)")
+    rows = [tuple(fields.values()) for fields in batch]
+
+    def insert(one: int) -> None:
+        connection.execute("insert into s (a, b, c) values (?, ?, ?)", rows[one])
+
+    return insert
+
+
+def _threads(
+    store: streamkeep.Store[bytes], threads: int, batch: list[dict[bytes, bytes]]
+) -> float:
+    """Return the entries per second that many threads append together."""
+    share = len(batch) // threads
+
+    def work(number: int) -> None:
+        for fields in batch[number * share : (number + 1) * share]:
+            store.xadd(KEY, fields)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    start = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return share * threads / (time.perf_counter() - start)
+
+
+async def _tasks(path: Path, tasks: int, batch: list[dict[bytes, bytes]]) -> float:
+    """Return the entries per second that many tasks append together."""
+    share = len(batch) // tasks
+    store: Any = await streamkeep.aio.open(path)
+
+    async def work(number: int) -> None:
+        for fields in batch[number * share : (number + 1) * share]:
+            await store.xadd(KEY, fields)
+
+    async with store:
+        start = time.perf_counter()
+        await asyncio.gather(*(work(number) for number in range(tasks)))
+        return share * tasks / (time.perf_counter() - start)
+
+
+def _processes(path: Path, count: int, each: int, sync: str = "commit") -> float:
+    """Return the entries per second that several processes append together."""
+    code = _WRITER.replace("open(sys.argv[1])", f"open(sys.argv[1], sync={sync!r})")
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), str(each)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(count)
+    ]
+    rates = 0.0
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    for worker in workers:
+        assert worker.stdout is not None
+        rates += float(worker.stdout.readline())
+        worker.wait()
+    return rates
