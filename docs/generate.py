@@ -25,10 +25,12 @@ import click
 from streamkeep.format.envelope import ENVELOPE
 from streamkeep.format.extension import IDEMPOTENCE_SECTION
 from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
+from streamkeep.format.journal import FILE_HEADER, RECORD_HEADER
 from streamkeep.format.keys import TABLES
 from streamkeep.format.nacks import NACK
 from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.records import STREAM_RECORD
+from streamkeep.format.steady import SLOT
 from streamkeep.format.versions import HISTORY
 from streamkeep.recovery.catalogue import CATALOGUE
 from streamkeep.tools.cli import main as root
@@ -176,6 +178,9 @@ PARTS: Final = (
     Part("format.md", "idempotence", IDEMPOTENCE_SECTION.table),
     Part("format.md", "producer", PRODUCER_ROW.table),
     Part("format.md", "message", MESSAGE_ROW.table),
+    Part("format.md", "journal file", FILE_HEADER.table),
+    Part("format.md", "journal record", RECORD_HEADER.table),
+    Part("format.md", "steady slot", SLOT.table),
     Part("format.md", "invariants", render_invariants),
     Part("format.md", "versions", render_versions),
 )

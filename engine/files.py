@@ -13,6 +13,7 @@ from typing import Final
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
+_sync = getattr(os, "fdatasync", os.fsync)
 
 
 def create_folder(path: Path) -> bool:
@@ -53,10 +54,7 @@ def reserve(handle: int, size: int) -> None:
 
 def sync_data(handle: int) -> None:
     """Return when the contents of a file are on disk."""
-    if hasattr(os, "fdatasync"):
-        os.fdatasync(handle)
-    else:
-        os.fsync(handle)
+    _sync(handle)
 
 
 def sync_folder(path: Path) -> None:

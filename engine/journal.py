@@ -8,7 +8,7 @@ A commit in three steps, of which the first two hold the write lock:
 
 Callers that wait at the same time share syncs: one of them syncs, for a process by a lock and for
 all processes by a lock on the head file; the others find, when it is their turn, that their
-commit is on disk already.
+commit is on disk already. (Syncs of one file at the same time take several times as long.)
 
 A writer that was killed between 1 and 2 leaves a record of a commit that never was. The next
 writer writes over it, since it has the same number. A record whose LMDB commit failed is cut at
@@ -113,7 +113,7 @@ class Journal:
         A new file serves only once a steady point has been made of that commit, or a later one.
         """
         if not self.locate(commit_number):
-            number = max(journal_files(self.folder), default=0) + 1
+            number = highest_number(self.folder) + 1
             self._begin_file(number, commit_number, _FIRST_SIZE, 0)
             self.head.set_place(self.place())
 
@@ -176,11 +176,14 @@ class Journal:
         failpoints.hit("journal:new-file")
 
     def _map_file(self, number: int) -> None:
-        handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
         try:
-            mapped = mmap.mmap(handle, 0)
-        finally:
-            os.close(handle)
+            handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
+            try:
+                mapped = mmap.mmap(handle, 0)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise translate_os(error) from error
         if self._map is not None:
             self._map.close()
         self._map = mapped
@@ -214,8 +217,8 @@ class Journal:
         head = self.head
         self.check()
         place = head.place()
-        if place is None:  # a writer was killed while it published; the store must be reopened
-            raise sync_failed()
+        if place is None:  # a writer was stopped while it published; ours is there in any case
+            place = self.place()
         first = head.durable_file()
         try:
             failpoints.hit("journal:sync")
@@ -226,7 +229,8 @@ class Journal:
         except OSError as error:
             head.poison()
             raise sync_failed() from error
-        head.set_durable(place.file_number, place.commit_number)
+        if head.durable() < place.commit_number:
+            head.set_durable(place.file_number, place.commit_number)
 
     def _sync_file(self, number: int) -> None:
         if self._synced != number:
@@ -269,15 +273,11 @@ class Journal:
 
     def covered(self, place: Place) -> None:
         """Note that a steady point was made at a place: what is before it is on disk elsewhere."""
-        head = self.head
-        fcntl.flock(head.handle, fcntl.LOCK_EX)
-        try:
-            if head.durable() < place.commit_number:
-                head.set_durable(place.file_number, place.commit_number)
-        finally:
-            fcntl.flock(head.handle, fcntl.LOCK_UN)
-        for old, path in journal_files(self.folder).items():
-            if old < place.file_number:
+        if self.head.durable() < place.commit_number:
+            self.head.set_durable(place.file_number, place.commit_number)
+        # By name: the header of a file that is just being begun is still that of its former use.
+        for path in self.folder.glob("*" + _SUFFIX):
+            if named_number(path) < place.file_number:
                 retire_file(self.folder, path)
 
 
@@ -299,9 +299,19 @@ def journal_files(folder: Path) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("*" + _SUFFIX)):
         header = read_header(path)
-        number = int(path.name[: -len(_SUFFIX)]) if header is None else header.file_number
-        found[number] = path
+        found[named_number(path) if header is None else header.file_number] = path
     return dict(sorted(found.items()))
+
+
+def named_number(path: Path) -> int:
+    """Return the number that a journal file's name says."""
+    return int(path.name[: -len(_SUFFIX)])
+
+
+def highest_number(folder: Path) -> int:
+    """Return the highest number of a journal file, by name or header; 0 when there is none."""
+    names = [named_number(path) for path in folder.glob("*" + _SUFFIX)]
+    return max([*names, *journal_files(folder)], default=0)
 
 
 def read_header(path: Path) -> FileHeader | None:

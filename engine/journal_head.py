@@ -8,7 +8,8 @@
 The first part is written under LMDB's write lock, after the commit. A process that is killed
 before leaves it behind the store, or half written: the next writer finds out (the commit number is
 not LMDB's, or the last field is wrong) and looks the place up in the journal. The second part is
-written by whoever synced, under a file lock, and only rises.
+written by whoever synced, without a lock: where two write at the same time, less may stand there
+than is on disk, never more, and a file is named only after all before it were synced.
 
 Nothing here needs to survive a power loss: the first process that opens a store sets it up anew.
 """

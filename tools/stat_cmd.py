@@ -128,11 +128,41 @@ def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:
         "reusable_bytes": store.reusable_bytes,
         "map_used_bytes": store.used_bytes,
         "map_size_bytes": store.map_size_bytes,
+        **_durability(store),
+    }
+
+
+def _durability(store: Store) -> dict[str, Any]:
+    """Return how far the store is on disk."""
+    found = store.durability()
+    last = found.last_recovery
+    return {
+        "epoch": found.epoch,
+        "last_commit": found.last_commit,
+        "steady_commit": found.steady_commit,
+        "journal_bytes": found.journal_bytes,
+        "last_recovery": None if last is None else last._asdict(),
+        "readers": [slot._asdict() for slot in found.readers if slot.behind],
     }
 
 
 def _per_entry(size: int, entries: int) -> float | None:
     return round(size / entries, 1) if entries else None
+
+
+def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how far the store is on disk, and who keeps old pages, as text."""
+    behind = figures["last_commit"] - (figures["steady_commit"] or 0)
+    text = f"{output.size_text(figures['journal_bytes'])}, {behind:,} commits since a steady point"
+    rows = [("journal", text)]
+    last = figures["last_recovery"]
+    if last is not None:
+        back = f"back to commit {last['steady_commit']:,}, {last['replayed']:,} from the journal"
+        rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {back}"))
+    for slot in figures["readers"]:
+        text = f"process {slot['process']} has a snapshot {slot['behind']:,} commits old"
+        rows.append(("reader", text))
+    return rows
 
 
 def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> None:
@@ -157,6 +187,7 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
         share = f"{100 * used / size:.1f} %" if used * 1000 >= size else "less than 0.1 %"
         text = f"{output.size_text(used)} of {output.size_text(size)} address space, {share}"
         rows.append(("map", text))
+        rows += _durability_rows(figures)
     output.line(title)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
