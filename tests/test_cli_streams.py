@@ -242,8 +242,8 @@ def test_stat_of_a_store_adds_its_files(stored: str) -> None:
     assert found[0] == "s"
     names = [line.split("  ")[1].strip() for line in found[1:]]
     assert names[0] == "streams"
-    assert names[-2:] == ["data file", "map"]
-    assert "1.0 TiB" in found[-1] or "GiB" in found[-1]
+    assert names[-3:] == ["data file", "map", "journal"]
+    assert "1.0 TiB" in found[-2] or "GiB" in found[-2]
 
 
 def test_stat_as_json(stored: str) -> None:
