@@ -149,9 +149,15 @@ class Journal:
         self.head.publish(self._number, self._offset, self._chain, self._commit_number)
 
     def cut(self) -> None:
-        """Take back the record that was appended: its commit has failed."""
-        assert self._map is not None
-        self._map[self._offset : self._offset + len(_END)] = _END
+        """Take back the record that was appended, if it was: its commit has failed.
+
+        A file that was begun for it is not known to others, who may put another in its place; so
+        the place is looked up again.
+        """
+        if self._map is not None and self._mapped == self._number:
+            self._map[self._offset : self._offset + len(_END)] = _END
+        self._mapped = 0
+        self._commit_number = -1
 
     def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
         """Begin a file behind a commit, with room for a record of `size` bytes."""

@@ -380,10 +380,10 @@ class WriteTxn(Txn):
         """Commit in the journal, then in LMDB."""
         journal = shared.journal
         assert journal is not None
-        journal.append(body)
-        failpoints.hit("commit:journaled")
-        self.raw_open = False
         try:
+            journal.append(body)
+            failpoints.hit("commit:journaled")
+            self.raw_open = False
             self.raw.commit()
         except BaseException:
             journal.cut()
