@@ -58,11 +58,14 @@ class JournalHead:
         self._map.close()
         os.close(self.handle)
 
-    def reset(self, place: Place, durable_commit: int) -> None:
-        """Set everything up; no other process has the store open."""
-        self._map[:] = bytes(_SIZE)
+    def reset(self, place: Place, durable_file: int, durable_commit: int) -> None:
+        """Set a new file up; no other process has the store open.
+
+        Args:
+            durable_file: the first file that may hold what is not on disk.
+        """
         self.set_place(place)
-        self.set_durable(place.file_number, durable_commit)
+        self.set_durable(durable_file, durable_commit)
 
     def place(self) -> Place | None:
         """Return the place behind the newest commit; None when it is half written.

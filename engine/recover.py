@@ -105,7 +105,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         if not (path / DATA_FILE).exists():
             steady.mark_unfinished()
         files.create_folder(journal)
-        _reset_head(journal, None, 0)
+        _reset_head(journal, None, None)
         return
     files.create_folder(journal)
     if is_torn(path, slot, force):
@@ -113,7 +113,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
             slot = slot._replace(boot_id=NO_BOOT)
             steady.write(slot)
         _recover(path, slot, open_lmdb, clock)
-        _reset_head(journal, None, 0)
+        _reset_head(journal, None, None)
         return
     newest = _newest_meta(path)
     assert newest is not None, "else it were torn"
@@ -122,7 +122,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         place = None
     if place is not None:
         _cut_behind(journal, slot, place)
-    _reset_head(journal, place, slot.commit_number)
+    _reset_head(journal, place, slot)
 
 
 def discard_unfinished(path: Path) -> None:
@@ -178,12 +178,15 @@ def _newest_meta(path: Path) -> MetaPage | None:
     return pages[-1] if pages else None
 
 
-def _reset_head(journal: Path, place: Place | None, durable_commit: int) -> None:
-    """Set up what processes share; with no place, the next to write begins a new file."""
+def _reset_head(journal: Path, place: Place | None, slot: SteadySlot | None) -> None:
+    """Set up what processes share; with no place, the next to write begins a new file.
+
+    What is behind the steady point counts as not on disk, whoever wrote it.
+    """
     (journal / HEAD_FILE).unlink(missing_ok=True)
-    if place is not None:
+    if place is not None and slot is not None:
         head = JournalHead(journal)
-        head.reset(place, durable_commit)
+        head.reset(place, slot.journal_file, slot.commit_number)
         head.close()
 
 
