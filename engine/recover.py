@@ -36,7 +36,7 @@ from streamkeep.engine.journal import (
     is_there,
     journal_files,
 )
-from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.format.checksum import open_row, seal_row
@@ -140,6 +140,8 @@ def needs_recovery(path: Path, steady: SteadyFile) -> bool:
 def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
     """Say whether a store that nobody has open needs recovery; see the top of this module."""
     journal = path / JOURNAL_FOLDER
+    if is_poisoned(journal):
+        return True  # what the system shows may not be what is on disk
     meta = _newest_meta(path)
     if meta is None or meta.commit_number < slot.commit_number:
         return True
@@ -148,22 +150,12 @@ def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
         if reader.next() is None:
             return False
     here = boot_id()
-    return force or here == NO_BOOT or slot.boot_id != here or _poisoned(journal)
+    return force or here == NO_BOOT or slot.boot_id != here
 
 
 def place_of(slot: SteadySlot) -> Place:
     """Return where the journal goes on behind a steady point."""
     return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
-
-
-def _poisoned(journal: Path) -> bool:
-    if not (journal / HEAD_FILE).exists():
-        return False
-    head = JournalHead(journal)
-    try:
-        return head.poisoned()
-    finally:
-        head.close()
 
 
 def _newest_meta(path: Path) -> MetaPage | None:
