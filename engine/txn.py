@@ -444,7 +444,12 @@ def begin_write(shared: Shared) -> WriteTxn:
         shared.check_open()
         raw = shared.raw.begin(None, None, True, False)
         journal = shared.journal
-        if journal is None or shared.pin is None or not journal.locate(raw.id() - 1):
+        if (
+            journal is None
+            or shared.pin is None
+            or journal.head.poisoned()
+            or not journal.locate(raw.id() - 1)
+        ):
             raw.commit()  # nothing was written; an abort would wait for readers
             raise PointNeeded
         shared.writer = _get_ident()
