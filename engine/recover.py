@@ -109,6 +109,8 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         return
     files.create_folder(journal)
     if is_torn(path, slot, force):
+        steady.rewrite()
+        failpoints.hit("recover:point-safe")
         if slot.boot_id == boot_id():  # a recovery that is killed must begin again
             slot = slot._replace(boot_id=NO_BOOT)
             steady.write(slot)

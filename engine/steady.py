@@ -71,7 +71,7 @@ class SteadyPoints:
             if shared.pin is not None:
                 return
             pin = shared.raw.begin()
-            slot = self.file.newest()
+            slot = self.file.newest_on_disk()
             if (
                 slot is not None
                 and slot.epoch == shared.epoch
@@ -130,7 +130,7 @@ class SteadyPoints:
         shared, journal = self.shared, self.journal
         pin, meta, place = self._begin()
         commit_number = pin.id()
-        newest = self.file.newest()
+        newest = self.file.newest_on_disk()
         if newest is None or (newest.epoch, newest.commit_number) < (shared.epoch, commit_number):
             failpoints.hit("steady:pinned")
             try:

@@ -82,6 +82,27 @@ class SteadyFile:
             return None
         return max(found.values(), key=_age)
 
+    def newest_on_disk(self) -> SteadySlot | None:
+        """As `newest`; it is on disk on return.
+
+        The process that wrote it may have been killed before its sync. Nobody may rely on it, or
+        write over the older one, until it is there.
+        """
+        slot = self.newest()
+        if slot is not None:
+            files.sync_data(self.handle)
+        return slot
+
+    def rewrite(self) -> None:
+        """Write the newest steady point once more: after a failed sync it may not be on disk.
+
+        The system took its page for written then, and would not write it again.
+        """
+        found = self._slots()
+        place = max(found, key=lambda one: _age(found[one]))
+        files.write_at(self.handle, found[place].encode(), place * SLOT_SIZE)
+        files.sync_data(self.handle)
+
     def is_unfinished(self) -> bool:
         """Say whether the store's creation was begun, and never finished."""
         return not self._slots() and os.pread(self.handle, len(_UNFINISHED), 0) == _UNFINISHED
