@@ -109,20 +109,28 @@ class SteadyFile:
 
     def mark_unfinished(self) -> None:
         """Note that a store is being created."""
+        files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later points need no room on the disk
         files.write_at(self.handle, _UNFINISHED, 0)
         files.sync_data(self.handle)
+        files.sync_folder(self.path.parent)  # before there is anything that it speaks of
+        failpoints.hit("create:marked")
 
     def write(self, slot: SteadySlot) -> None:
-        """Write a steady point over the older one; it is on disk on return."""
+        """Write a steady point over the older one; it is on disk on return.
+
+        Raises:
+            StoreError: it could not be written; the newest is still the one before.
+            OSError: the sync failed, and nobody knows which is on disk.
+        """
         found = self._slots()
         free = [place for place in range(SLOTS) if place not in found]
         place = free[-1] if free else min(found, key=lambda one: _age(found[one]))
         try:
             files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), place * SLOT_SIZE)
-            failpoints.hit("steady:slot-written")
-            files.sync_data(self.handle)
         except OSError as error:
             raise translate_os(error) from error
+        failpoints.hit("steady:slot-written")
+        files.sync_data(self.handle)
 
     def _slots(self) -> dict[int, SteadySlot]:
         """Return the slots that are whole, by place."""
