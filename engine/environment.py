@@ -22,6 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -297,8 +298,8 @@ class Environment:
 
     def reusable_size(self) -> int:
         """Return the bytes of used pages that hold nothing any more and will be used again."""
-        with self.raw.begin() as txn:
-            stats = [txn.stat(), *(txn.stat(table) for table in self.shared.tables)]
+        with self.begin_read() as txn:
+            stats = [txn.raw.stat(), *(txn.raw.stat(table) for table in self.shared.tables)]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
         )
@@ -332,7 +333,7 @@ class Environment:
         """
         shared = self.shared
         shared.check_not_writing()
-        with shared.write_lock, shared.gate:
+        with self._points_lock, shared.write_lock, shared.gate:
             deadline = time.monotonic() + _RESIZE_WAIT_S
             while shared.left < shared.entered:
                 if time.monotonic() > deadline:
@@ -345,6 +346,11 @@ class Environment:
             if self.points is not None:
                 self.points.unpin()
             self.raw.set_mapsize(size)
+
+    @property
+    def _points_lock(self) -> AbstractContextManager[object]:
+        """The lock under which steady points are made, which comes before all others."""
+        return nullcontext() if self.points is None else self.points.lock
 
     # --- end --------------------------------------------------------------------------------
 
@@ -365,7 +371,7 @@ class Environment:
 
     def _close(self) -> None:
         shared = self.shared
-        with shared.write_lock, shared.gate:
+        with self._points_lock, shared.write_lock, shared.gate:
             shared.closed = "the store is closed"
             shared.forget()
             if self.points is not None:

@@ -52,7 +52,7 @@ class SteadyPoints:
         self.shared = shared
         self.file = file
         self.journal = journal
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # taken before `Shared.write_lock`
         self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -67,7 +67,7 @@ class SteadyPoints:
     def pin(self) -> None:
         """Have a pin, so that this process may commit; makes a steady point where needed."""
         shared = self.shared
-        with self._lock:
+        with self.lock:
             if shared.pin is not None:
                 return
             pin = shared.raw.begin()
@@ -86,7 +86,7 @@ class SteadyPoints:
 
     def unpin(self) -> None:
         """Let the pin go; nobody of this process is writing."""
-        with self._lock:
+        with self.lock:
             if self.shared.pin is not None:
                 self.shared.pin.abort()
                 self.shared.pin = None
@@ -94,7 +94,7 @@ class SteadyPoints:
     def unpin_if_idle(self) -> bool:
         """Let the pin go if the store has not changed since the newest point; say whether."""
         shared = self.shared
-        with self._lock:
+        with self.lock:
             if not shared.write_lock.acquire(blocking=False):
                 return False
             try:
@@ -116,7 +116,7 @@ class SteadyPoints:
             RecoveryNeededError: a sync failed, now or earlier.
         """
         self.journal.check()
-        with self._lock:
+        with self.lock:
             fcntl.flock(self._folder, fcntl.LOCK_EX)
             try:
                 return self._make()
