@@ -408,7 +408,7 @@ def open_environment(
         lock = None
         raw = None
         try:
-            lock = _lock_store(path, readonly, force_recovery, max_readers, max_store_bytes, clock)
+            lock = _lock_store(path, readonly, force_recovery, max_readers, clock)
             raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
             environment = _initialize(
                 path,
@@ -440,13 +440,12 @@ def _lock_store(
     readonly: bool,
     force_recovery: bool,
     max_readers: int,
-    max_store_bytes: int | None,
     clock: Clock,
 ) -> SteadyFile | None:
     """Get the lock of the store; if nobody else has it open, make the store ready."""
 
     def open_lmdb() -> lmdb.Environment:
-        return _open_lmdb(path, False, max_readers, max_store_bytes)
+        return _open_lmdb(path, False, max_readers, None)  # a replay cannot reuse any page
 
     try:
         lock = SteadyFile(path, readonly=readonly)
