@@ -228,7 +228,14 @@ class Environment:
     def make_point(self) -> None:
         """Make a steady point: all that is committed is on disk, in the data file itself."""
         if self.points is not None:
-            self.points.make()
+            self._retrying(self.points.make)
+
+    def make_first_point(self) -> None:
+        """Make the steady point after a creation or a recovery: from now on that counts."""
+        if self.points is not None:
+            slot = self.points.file.newest()
+            if slot is None or slot.epoch != self.shared.epoch:
+                self.make_point()
 
     def _make_point_needed(self) -> None:
         """Have a pin and a place in the journal; see `PointNeeded`."""
@@ -236,10 +243,7 @@ class Environment:
         assert points is not None
         points.journal.check()
         shared.check_open()
-        if shared.pin is None:
-            points.pin()
-        else:
-            points.make()
+        self._retrying(points.pin if shared.pin is None else points.make)
 
     def durability(self) -> Durability:
         """Return how far the store is on disk."""
@@ -265,7 +269,10 @@ class Environment:
         if journal is None:
             return
         with self.begin_read() as txn:
-            journal.sync(txn.raw.id())
+            commit_number = txn.raw.id()
+        journal.sync(commit_number)
+        if journal.head.durable() < commit_number:  # whoever made it was killed before it said so
+            self.make_point()
 
     def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
         """Call `begin`, which changes nothing, again after what can be cured; else translate."""
@@ -365,11 +372,12 @@ class Environment:
                 if self.upkeep is not None:
                     self.upkeep.stop()
                 if self.points is not None and self.shared.pin is not None:
-                    self.points.make()
+                    self.make_point()
             finally:
-                self._close()
+                self.close_files()
 
-    def _close(self) -> None:
+    def close_files(self) -> None:
+        """Close everything, without a steady point."""
         shared = self.shared
         with self._points_lock, shared.write_lock, shared.gate:
             shared.closed = "the store is closed"
@@ -407,6 +415,7 @@ def open_environment(
         _check_place(path, create=create and not readonly)
         lock = None
         raw = None
+        environment = None
         try:
             lock = _lock_store(path, readonly, force_recovery, max_readers, clock)
             raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
@@ -420,10 +429,11 @@ def open_environment(
                 node_max_entries,
                 lock,
             )
-            if environment.points is not None and environment.points.file.newest() is None:
-                environment.points.make()  # from now on the store exists, whatever happens
+            environment.make_first_point()
         except BaseException as error:
-            if raw is not None:
+            if environment is not None:
+                environment.close_files()
+            elif raw is not None:
                 raw.close()
             if lock is not None:
                 lock.close()

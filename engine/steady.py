@@ -30,7 +30,6 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
 from streamkeep.engine.journal_head import Place
-from streamkeep.engine.lmdb_errors import translate
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.engine.txn import Shared
 from streamkeep.format.errors import CorruptionError
@@ -167,16 +166,13 @@ class SteadyPoints:
         shared = self.shared
         shared.check_not_writing()
         with shared.write_lock:
+            writer = shared.raw.begin(None, None, True, False)
             try:
-                writer = shared.raw.begin(None, None, True, False)
-                try:
-                    pin = shared.raw.begin(None, None, False, False)
-                    self.journal.locate_or_restart(pin.id())
-                    return pin, self._meta_page(pin.id()), self.journal.place()
-                finally:
-                    writer.commit()  # nothing was written; an abort would wait for readers
-            except lmdb.Error as error:
-                raise translate(error) from error
+                pin = shared.raw.begin(None, None, False, False)
+                self.journal.locate_or_restart(pin.id())
+                return pin, self._meta_page(pin.id()), self.journal.place()
+            finally:
+                writer.commit()  # nothing was written; an abort would wait for readers
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):
