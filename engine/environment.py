@@ -197,13 +197,18 @@ class Environment:
                 else:
                     self._make_room(frees, error)
             except StoreFullError:
-                if tried or not frees or not self._use_reserve():
+                if tried or not frees:
                     raise
+                self._use_reserve()
                 tried = True
             except lmdb.MapResizedError:
                 self.resize(0)
             except lmdb.Error as error:
-                raise translate(error) from error
+                told = translate(error)
+                if tried or not frees or not isinstance(told, StoreFullError):
+                    raise told from error
+                self._use_reserve()
+                tried = True
             else:
                 if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
                     self.notice()
@@ -218,10 +223,14 @@ class Environment:
             shared.unsteady_bytes = 0
             self.make_point()
 
-    def _use_reserve(self) -> bool:
-        """Make room on a full disk for a command that frees some; say whether there was any."""
-        journal = self.shared.journal
-        return journal is not None and journal.drop_spare()
+    def _use_reserve(self) -> None:
+        """Make room on a full disk for a command that frees some.
+
+        A steady point lets pages be reused and journal files go; the last of them is the spare.
+        """
+        self.make_point()
+        if self.shared.journal is not None:
+            self.shared.journal.drop_spare()
 
     # --- durability -------------------------------------------------------------------------
 

@@ -130,7 +130,11 @@ class Journal:
             StoreFullError: there is no room; nothing was written.
         """
         if self._mapped != self._number:
-            self._map_file(self._number)
+            try:
+                self._map_file(self._number)
+            except OSError as error:
+                self.head.check_there()
+                raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
         if self._offset + size > self._room:
             self._begin_file(self._number + 1, self._commit_number, FILE_SIZE, size)
@@ -165,18 +169,23 @@ class Journal:
         salt = int.from_bytes(os.urandom(8), "big")
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
+        least = len(data) + size + len(_END)
         try:
+            self.head.check_there()
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.folder / _SPARE, path)
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
             try:
-                files.reserve(handle, max(usual, len(data) + size + len(_END)))
+                _reserve(handle, max(usual, least), least)
                 files.write_at(handle, data + _END, 0)
+            except OSError:
+                drop(path)
+                raise
             finally:
                 os.close(handle)
+            self._map_file(number)
         except OSError as error:
             raise translate_os(error) from error
-        self._map_file(number)
         self._go_to(Place(number, len(data), first_chain(data), commit_number))
         failpoints.hit("journal:new-file")
 
@@ -218,6 +227,7 @@ class Journal:
         """Sync every file that was written since the last time."""
         head = self.head
         self.check()
+        head.check_there()
         place = head.place()
         if place is None:  # a writer was killed while it published; the store must be reopened
             raise sync_failed()
@@ -260,13 +270,18 @@ class Journal:
         """
         if self._offset < FILE_SIZE // 4 or (self.folder / _SPARE).exists():
             return
+        self.head.check_there()
         path = self.folder / _NEW_SPARE
-        handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            files.reserve(handle, FILE_SIZE)
-        finally:
-            os.close(handle)
-        os.rename(path, self.folder / _SPARE)
+            handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+            try:
+                files.reserve(handle, FILE_SIZE)
+            finally:
+                os.close(handle)
+            failpoints.hit("journal:new-spare")
+            os.rename(path, self.folder / _SPARE)
+        except OSError:
+            drop(path)  # the disk is nearly full; whoever needs a file takes a smaller one
 
     def drop_spare(self) -> bool:
         """Remove the spare file, to make room on a full disk; say whether there was one."""
@@ -324,6 +339,17 @@ def retire_file(folder: Path, path: Path) -> None:
             os.unlink(path)
     except FileNotFoundError:
         pass  # another process was faster
+
+
+def _reserve(handle: int, size: int, least: int) -> None:
+    """Have the disk grant `size` bytes, or `least` where it is nearly full."""
+    try:
+        files.reserve(handle, size)
+    except OSError:
+        if size == least:
+            raise
+        os.ftruncate(handle, 0)
+        files.reserve(handle, least)
 
 
 def drop(path: Path) -> bool:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine import boot, files
+from streamkeep.format.errors import StoreError
 
 HEAD_FILE: Final = "head"
 _SIZE: Final = 4096
@@ -112,6 +113,15 @@ class JournalHead:
         """Publish what is on disk."""
         self._map[_DURABLE_FILE : _DURABLE_FILE + 8] = _U64.pack(file_number)
         self._map[_DURABLE : _DURABLE + 8] = _U64.pack(commit_number)
+
+    def check_there(self) -> None:
+        """Raise when the store was deleted: files made from now on would be in the way of another.
+
+        Raises:
+            StoreError: the store is not there any more.
+        """
+        if os.fstat(self.handle).st_nlink == 0:
+            raise StoreError("the store was deleted while it was open; close it")
 
     def poisoned(self) -> bool:
         """Say whether a sync has failed."""

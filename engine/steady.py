@@ -127,6 +127,7 @@ class SteadyPoints:
 
     def _make(self) -> int:
         shared, journal = self.shared, self.journal
+        journal.head.check_there()
         pin, meta, place = self._begin()
         commit_number = pin.id()
         newest = self.file.newest_on_disk()
