@@ -152,14 +152,22 @@ class Journal:
         self._commit_number += 1
         self.head.publish(self._number, self._offset, self._chain, self._commit_number)
 
-    def cut(self) -> None:
-        """Take back the record that was appended, if it was: its commit has failed.
+    def cut_behind(self, commit_number: int) -> None:
+        """Remove what is behind the newest commit: a record, or a file that was begun for one."""
+        with contextlib.suppress(OSError):  # of a store that was deleted
+            if self.locate(commit_number):
+                if self._mapped != self._number:
+                    self._map_file(self._number)
+                assert self._map is not None
+                self._map[self._offset : self._offset + len(_END)] = _END
+                drop(self.folder / file_name(self._number + 1))
 
-        A file that was begun for it is not known to others, who may put another in its place; so
-        the place is looked up again.
+    def forget(self) -> None:
+        """Look the place up again next time.
+
+        A file that was begun for a commit that failed is not known to others, who may put another
+        in its place.
         """
-        if self._map is not None and self._mapped == self._number:
-            self._map[self._offset : self._offset + len(_END)] = _END
         self._mapped = 0
         self._commit_number = -1
 
