@@ -699,8 +699,12 @@ def _after_fork_in_child() -> None:
         environment.shared.write_lock = threading.Lock()
         environment.shared.gate = threading.Lock()
         _orphans.append(environment.raw)
+        # The child must not hold the parent's file locks, which would outlive the parent.
         if environment.lock is not None:
-            environment.lock.close()  # the parent keeps its lock; the child must not hold it
+            environment.lock.close()
+        if environment.points is not None:
+            environment.points.close_files()
+            environment.points.journal.head.close()
     if _registry:
         _let_child_open()
     _registry.clear()

@@ -58,6 +58,10 @@ class SteadyPoints:
     def close(self) -> None:
         """Let the pin go, and close the files."""
         self.unpin()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Close the files."""
         os.close(self._folder)
         os.close(self._data)
 
