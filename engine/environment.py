@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar, cast
 import lmdb
 from lmdb import _envid
 
-from streamkeep.engine import files
+from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.combine import Combiner
 from streamkeep.engine.durability import Durability, read_slots
@@ -650,7 +650,9 @@ def _initialize(
             if writer.stat()["entries"] == 0:
                 _create(raw, writer, clock)
             handles = _tables(raw, writer, path)
+            failpoints.hit("create:written")
         files.sync_folder(path)
+        failpoints.hit("create:named")
     where = f"{path}: meta"
     with raw.begin() as txn:
 

@@ -61,6 +61,8 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.head = JournalHead(folder)
+        self.file_size = FILE_SIZE
+        self.first_size = _FIRST_SIZE
         # The place behind the newest commit, as far as this process knows.
         self._number = 0
         self._offset = 0
@@ -113,7 +115,7 @@ class Journal:
         """
         if not self.locate(commit_number):
             number = max(journal_files(self.folder), default=0) + 1
-            self._begin_file(number, commit_number, _FIRST_SIZE, 0)
+            self._begin_file(number, commit_number, self.first_size, 0)
             self.head.set_place(self.place())
 
     def place(self) -> Place:
@@ -137,7 +139,7 @@ class Journal:
                 raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
         if self._offset + size > self._room:
-            self._begin_file(self._number + 1, self._commit_number, FILE_SIZE, size)
+            self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
         chain = record_checksum(body, self._chain)
         end = self._offset + size
         assert self._map is not None
@@ -183,6 +185,7 @@ class Journal:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.folder / _SPARE, path)
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+            failpoints.hit("journal:named")
             try:
                 _reserve(handle, max(usual, least), least)
                 files.write_at(handle, data + _END, 0)
@@ -246,6 +249,7 @@ class Journal:
                 self._sync_file(number)
             if first != place.file_number:
                 files.sync_folder(self.folder)
+            failpoints.hit("journal:synced")
         except OSError as error:
             head.poison()
             raise sync_failed() from error
@@ -276,14 +280,14 @@ class Journal:
         Its blocks are granted, not written: mapped pages of a file that was written in large pieces
         are large, too, and a sync then writes much more than was changed.
         """
-        if self._offset < FILE_SIZE // 4 or (self.folder / _SPARE).exists():
+        if self._offset < self.file_size // 4 or (self.folder / _SPARE).exists():
             return
         self.head.check_there()
         path = self.folder / _NEW_SPARE
         try:
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
             try:
-                files.reserve(handle, FILE_SIZE)
+                files.reserve(handle, self.file_size)
             finally:
                 os.close(handle)
             failpoints.hit("journal:new-spare")
@@ -306,7 +310,8 @@ class Journal:
             fcntl.flock(head.handle, fcntl.LOCK_UN)
         for old, path in journal_files(self.folder).items():
             if old < place.file_number:
-                retire_file(self.folder, path)
+                failpoints.hit("journal:retire")
+                retire_file(self.folder, path, self.file_size)
 
 
 def sync_failed() -> RecoveryNeededError:
@@ -338,10 +343,10 @@ def read_header(path: Path) -> FileHeader | None:
         return decode_file_header(file.read(FILE_HEADER.size))
 
 
-def retire_file(folder: Path, path: Path) -> None:
+def retire_file(folder: Path, path: Path, file_size: int) -> None:
     """Make a file the spare one, or remove it."""
     try:
-        if path.stat().st_size == FILE_SIZE and not (folder / _SPARE).exists():
+        if path.stat().st_size == file_size and not (folder / _SPARE).exists():
             os.rename(path, folder / _SPARE)
         else:
             os.unlink(path)

@@ -189,6 +189,7 @@ def _cut_behind(journal: Path, slot: SteadySlot, place: Place) -> None:
     reader = Reader(journal, slot, place)
     if reader.next() is None:
         return
+    failpoints.hit("recover:cut")
     if reader.place.file_number == place.file_number:
         handle = os.open(journal_files(journal)[place.file_number], os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -217,6 +218,7 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) ->
         with raw.begin(write=True) as txn:
             _put_meta(txn, tables[META], META_EPOCH, encode_number(_epoch(txn, tables[META]) + 1))
             _put_meta(txn, tables[META], META_RECOVERY, done.encode())
+        failpoints.hit("recover:epoch-raised")
         pin.abort()
         del pin
     finally:
@@ -265,6 +267,7 @@ def _restore_meta(data: Path, slot: SteadySlot) -> None:
             files.write_at(
                 handle, meta_page_for(slot.meta_page, place, commit), place * meta.page_size
             )
+            failpoints.hit("recover:meta-written")
         files.sync_data(handle)
     finally:
         os.close(handle)

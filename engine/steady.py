@@ -158,7 +158,7 @@ class SteadyPoints:
                     meta.data,
                 )
             )
-            failpoints.hit("steady:made")
+            failpoints.hit("steady:made")  # the pin of the one before still stands
         old, shared.pin = shared.pin, pin
         if old is not None:
             old.abort()

@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from streamkeep.engine import files, recover, steady
+from streamkeep.engine import boot, files, recover, steady
 from streamkeep.engine.boot import boot_id
 
 SECTOR: Final = 512
@@ -125,7 +125,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 def another_boot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the machine look booted since."""
     assert boot_id() != OTHER_BOOT
-    for module in (recover, steady):
+    for module in (boot, recover, steady):
         monkeypatch.setattr(module, "boot_id", lambda: OTHER_BOOT)
     try:
         yield
