@@ -35,6 +35,7 @@ NAMES: Final = (
 )
 
 _armed: dict[str, Callable[[], None]] = {}
+_watching: list[Callable[[str], None]] = []
 
 
 def hit(name: str) -> None:
@@ -43,6 +44,9 @@ def hit(name: str) -> None:
         action = _armed.pop(name, None)
         if action is not None:
             action()
+    if _watching:
+        for watcher in list(_watching):
+            watcher(name)
 
 
 def arm(name: str, action: Callable[[], None]) -> None:
@@ -50,6 +54,17 @@ def arm(name: str, action: Callable[[], None]) -> None:
     _armed[name] = action
 
 
+def watch(watcher: Callable[[str], None]) -> None:
+    """Call `watcher` with the name of every failpoint that is passed."""
+    _watching.append(watcher)
+
+
+def unwatch(watcher: Callable[[str], None]) -> None:
+    """Take back `watch`."""
+    _watching.remove(watcher)
+
+
 def disarm() -> None:
-    """Forget every armed failpoint."""
+    """Forget every armed failpoint, and everybody who watches."""
     _armed.clear()
+    _watching.clear()

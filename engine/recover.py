@@ -38,7 +38,7 @@ from streamkeep.engine.journal import (
 )
 from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
-from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.journal import DELETE, RECORD_HEADER, read_changes
@@ -153,11 +153,6 @@ def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
             return False
     here = boot_id()
     return force or here == NO_BOOT or slot.boot_id != here
-
-
-def place_of(slot: SteadySlot) -> Place:
-    """Return where the journal goes on behind a steady point."""
-    return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
 
 
 def _newest_meta(path: Path) -> MetaPage | None:

@@ -30,7 +30,7 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
 from streamkeep.engine.journal_head import Place
-from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.engine.txn import Shared
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.steady import (
@@ -134,8 +134,14 @@ class SteadyPoints:
         journal.head.check_there()
         pin, meta, place = self._begin()
         commit_number = pin.id()
+        here = boot_id()
         newest = self.file.newest_on_disk()
-        if newest is None or (newest.epoch, newest.commit_number) < (shared.epoch, commit_number):
+        if (
+            newest is None
+            or newest.epoch != shared.epoch
+            or newest.boot_id != here
+            or place_of(newest) != place  # another commit, or a file that was begun behind it
+        ):
             failpoints.hit("steady:pinned")
             try:
                 sync_lmdb(shared.raw)
@@ -149,7 +155,7 @@ class SteadyPoints:
                     shared.epoch,
                     commit_number,
                     journal.store_uuid,
-                    boot_id(),
+                    here,
                     place.file_number,
                     place.offset,
                     place.chain,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import failpoints, files
+from streamkeep.engine.journal_head import Place
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.format.errors import CorruptionError, StoreLockedError
 from streamkeep.format.steady import NO_BOOT, SLOT, SLOT_SIZE, SLOTS, SteadySlot, decode_slot
@@ -140,6 +141,11 @@ class SteadyFile:
             if slot is not None:
                 found[place] = slot
         return found
+
+
+def place_of(slot: SteadySlot) -> Place:
+    """Return where the journal goes on behind a steady point."""
+    return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
 
 
 def _age(slot: SteadySlot) -> tuple[int, int, bool]:
