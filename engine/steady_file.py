@@ -148,5 +148,5 @@ def place_of(slot: SteadySlot) -> Place:
     return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
 
 
-def _age(slot: SteadySlot) -> tuple[int, int, bool]:
-    return slot.epoch, slot.commit_number, slot.boot_id == NO_BOOT
+def _age(slot: SteadySlot) -> tuple[int, int, int, bool]:
+    return slot.epoch, slot.commit_number, slot.journal_file, slot.boot_id == NO_BOOT
