@@ -331,9 +331,10 @@ def journal_files(folder: Path) -> dict[int, Path]:
     """Return the journal's files by number, which their headers say: a rename may be lost."""
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("*" + _SUFFIX)):
-        header = read_header(path)
-        number = int(path.name[: -len(_SUFFIX)]) if header is None else header.file_number
-        found[number] = path
+        with contextlib.suppress(FileNotFoundError):  # another process needs it no longer
+            header = read_header(path)
+            number = int(path.name[: -len(_SUFFIX)]) if header is None else header.file_number
+            found[number] = path
     return dict(sorted(found.items()))
 
 
@@ -423,7 +424,7 @@ class Reader:
         """Return the body of the record at a place, and go behind it."""
         if self._loaded != place.file_number:
             path = self._paths.get(place.file_number)
-            if path is None:
+            if path is None or not path.exists():
                 return None
             self._data = path.read_bytes()
             self._loaded = place.file_number

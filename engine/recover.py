@@ -111,7 +111,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
     if is_torn(path, slot, force):
         steady.rewrite()
         failpoints.hit("recover:point-safe")
-        if slot.boot_id == boot_id():  # a recovery that is killed must begin again
+        if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
             steady.write(slot)
         _recover(path, slot, open_lmdb, clock)

@@ -287,7 +287,10 @@ class Run:
         self.kills += 1
 
     def kill_at(self, failpoint: str, *, beside: int = 0) -> None:
-        """Have a worker kill itself at a failpoint, with others at work meanwhile."""
+        """Have a worker kill itself at a failpoint, with others at work meanwhile.
+
+        What a recovery has to do was left by one that is killed before.
+        """
         others = [self.server.fork(self.plan(consumes=number == 0)) for number in range(beside)]
         options: dict[str, Any] = {"failpoint": failpoint, "sync": "commit"}
         if failpoint.startswith(("commit", "journal:sync")):
@@ -295,6 +298,9 @@ class Run:
         elif not failpoint.startswith(("create", "recover")):
             options["passages"] = self.random.randrange(1, 3)
         if failpoint.startswith("recover"):
+            self.killed(
+                self.server.fork(self.plan(failpoint="commit:journaled", passages=50, sync="none"))
+            )
             options |= {"recover": True, "boot": 77 if failpoint != "recover:cut" else 0}
         self.killed(self.server.fork(self.plan(**options)))
         for pid in others:
