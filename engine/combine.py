@@ -11,6 +11,7 @@ other failure undoes the shared transaction, and each command runs again in one 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +23,15 @@ from streamkeep.format.errors import CommandError
 class Call:
     """A command of one caller, and what became of it."""
 
-    __slots__ = ("args", "command", "error", "interrupted", "lead", "lock", "result", "txn")
+    __slots__ = ("args", "batch", "command", "error", "finished", "lock", "result", "txn")
 
     def __init__(self, command: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.command = command
         self.args = args
         self.lock = threading.Lock()  # held until there is a result, or it is the turn to lead
-        self.lead = False
-        self.interrupted = False  # the leader was, by a signal
+        self.lock.acquire()
+        self.batch: list[Call] = []  # those that it leads
+        self.finished = False  # else its leader was interrupted by a signal
         self.txn: WriteTxn | None = None
         self.result: Any = None
         self.error: BaseException | None = None
@@ -43,11 +45,21 @@ class Call:
         except CommandError as error:
             self.error = error
 
+    def run_alone(self, txn: WriteTxn) -> None:
+        """Run the command in a transaction of its own."""
+        self.txn = txn
+        self.result = self.command(txn, *self.args)
+
     def answer(self) -> Any:
         """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
+
+    def wake(self) -> None:
+        """Have the caller look; does no harm when it is called twice."""
+        with contextlib.suppress(RuntimeError):
+            self.lock.release()
 
 
 def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
@@ -60,6 +72,9 @@ def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
 class Combiner:
     """The queue of one environment.
 
+    An interrupt may come between any two steps. Whatever a leader has taken on is noted in its
+    call before, and `_leave`, which may be run twice, gives it back.
+
     Args:
         write: `Environment.write_alone`.
     """
@@ -68,29 +83,30 @@ class Combiner:
         self._write = write
         self._mutex = threading.Lock()
         self._queue: list[Call] = []
-        self._busy = False
+        self._leader: Call | None = None
 
     def run(self, command: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a command; return its result when it is on disk."""
         call = Call(command, args)
-        with self._mutex:
-            leads = not self._busy
+        try:
+            with self._mutex:
+                if self._leader is None:
+                    self._leader = call
+                else:
+                    self._queue.append(call)
+            if self._leader is not call:
+                call.lock.acquire()
+            with self._mutex:
+                leads = self._leader is call
             if leads:
-                self._busy = True
-            else:
-                call.lock.acquire()
-                self._queue.append(call)
-        if not leads:
+                self._lead(call)
+        finally:
             try:
-                call.lock.acquire()
+                self._leave(call)
             except BaseException:
                 self._leave(call)
                 raise
-            if call.interrupted:
-                return self._finish(call)
-            if not call.lead:
-                return call.answer()
-        return self._lead(call)
+        return call.answer() if call.finished else self._finish(call)
 
     def _finish(self, call: Call) -> Any:
         """Do what an interrupted leader has left undone."""
@@ -99,32 +115,38 @@ class Combiner:
         call.txn.wait()
         return call.answer()
 
-    def _lead(self, own: Call) -> Any:
+    def _lead(self, own: Call) -> None:
         """Run `own` and all that stand in the queue."""
         with self._mutex:
-            calls = [own, *self._queue]
-            self._queue = []
+            own.batch, self._queue = [call for call in self._queue if call is not own], []
+        calls = [own, *own.batch]
         try:
             self._run(calls)
         except Exception as error:
-            for call in calls[1:]:
+            for call in calls:
                 call.error = call.error or error
-            raise
-        except BaseException:
-            for call in calls[1:]:
-                call.interrupted = True
-            raise
-        finally:
-            self._hand_over()
-            for call in calls[1:]:
-                call.lock.release()
-        return own.answer()
+        for call in calls:
+            call.finished = True
+
+    def _leave(self, call: Call) -> None:
+        """Have the next in the queue lead, and those that were led look at what came out."""
+        with self._mutex:
+            if call in self._queue:
+                self._queue.remove(call)
+            if self._leader is call:
+                first = self._queue[0] if self._queue else None
+                if first is not None:
+                    first.wake()
+                self._leader = first
+        for one in call.batch:
+            one.wake()
 
     def _run(self, calls: list[Call]) -> None:
         try:
             txn: WriteTxn = self._write(run_calls, (calls,), False, False)
         except Exception:
-            if len(calls) == 1:
+            together = calls[0].txn
+            if len(calls) == 1 or (together is not None and together.committed):
                 raise
             self._run_apart(calls)
         else:
@@ -135,25 +157,6 @@ class Combiner:
         for call in calls:
             call.error = None
             try:
-                call.result = self._write(call.command, call.args, True, False)
+                self._write(call.run_alone, (), True, False)
             except Exception as error:
                 call.error = error
-
-    def _hand_over(self) -> None:
-        """Have the first in the queue lead."""
-        with self._mutex:
-            if not self._queue:
-                self._busy = False
-                return
-            first = self._queue.pop(0)
-            first.lead = True
-            first.lock.release()
-
-    def _leave(self, call: Call) -> None:
-        """Take a call back whose caller was interrupted, unless it is under way."""
-        with self._mutex:
-            waiting = call in self._queue
-            if waiting:
-                self._queue.remove(call)
-        if call.lead:
-            self._hand_over()

@@ -22,13 +22,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import lmdb
 from lmdb import _envid
 
-from streamkeep.engine import files
+from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.combine import Combiner
 from streamkeep.engine.durability import Durability, read_slots
@@ -200,13 +201,18 @@ class Environment:
                 else:
                     self._make_room(frees, error)
             except StoreFullError:
-                if tried or not frees or not self._use_reserve():
+                if tried or not frees:
                     raise
+                self._use_reserve()
                 tried = True
             except lmdb.MapResizedError:
                 self.resize(0)
             except lmdb.Error as error:
-                raise translate(error) from error
+                told = translate(error)
+                if tried or not frees or not isinstance(told, StoreFullError):
+                    raise told from error
+                self._use_reserve()
+                tried = True
             else:
                 if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
                     self.notice()
@@ -221,17 +227,28 @@ class Environment:
             shared.unsteady_bytes = 0
             self.make_point()
 
-    def _use_reserve(self) -> bool:
-        """Make room on a full disk for a command that frees some; say whether there was any."""
-        journal = self.shared.journal
-        return journal is not None and journal.drop_spare()
+    def _use_reserve(self) -> None:
+        """Make room on a full disk for a command that frees some.
+
+        A steady point lets pages be reused and journal files go; the last of them is the spare.
+        """
+        self.make_point()
+        if self.shared.journal is not None:
+            self.shared.journal.drop_spare()
 
     # --- durability -------------------------------------------------------------------------
 
     def make_point(self) -> None:
         """Make a steady point: all that is committed is on disk, in the data file itself."""
         if self.points is not None:
-            self.points.make()
+            self._retrying(self.points.make)
+
+    def make_first_point(self) -> None:
+        """Make the steady point after a creation or a recovery: from now on that counts."""
+        if self.points is not None:
+            slot = self.points.file.newest()
+            if slot is None or slot.epoch != self.shared.epoch:
+                self.make_point()
 
     def _make_point_needed(self) -> None:
         """Have a pin and a place in the journal; see `PointNeeded`."""
@@ -239,10 +256,7 @@ class Environment:
         assert points is not None
         points.journal.check()
         shared.check_open()
-        if shared.pin is None:
-            points.pin()
-        else:
-            points.make()
+        self._retrying(points.pin if shared.pin is None else points.make)
 
     def durability(self) -> Durability:
         """Return how far the store is on disk."""
@@ -268,7 +282,10 @@ class Environment:
         if journal is None:
             return
         with self.begin_read() as txn:
-            journal.sync(txn.raw.id())
+            commit_number = txn.raw.id()
+        journal.sync(commit_number)
+        if journal.head.durable() < commit_number:  # whoever made it was killed before it said so
+            self.make_point()
 
     def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
         """Call `begin`, which changes nothing, again after what can be cured; else translate."""
@@ -301,8 +318,8 @@ class Environment:
 
     def reusable_size(self) -> int:
         """Return the bytes of used pages that hold nothing any more and will be used again."""
-        with self.raw.begin() as txn:
-            stats = [txn.stat(), *(txn.stat(table) for table in self.shared.tables)]
+        with self.begin_read() as txn:
+            stats = [txn.raw.stat(), *(txn.raw.stat(table) for table in self.shared.tables)]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
         )
@@ -336,7 +353,7 @@ class Environment:
         """
         shared = self.shared
         shared.check_not_writing()
-        with shared.write_lock, shared.gate:
+        with self._points_lock, shared.write_lock, shared.gate:
             deadline = time.monotonic() + _RESIZE_WAIT_S
             while shared.left < shared.entered:
                 if time.monotonic() > deadline:
@@ -349,6 +366,11 @@ class Environment:
             if self.points is not None:
                 self.points.unpin()
             self.raw.set_mapsize(size)
+
+    @property
+    def _points_lock(self) -> AbstractContextManager[object]:
+        """The lock under which steady points are made, which comes before all others."""
+        return nullcontext() if self.points is None else self.points.lock
 
     # --- end --------------------------------------------------------------------------------
 
@@ -363,13 +385,14 @@ class Environment:
                 if self.upkeep is not None:
                     self.upkeep.stop()
                 if self.points is not None and self.shared.pin is not None:
-                    self.points.make()
+                    self.make_point()
             finally:
-                self._close()
+                self.close_files()
 
-    def _close(self) -> None:
+    def close_files(self) -> None:
+        """Close everything, without a steady point."""
         shared = self.shared
-        with shared.write_lock, shared.gate:
+        with self._points_lock, shared.write_lock, shared.gate:
             shared.closed = "the store is closed"
             shared.forget()
             if self.points is not None:
@@ -406,8 +429,9 @@ def open_environment(
         _check_place(path, create=create and not readonly)
         lock = None
         raw = None
+        environment = None
         try:
-            lock = _lock_store(path, readonly, force_recovery, max_readers, max_store_bytes, clock)
+            lock = _lock_store(path, readonly, force_recovery, max_readers, clock)
             raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
             environment = _initialize(
                 path,
@@ -419,10 +443,11 @@ def open_environment(
                 node_max_entries,
                 lock,
             )
-            if environment.points is not None and environment.points.file.newest() is None:
-                environment.points.make()  # from now on the store exists, whatever happens
+            environment.make_first_point()
         except BaseException as error:
-            if raw is not None:
+            if environment is not None:
+                environment.close_files()
+            elif raw is not None:
                 raw.close()
             if lock is not None:
                 lock.close()
@@ -439,13 +464,12 @@ def _lock_store(
     readonly: bool,
     force_recovery: bool,
     max_readers: int,
-    max_store_bytes: int | None,
     clock: Clock,
 ) -> SteadyFile | None:
     """Get the lock of the store; if nobody else has it open, make the store ready."""
 
     def open_lmdb() -> lmdb.Environment:
-        return _open_lmdb(path, False, max_readers, max_store_bytes)
+        return _open_lmdb(path, False, max_readers, None)  # a replay cannot reuse any page
 
     try:
         lock = SteadyFile(path, readonly=readonly)
@@ -631,7 +655,9 @@ def _initialize(
             if writer.stat()["entries"] == 0:
                 _create(raw, writer, clock)
             handles = _tables(raw, writer, path)
+            failpoints.hit("create:written")
         files.sync_folder(path)
+        failpoints.hit("create:named")
     where = f"{path}: meta"
     with raw.begin() as txn:
 
@@ -681,8 +707,12 @@ def _after_fork_in_child() -> None:
         environment.shared.gate = threading.Lock()
         environment.lobby.abandon()
         _orphans.append(environment.raw)
+        # The child must not hold the parent's file locks, which would outlive the parent.
         if environment.lock is not None:
-            environment.lock.close()  # the parent keeps its lock; the child must not hold it
+            environment.lock.close()
+        if environment.points is not None:
+            environment.points.close_files()
+            environment.points.journal.head.close()
     if _registry:
         _let_child_open()
     _registry.clear()

@@ -1,14 +1,42 @@
 """Named places where a crash test can stop the process.
 
 A failpoint does nothing unless it was armed: `arm("trim:before-commit", action)` makes the next
-passage call `action`. Child processes of the crash tests arm one with `os._exit` or `SIGKILL`.
+passage call `action`. Child processes of the crash tests arm one with `SIGKILL`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+NAMES: Final = (
+    "create:marked",  # the folder says that a store is being created
+    "create:written",  # LMDB has its tables, uncommitted
+    "create:named",  # the names of the files are on disk, a steady point is not
+    "commit:journaled",  # the record is written, LMDB has not committed
+    "commit:made",  # LMDB has, the journal's place is not published
+    "ring:before",  # the lock is free, and nobody who waits was rung
+    "journal:named",  # a file has its name, and old bytes or none
+    "journal:new-file",  # it can be written to
+    "journal:new-spare",  # a spare file is complete, but for its name
+    "journal:sync",  # somebody is about to sync
+    "journal:synced",  # the sync is done, and not published
+    "journal:retire",  # a file is no longer needed
+    "steady:pinned",  # the four steps of a steady point
+    "steady:synced",
+    "steady:slot-written",
+    "steady:made",
+    "recover:cut",  # there is a record whose commit never was
+    "recover:point-safe",  # the point to go back to is on disk
+    "recover:meta-written",  # one of LMDB's meta pages was put back
+    "recover:meta-restored",  # both
+    "recover:batch",  # a part of the journal was replayed
+    "recover:epoch-raised",  # all of it
+    "recover:replayed",  # LMDB is closed again
+)
 
 _armed: dict[str, Callable[[], None]] = {}
+_watching: list[Callable[[str], None]] = []
 
 
 def hit(name: str) -> None:
@@ -17,6 +45,9 @@ def hit(name: str) -> None:
         action = _armed.pop(name, None)
         if action is not None:
             action()
+    if _watching:
+        for watcher in list(_watching):
+            watcher(name)
 
 
 def arm(name: str, action: Callable[[], None]) -> None:
@@ -24,6 +55,17 @@ def arm(name: str, action: Callable[[], None]) -> None:
     _armed[name] = action
 
 
+def watch(watcher: Callable[[str], None]) -> None:
+    """Call `watcher` with the name of every failpoint that is passed."""
+    _watching.append(watcher)
+
+
+def unwatch(watcher: Callable[[str], None]) -> None:
+    """Take back `watch`."""
+    _watching.remove(watcher)
+
+
 def disarm() -> None:
-    """Forget every armed failpoint."""
+    """Forget every armed failpoint, and everybody who watches."""
     _armed.clear()
+    _watching.clear()

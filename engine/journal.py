@@ -62,6 +62,8 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.head = JournalHead(folder)
+        self.file_size = FILE_SIZE
+        self.first_size = _FIRST_SIZE
         # The place behind the newest commit, as far as this process knows.
         self._number = 0
         self._offset = 0
@@ -114,7 +116,7 @@ class Journal:
         """
         if not self.locate(commit_number):
             number = highest_number(self.folder) + 1
-            self._begin_file(number, commit_number, _FIRST_SIZE, 0)
+            self._begin_file(number, commit_number, self.first_size, 0)
             self.head.set_place(self.place())
 
     def place(self) -> Place:
@@ -131,10 +133,14 @@ class Journal:
             StoreFullError: there is no room; nothing was written.
         """
         if self._mapped != self._number:
-            self._map_file(self._number)
+            try:
+                self._map_file(self._number)
+            except OSError as error:
+                self.head.check_there()
+                raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
         if self._offset + size > self._room:
-            self._begin_file(self._number + 1, self._commit_number, FILE_SIZE, size)
+            self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
         chain = record_checksum(body, self._chain)
         end = self._offset + size
         assert self._map is not None
@@ -149,10 +155,24 @@ class Journal:
         self._commit_number += 1
         self.head.publish(self._number, self._offset, self._chain, self._commit_number)
 
-    def cut(self) -> None:
-        """Take back the record that was appended: its commit has failed."""
-        assert self._map is not None
-        self._map[self._offset : self._offset + len(_END)] = _END
+    def cut_behind(self, commit_number: int) -> None:
+        """Remove what is behind the newest commit: a record, or a file that was begun for one."""
+        with contextlib.suppress(OSError):  # of a store that was deleted
+            if self.locate(commit_number):
+                if self._mapped != self._number:
+                    self._map_file(self._number)
+                assert self._map is not None
+                self._map[self._offset : self._offset + len(_END)] = _END
+                drop(self.folder / file_name(self._number + 1))
+
+    def forget(self) -> None:
+        """Look the place up again next time.
+
+        A file that was begun for a commit that failed is not known to others, who may put another
+        in its place.
+        """
+        self._mapped = 0
+        self._commit_number = -1
 
     def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
         """Begin a file behind a commit, with room for a record of `size` bytes."""
@@ -160,18 +180,24 @@ class Journal:
         salt = int.from_bytes(os.urandom(8), "big")
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
+        least = len(data) + size + len(_END)
         try:
+            self.head.check_there()
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.folder / _SPARE, path)
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+            failpoints.hit("journal:named")
             try:
-                files.reserve(handle, max(usual, len(data) + size + len(_END)))
+                _reserve(handle, max(usual, least), least)
                 files.write_at(handle, data + _END, 0)
+            except OSError:
+                drop(path)
+                raise
             finally:
                 os.close(handle)
+            self._map_file(number)
         except OSError as error:
             raise translate_os(error) from error
-        self._map_file(number)
         self._go_to(Place(number, len(data), first_chain(data), commit_number))
         failpoints.hit("journal:new-file")
 
@@ -216,6 +242,7 @@ class Journal:
         """Sync every file that was written since the last time."""
         head = self.head
         self.check()
+        head.check_there()
         place = head.place()
         if place is None:  # a writer was stopped while it published; ours is there in any case
             place = self.place()
@@ -226,6 +253,7 @@ class Journal:
                 self._sync_file(number)
             if first != place.file_number:
                 files.sync_folder(self.folder)
+            failpoints.hit("journal:synced")
         except OSError as error:
             head.poison()
             raise sync_failed() from error
@@ -257,15 +285,20 @@ class Journal:
         Its blocks are granted, not written: mapped pages of a file that was written in large pieces
         are large, too, and a sync then writes much more than was changed.
         """
-        if self._offset < FILE_SIZE // 4 or (self.folder / _SPARE).exists():
+        if self._offset < self.file_size // 4 or (self.folder / _SPARE).exists():
             return
+        self.head.check_there()
         path = self.folder / _NEW_SPARE
-        handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            files.reserve(handle, FILE_SIZE)
-        finally:
-            os.close(handle)
-        os.rename(path, self.folder / _SPARE)
+            handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+            try:
+                files.reserve(handle, self.file_size)
+            finally:
+                os.close(handle)
+            failpoints.hit("journal:new-spare")
+            os.rename(path, self.folder / _SPARE)
+        except OSError:
+            drop(path)  # the disk is nearly full; whoever needs a file takes a smaller one
 
     def drop_spare(self) -> bool:
         """Remove the spare file, to make room on a full disk; say whether there was one."""
@@ -278,7 +311,8 @@ class Journal:
         # By name: the header of a file that is just being begun is still that of its former use.
         for path in self.folder.glob("*" + _SUFFIX):
             if named_number(path) < place.file_number:
-                retire_file(self.folder, path)
+                failpoints.hit("journal:retire")
+                retire_file(self.folder, path, self.file_size)
 
 
 def sync_failed() -> RecoveryNeededError:
@@ -298,8 +332,9 @@ def journal_files(folder: Path) -> dict[int, Path]:
     """Return the journal's files by number, which their headers say: a rename may be lost."""
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("*" + _SUFFIX)):
-        header = read_header(path)
-        found[named_number(path) if header is None else header.file_number] = path
+        with contextlib.suppress(FileNotFoundError):  # another process needs it no longer
+            header = read_header(path)
+            found[named_number(path) if header is None else header.file_number] = path
     return dict(sorted(found.items()))
 
 
@@ -320,15 +355,26 @@ def read_header(path: Path) -> FileHeader | None:
         return decode_file_header(file.read(FILE_HEADER.size))
 
 
-def retire_file(folder: Path, path: Path) -> None:
+def retire_file(folder: Path, path: Path, file_size: int) -> None:
     """Make a file the spare one, or remove it."""
     try:
-        if path.stat().st_size == FILE_SIZE and not (folder / _SPARE).exists():
+        if path.stat().st_size == file_size and not (folder / _SPARE).exists():
             os.rename(path, folder / _SPARE)
         else:
             os.unlink(path)
     except FileNotFoundError:
         pass  # another process was faster
+
+
+def _reserve(handle: int, size: int, least: int) -> None:
+    """Have the disk grant `size` bytes, or `least` where it is nearly full."""
+    try:
+        files.reserve(handle, size)
+    except OSError:
+        if size == least:
+            raise
+        os.ftruncate(handle, 0)
+        files.reserve(handle, least)
 
 
 def drop(path: Path) -> bool:
@@ -389,7 +435,7 @@ class Reader:
         """Return the body of the record at a place, and go behind it."""
         if self._loaded != place.file_number:
             path = self._paths.get(place.file_number)
-            if path is None:
+            if path is None or not path.exists():
                 return None
             self._data = path.read_bytes()
             self._loaded = place.file_number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,6 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DAMAGED = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
-    lmdb.PanicError,
     lmdb.CursorFullError,
     lmdb.BadDbiError,
     lmdb.BadTxnError,  # an earlier call of the same transaction met damage
@@ -32,6 +32,22 @@ _DAMAGED = (
 def translate(error: lmdb.Error) -> StreamkeepError:
     """Return our error for one of LMDB's."""
     code = getattr(error, "code", 0)
+    if code == errno.EAGAIN:
+        return StoreError(
+            f"another process with the process number {os.getpid()} has the store open: two "
+            "containers, each with process numbers of its own; give them different ones, or one "
+            "process namespace"
+        )
+    if code == errno.EIO:
+        return StoreFullError(
+            f"the disk took only a part of what was written ({error}): it is full, or failing; "
+            "nothing was changed, and reading still works"
+        )
+    if isinstance(error, lmdb.PanicError):
+        return StoreError(
+            "an earlier commit of this process could not be finished; close the store and open it "
+            "again"
+        )
     if code in _FULL or isinstance(error, lmdb.DiskError):
         return StoreFullError(f"the disk is full ({error}); reading and deleting still work")
     if isinstance(error, lmdb.MapFullError):

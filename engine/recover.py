@@ -36,9 +36,9 @@ from streamkeep.engine.journal import (
     is_there,
     journal_files,
 )
-from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
-from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.journal import DELETE, RECORD_HEADER, read_changes
@@ -105,15 +105,17 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         if not (path / DATA_FILE).exists():
             steady.mark_unfinished()
         files.create_folder(journal)
-        _reset_head(journal, None, 0)
+        _reset_head(journal, None, None)
         return
     files.create_folder(journal)
     if is_torn(path, slot, force):
-        if slot.boot_id == boot_id():  # a recovery that is killed must begin again
+        steady.rewrite()
+        failpoints.hit("recover:point-safe")
+        if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
             steady.write(slot)
         _recover(path, slot, open_lmdb, clock)
-        _reset_head(journal, None, 0)
+        _reset_head(journal, None, None)
         return
     newest = _newest_meta(path)
     assert newest is not None, "else it were torn"
@@ -122,7 +124,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         place = None
     if place is not None:
         _cut_behind(journal, slot, place)
-    _reset_head(journal, place, slot.commit_number)
+    _reset_head(journal, place, slot)
 
 
 def discard_unfinished(path: Path) -> None:
@@ -140,6 +142,8 @@ def needs_recovery(path: Path, steady: SteadyFile) -> bool:
 def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
     """Say whether a store that nobody has open needs recovery; see the top of this module."""
     journal = path / JOURNAL_FOLDER
+    if is_poisoned(journal):
+        return True  # what the system shows may not be what is on disk
     meta = _newest_meta(path)
     if meta is None or meta.commit_number < slot.commit_number:
         return True
@@ -148,22 +152,7 @@ def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
         if reader.next() is None:
             return False
     here = boot_id()
-    return force or here == NO_BOOT or slot.boot_id != here or _poisoned(journal)
-
-
-def place_of(slot: SteadySlot) -> Place:
-    """Return where the journal goes on behind a steady point."""
-    return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
-
-
-def _poisoned(journal: Path) -> bool:
-    if not (journal / HEAD_FILE).exists():
-        return False
-    head = JournalHead(journal)
-    try:
-        return head.poisoned()
-    finally:
-        head.close()
+    return force or here == NO_BOOT or slot.boot_id != here
 
 
 def _newest_meta(path: Path) -> MetaPage | None:
@@ -178,12 +167,15 @@ def _newest_meta(path: Path) -> MetaPage | None:
     return pages[-1] if pages else None
 
 
-def _reset_head(journal: Path, place: Place | None, durable_commit: int) -> None:
-    """Set up what processes share; with no place, the next to write begins a new file."""
+def _reset_head(journal: Path, place: Place | None, slot: SteadySlot | None) -> None:
+    """Set up what processes share; with no place, the next to write begins a new file.
+
+    What is behind the steady point counts as not on disk, whoever wrote it.
+    """
     (journal / HEAD_FILE).unlink(missing_ok=True)
-    if place is not None:
+    if place is not None and slot is not None:
         head = JournalHead(journal)
-        head.reset(place, durable_commit)
+        head.reset(place, slot.journal_file, slot.commit_number)
         head.close()
 
 
@@ -192,6 +184,7 @@ def _cut_behind(journal: Path, slot: SteadySlot, place: Place) -> None:
     reader = Reader(journal, slot, place)
     if reader.next() is None:
         return
+    failpoints.hit("recover:cut")
     if reader.place.file_number == place.file_number:
         handle = os.open(journal_files(journal)[place.file_number], os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -220,6 +213,7 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) ->
         with raw.begin(write=True) as txn:
             _put_meta(txn, tables[META], META_EPOCH, encode_number(_epoch(txn, tables[META]) + 1))
             _put_meta(txn, tables[META], META_RECOVERY, done.encode())
+        failpoints.hit("recover:epoch-raised")
         pin.abort()
         del pin
     finally:
@@ -268,6 +262,7 @@ def _restore_meta(data: Path, slot: SteadySlot) -> None:
             files.write_at(
                 handle, meta_page_for(slot.meta_page, place, commit), place * meta.page_size
             )
+            failpoints.hit("recover:meta-written")
         files.sync_data(handle)
     finally:
         os.close(handle)

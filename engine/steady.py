@@ -30,8 +30,7 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
 from streamkeep.engine.journal_head import Place
-from streamkeep.engine.lmdb_errors import translate
-from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.engine.txn import Shared
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.steady import (
@@ -52,13 +51,17 @@ class SteadyPoints:
         self.shared = shared
         self.file = file
         self.journal = journal
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # taken before `Shared.write_lock`
         self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Let the pin go, and close the files."""
         self.unpin()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Close the files."""
         os.close(self._folder)
         os.close(self._data)
 
@@ -67,11 +70,11 @@ class SteadyPoints:
     def pin(self) -> None:
         """Have a pin, so that this process may commit; makes a steady point where needed."""
         shared = self.shared
-        with self._lock:
+        with self.lock:
             if shared.pin is not None:
                 return
             pin = shared.raw.begin()
-            slot = self.file.newest()
+            slot = self.file.newest_on_disk()
             if (
                 slot is not None
                 and slot.epoch == shared.epoch
@@ -86,7 +89,7 @@ class SteadyPoints:
 
     def unpin(self) -> None:
         """Let the pin go; nobody of this process is writing."""
-        with self._lock:
+        with self.lock:
             if self.shared.pin is not None:
                 self.shared.pin.abort()
                 self.shared.pin = None
@@ -94,7 +97,7 @@ class SteadyPoints:
     def unpin_if_idle(self) -> bool:
         """Let the pin go if the store has not changed since the newest point; say whether."""
         shared = self.shared
-        with self._lock:
+        with self.lock:
             if not shared.write_lock.acquire(blocking=False):
                 return False
             try:
@@ -116,7 +119,7 @@ class SteadyPoints:
             RecoveryNeededError: a sync failed, now or earlier.
         """
         self.journal.check()
-        with self._lock:
+        with self.lock:
             fcntl.flock(self._folder, fcntl.LOCK_EX)
             try:
                 return self._make()
@@ -128,10 +131,17 @@ class SteadyPoints:
 
     def _make(self) -> int:
         shared, journal = self.shared, self.journal
+        journal.head.check_there()
         pin, meta, place = self._begin()
         commit_number = pin.id()
-        newest = self.file.newest()
-        if newest is None or (newest.epoch, newest.commit_number) < (shared.epoch, commit_number):
+        here = boot_id()
+        newest = self.file.newest_on_disk()
+        if (
+            newest is None
+            or newest.epoch != shared.epoch
+            or newest.boot_id != here
+            or place_of(newest) != place  # another commit, or a file that was begun behind it
+        ):
             failpoints.hit("steady:pinned")
             try:
                 sync_lmdb(shared.raw)
@@ -145,7 +155,7 @@ class SteadyPoints:
                     shared.epoch,
                     commit_number,
                     journal.store_uuid,
-                    boot_id(),
+                    here,
                     place.file_number,
                     place.offset,
                     place.chain,
@@ -154,7 +164,7 @@ class SteadyPoints:
                     meta.data,
                 )
             )
-            failpoints.hit("steady:made")
+            failpoints.hit("steady:made")  # the pin of the one before still stands
         old, shared.pin = shared.pin, pin
         if old is not None:
             old.abort()
@@ -167,16 +177,13 @@ class SteadyPoints:
         shared = self.shared
         shared.check_not_writing()
         with shared.write_lock:
+            writer = shared.raw.begin(None, None, True, False)
             try:
-                writer = shared.raw.begin(None, None, True, False)
-                try:
-                    pin = shared.raw.begin(None, None, False, False)
-                    self.journal.locate_or_restart(pin.id())
-                    return pin, self._meta_page(pin.id()), self.journal.place()
-                finally:
-                    writer.commit()  # nothing was written; an abort would wait for readers
-            except lmdb.Error as error:
-                raise translate(error) from error
+                pin = shared.raw.begin(None, None, False, False)
+                self.journal.locate_or_restart(pin.id())
+                return pin, self._meta_page(pin.id()), self.journal.place()
+            finally:
+                writer.commit()  # nothing was written; an abort would wait for readers
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):

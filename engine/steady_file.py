@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import failpoints, files
+from streamkeep.engine.journal_head import Place
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.format.errors import CorruptionError, StoreLockedError
 from streamkeep.format.steady import NO_BOOT, SLOT, SLOT_SIZE, SLOTS, SteadySlot, decode_slot
@@ -82,26 +83,55 @@ class SteadyFile:
             return None
         return max(found.values(), key=_age)
 
+    def newest_on_disk(self) -> SteadySlot | None:
+        """As `newest`; it is on disk on return.
+
+        The process that wrote it may have been killed before its sync. Nobody may rely on it, or
+        write over the older one, until it is there.
+        """
+        slot = self.newest()
+        if slot is not None:
+            files.sync_data(self.handle)
+        return slot
+
+    def rewrite(self) -> None:
+        """Write the newest steady point once more: after a failed sync it may not be on disk.
+
+        The system took its page for written then, and would not write it again.
+        """
+        found = self._slots()
+        place = max(found, key=lambda one: _age(found[one]))
+        files.write_at(self.handle, found[place].encode(), place * SLOT_SIZE)
+        files.sync_data(self.handle)
+
     def is_unfinished(self) -> bool:
         """Say whether the store's creation was begun, and never finished."""
         return not self._slots() and os.pread(self.handle, len(_UNFINISHED), 0) == _UNFINISHED
 
     def mark_unfinished(self) -> None:
         """Note that a store is being created."""
+        files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later points need no room on the disk
         files.write_at(self.handle, _UNFINISHED, 0)
         files.sync_data(self.handle)
+        files.sync_folder(self.path.parent)  # before there is anything that it speaks of
+        failpoints.hit("create:marked")
 
     def write(self, slot: SteadySlot) -> None:
-        """Write a steady point over the older one; it is on disk on return."""
+        """Write a steady point over the older one; it is on disk on return.
+
+        Raises:
+            StoreError: it could not be written; the newest is still the one before.
+            OSError: the sync failed, and nobody knows which is on disk.
+        """
         found = self._slots()
         free = [place for place in range(SLOTS) if place not in found]
         place = free[-1] if free else min(found, key=lambda one: _age(found[one]))
         try:
             files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), place * SLOT_SIZE)
-            failpoints.hit("steady:slot-written")
-            files.sync_data(self.handle)
         except OSError as error:
             raise translate_os(error) from error
+        failpoints.hit("steady:slot-written")
+        files.sync_data(self.handle)
 
     def _slots(self) -> dict[int, SteadySlot]:
         """Return the slots that are whole, by place."""
@@ -113,5 +143,10 @@ class SteadyFile:
         return found
 
 
-def _age(slot: SteadySlot) -> tuple[int, int, bool]:
-    return slot.epoch, slot.commit_number, slot.boot_id == NO_BOOT
+def place_of(slot: SteadySlot) -> Place:
+    """Return where the journal goes on behind a steady point."""
+    return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
+
+
+def _age(slot: SteadySlot) -> tuple[int, int, int, bool]:
+    return slot.epoch, slot.commit_number, slot.journal_file, slot.boot_id == NO_BOOT

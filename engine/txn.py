@@ -231,6 +231,11 @@ class WriteTxn(Txn):
         if self.commit_number != shared.last_commit + 1:
             shared.forget()
 
+    def __del__(self) -> None:
+        """Give the write lock back where an interrupt came before anybody held the transaction."""
+        if self.open:
+            self.abort()
+
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds; it stands still."""
         if self._now_ms < 0:
@@ -369,9 +374,9 @@ class WriteTxn(Txn):
         if self.operations is None:
             self.raw_open = False
             self.raw.commit()
+            self.committed = True
         else:
             self._commit_changes(shared, self.operations.body())
-        self.committed = True
         self.open = False
         for name, stream in self.streams.items():
             if stream.tail_size() > _CACHED_TAIL:
@@ -390,18 +395,39 @@ class WriteTxn(Txn):
         """Commit in the journal, then in LMDB."""
         journal = shared.journal
         assert journal is not None
-        journal.append(body)
-        failpoints.hit("commit:journaled")
-        self.raw_open = False
         try:
+            journal.append(body)
+            failpoints.hit("commit:journaled")
+            self.raw_open = False
             self.raw.commit()
         except BaseException:
-            journal.cut()
+            self._cut(shared, journal)
             raise
+        self.committed = True
         failpoints.hit("commit:made")
         journal.advance()
         shared.last_commit = self.commit_number
         shared.unsteady_bytes += len(body) + _COMMIT_BYTES
+
+    def _cut(self, shared: Shared, journal: Journal) -> None:
+        """Take back the journal's record: the commit has failed, and its caller is told so.
+
+        LMDB has given up its lock by then. Another process may have put its own record into the
+        place, and made that commit.
+        """
+        journal.forget()
+        if self.raw_open:
+            journal.cut_behind(self.commit_number - 1)
+            return
+        try:
+            raw = shared.raw.begin(None, None, True, False)
+        except lmdb.Error:
+            return  # nothing can be written any more; the next writer writes over the record
+        try:
+            if raw.id() == self.commit_number:
+                journal.cut_behind(self.commit_number - 1)
+        finally:
+            raw.commit()  # nothing was written
 
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""
@@ -454,7 +480,12 @@ def begin_write(shared: Shared) -> WriteTxn:
         shared.check_open()
         raw = shared.raw.begin(None, None, True, False)
         journal = shared.journal
-        if journal is None or shared.pin is None or not journal.locate(raw.id() - 1):
+        if (
+            journal is None
+            or shared.pin is None
+            or journal.head.poisoned()
+            or not journal.locate(raw.id() - 1)
+        ):
             raw.commit()  # nothing was written; an abort would wait for readers
             raise PointNeeded
         shared.writer = _get_ident()

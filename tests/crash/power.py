@@ -1,33 +1,32 @@
 """Power losses, simulated: what a disk may hold when the machine stops.
 
-A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of
-the 512-byte sectors of the files, each old or new. `Disk` watches a store while a workload runs: it
-takes an image of every file whenever the store syncs one of them (those sectors are safe now), and
-puts directories together from the safe image and a random part of what was written since. Lost
-names: a file that was created or renamed may be missing until its folder was synced.
+A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of the
+512-byte sectors of each file, old or new, and either size. Of names that were made, changed or
+removed since their folder was synced, it keeps any: a file may be missing, be there though it was
+removed, or stand under its old name with its new contents.
 
-Images are taken by hooks in `files`, through which everything that syncs passes; LMDB's own sync
-of the data file is hooked in `Environment.raw`.
+`Disk` watches the folder of a store while a workload runs: at each sync of a file it takes an image
+of it, at each sync of a folder it notes the names. `lose_power` puts a folder together from those
+and a random part of what was written since. Syncs are seen through hooks in `files`, through which
+everything passes, and `steady.sync_lmdb`, which is LMDB's own.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import lmdb
 import pytest
 
-from streamkeep.engine import files, recover, steady
-from streamkeep.engine.boot import boot_id
+from streamkeep.engine import boot, files, recover, steady
 
 SECTOR: Final = 512
-
-OTHER_BOOT: Final = bytes(range(16))
+_SHARES: Final = (0.0, 0.05, 0.5, 0.5, 0.95, 1.0)  # of the unsynced sectors that are kept
 
 
 class Disk:
@@ -35,100 +34,138 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.safe: dict[str, bytes] = {}  # contents by name of what was synced
-        self.names: set[str] = set()  # names that were synced
+        self._handles: dict[int, int] = {}  # by inode; held, so that no number is used again
+        self._safe: dict[int, bytes] = {}  # contents that were synced
+        self._safe_names: dict[str, int] = {}  # names that were synced
 
-    def content(self) -> dict[str, bytes]:
-        """Return all files as they are now."""
-        found = {}
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file() and path.name not in ("lock.mdb", "head"):
-                found[str(path.relative_to(self.folder))] = path.read_bytes()
-        return found
+    def close(self) -> None:
+        """Let go of all files."""
+        for handle in self._handles.values():
+            os.close(handle)
 
-    def file_synced(self, name: str) -> None:
+    def all_synced(self) -> None:
+        """Note that everything is on disk as it is now."""
+        self._safe_names = self._names()
+        for inode in self._safe_names.values():
+            self._safe[inode] = self._content(inode)
+
+    def file_synced(self, handle: int) -> None:
         """Note that a file is on disk as it is now."""
-        path = self.folder / name
-        if path.exists():
-            self.safe[name] = path.read_bytes()
+        self._names()
+        inode = os.fstat(handle).st_ino
+        if inode in self._handles:
+            self._safe[inode] = self._content(inode)
 
-    def folder_synced(self, folder: str) -> None:
+    def data_synced(self) -> None:
+        """Note that LMDB's data file is on disk as it is now."""
+        inode = self._names()[steady.DATA_FILE]
+        self._safe[inode] = self._content(inode)
+
+    def folder_synced(self, folder: Path) -> None:
         """Note that the names in a folder are on disk."""
-        here = {name for name in self.content() if (os.path.dirname(name) or ".") == folder}
-        self.names = {
-            name for name in self.names if (os.path.dirname(name) or ".") != folder
-        } | here
+        where = os.path.relpath(folder, self.folder)
+        here = {name: at for name, at in self._names().items() if _folder_of(name) == where}
+        others = {name: at for name, at in self._safe_names.items() if _folder_of(name) != where}
+        self._safe_names = others | here
 
     def lose_power(self, target: Path, random_: random.Random) -> None:
         """Write a folder that the disk might hold now."""
-        now = self.content()
-        for name in sorted(now.keys() | (self.names & self.safe.keys())):
-            if name not in self.names and random_.random() < 0.5:
-                continue  # the new name was lost
-            old = self.safe.get(name, b"")
-            new = now.get(name, old)
+        now = self._names()
+        old_names = {inode: name for name, inode in self._safe_names.items()}
+        new_names = {inode: name for name, inode in now.items()}
+        chosen: dict[str, int] = {}
+        for inode in sorted(old_names.keys() | new_names.keys()):
+            name = random_.choice([old_names.get(inode), new_names.get(inode)])
+            if name is not None and (name not in chosen or now.get(name) == inode):
+                chosen[name] = inode
+        target.mkdir(parents=True)
+        for name, inode in sorted(chosen.items()):
             path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(mixed(old, new, random_))
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(mixed(self._safe.get(inode, b""), self._content(inode), random_))
+
+    def _names(self) -> dict[str, int]:
+        """Return the files of the folder as they are now, and hold each of them."""
+        found = {}
+        for path in sorted(self.folder.rglob("*")):
+            if path.is_file() and path.name != "lock.mdb":
+                inode = path.stat().st_ino
+                found[str(path.relative_to(self.folder))] = inode
+                if inode not in self._handles:
+                    self._handles[inode] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return found
+
+    def _content(self, inode: int) -> bytes:
+        handle = self._handles[inode]
+        return os.pread(handle, os.fstat(handle).st_size, 0)
+
+
+def _folder_of(name: str) -> str:
+    return os.path.dirname(name) or "."
 
 
 def mixed(old: bytes, new: bytes, random_: random.Random) -> bytes:
     """Return a file of which each changed sector is the old or the new one."""
-    size = max(len(old), len(new))
+    size = len(new)
     if len(old) != len(new) and random_.random() < 0.3:
-        size = min(len(old), len(new))  # the new size was lost
-    share = random_.choice([0.0, 0.05, 0.5, 0.5, 0.95, 1.0])
+        size = len(old)  # the new size was lost
+    share = random_.choice(_SHARES)
     out = bytearray(new.ljust(size, b"\0")[:size])
-    whole_old = old.ljust(size, b"\0")
+    old = old.ljust(size, b"\0")[:size]
     for start in range(0, size, SECTOR):
         end = start + SECTOR
-        if out[start:end] != whole_old[start:end] and random_.random() >= share:
-            out[start:end] = whole_old[start:end]
+        if out[start:end] != old[start:end] and random_.random() >= share:
+            out[start:end] = old[start:end]
     return bytes(out)
 
 
 @contextmanager
-def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """Watch what the store in `folder` syncs, while the block runs."""
-    disk = Disk(folder)
-    sync_data, sync_folder = files.sync_data, files.sync_folder
+def watched(folder: Path, *, blind_to: str = "nothing", safe: bool = False) -> Iterator[Disk]:
+    """Watch what the store in `folder` syncs, while the block runs.
 
-    def name_of(handle: int) -> str | None:
-        path = os.readlink(f"/proc/self/fd/{handle}")
-        return os.path.relpath(path, folder) if path.startswith(str(folder)) else None
+    Args:
+        blind_to: take no notice of syncs of files whose names end so, as if they were left out.
+        safe: everything that is there already is on disk.
+    """
+    disk = Disk(folder)
+    if safe:
+        disk.all_synced()
+    sync_data, sync_folder, sync_lmdb = files.sync_data, files.sync_folder, steady.sync_lmdb
 
     def data_synced(handle: int) -> None:
         sync_data(handle)
-        name = name_of(handle)
-        if name is not None:
-            disk.file_synced(name)
+        if not os.readlink(f"/proc/self/fd/{handle}").endswith(blind_to):
+            disk.file_synced(handle)
 
     def folder_synced(path: Path) -> None:
         sync_folder(path)
         if path == folder or folder in path.parents:
-            disk.folder_synced(os.path.relpath(path, folder))
+            disk.folder_synced(path)
 
-    def lmdb_synced(raw: lmdb.Environment) -> None:
-        steady_sync(raw)
-        disk.file_synced(steady.DATA_FILE)
+    def lmdb_synced(raw: object) -> None:
+        sync_lmdb(raw)  # type: ignore[arg-type]
+        disk.data_synced()
 
-    steady_sync = steady.sync_lmdb
-    monkeypatch.setattr(files, "sync_data", data_synced)
-    monkeypatch.setattr(files, "sync_folder", folder_synced)
-    monkeypatch.setattr(steady, "sync_lmdb", lmdb_synced)
-    try:
-        yield disk
-    finally:
-        monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "sync_data", data_synced)
+        patch.setattr(files, "sync_folder", folder_synced)
+        patch.setattr(steady, "sync_lmdb", lmdb_synced)
+        try:
+            yield disk
+        finally:
+            disk.close()
 
 
 @contextmanager
-def another_boot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the machine look booted since."""
-    assert boot_id() != OTHER_BOOT
-    for module in (recover, steady):
-        monkeypatch.setattr(module, "boot_id", lambda: OTHER_BOOT)
-    try:
+def another_boot(number: int = 1) -> Iterator[None]:
+    """Have the machine look booted since; each number is a boot of its own."""
+    boot_id = number.to_bytes(16, "big")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (boot, recover, steady):
+            patch.setattr(module, "boot_id", lambda: boot_id)
         yield
-    finally:
-        monkeypatch.undo()
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy what the disk holds of a store that nobody has open; nothing of its locks."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock.mdb"))

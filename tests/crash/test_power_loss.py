@@ -2,106 +2,222 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from crash.losses import (
+    MODES,
+    Losses,
+    Mode,
+    in_child,
+    killed_after,
+    run_losses,
+    small_journal,
+    state_of,
+    watching,
+)
 from crash.power import another_boot, watched
 from streamkeep import recovery
-from streamkeep.engine import journal as journals
+from streamkeep.engine import environment
 from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.entry import Entry
 
-KEYS = [b"a", b"b"]
+LONG_DIRECTORIES = 1200
 
 
-State = dict[bytes, list[Entry]]
+@pytest.mark.parametrize("modes", [("commit",), ("interval",), ("none",), MODES], ids="+".join)
+def test_a_store_opens_whole_after_a_power_loss(tmp_path: Path, modes: tuple[Mode, ...]) -> None:
+    losses = run_losses(tmp_path, 1, modes, steps=60, every=6)
+    assert losses.count >= 10
 
 
-def entries(store: Store) -> State:
-    """Return everything in the streams of the workload."""
-    return {key: store.xrange(key) for key in KEYS}
+def test_a_recovery_that_is_killed_begins_again(tmp_path: Path) -> None:
+    losses = run_losses(tmp_path, 2, MODES, steps=50, every=4, kill_recovery=True)
+    assert losses.killed_recoveries > 5
+    assert losses.replayed > 50
 
 
-class Workload:
-    """Random commands; remembers the store's contents after each commit."""
-
-    def __init__(self, store: Store, random_: random.Random) -> None:
-        self.store = store
-        self.random = random_
-        self.states = [entries(store)]
-
-    def step(self) -> None:
-        random_, store = self.random, self.store
-        key = random_.choice(KEYS)
-        choice = random_.random()
-        if choice < 0.55:
-            store.xadd(key, {"n": random_.randrange(1 << 30), "pad": "x" * random_.randrange(300)})
-        elif choice < 0.7:
-            store.xadd_many(key, [{"n": str(n)} for n in range(random_.randrange(1, 200))])
-        elif choice < 0.75:
-            store.xadd(key, {"big": "y" * random_.randrange(3000, 30000)})
-        elif choice < 0.85:
-            ids = [entry.id for entry in store.xrange(key)]
-            if ids:
-                store.xdel(key, *random_.sample(ids, min(len(ids), random_.randrange(1, 20))))
-        elif choice < 0.95:
-            store.xtrim(key, maxlen=random_.randrange(200), approximate=False)
-        else:
-            store.delete(key)
-        self.states.append(entries(store))
-
-
-@pytest.mark.parametrize("sync", ["commit", "none"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_store_opens_whole_after_a_power_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, seed: int
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_whose_creation_was_cut_off_opens_or_is_made_anew(
+    tmp_path: Path, seed: int
 ) -> None:
-    run_losses(tmp_path, monkeypatch, sync, seed, steps=60, every=4)
+    assert run_creations(tmp_path, seed) > 10
 
 
-def run_losses(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sync: str,
-    seed: int,
-    *,
-    steps: int,
-    every: int,
-) -> int:
-    """Lose power after every few steps of a workload; return how often."""
+def run_creations(folder: Path, seed: int) -> int:
+    """Lose power while a store is being created; return how often."""
     random_ = random.Random(seed)
-    folder = tmp_path / "store"
-    monkeypatch.setattr(journals, "FILE_SIZE", 64 << 10)
-    monkeypatch.setattr(journals, "_FIRST_SIZE", 16 << 10)
-    count = 0
-    with (
-        watched(folder, pytest.MonkeyPatch()) as disk,
-        Store(folder, sync=sync, clock=ManualClock(1000)) as store,  # type: ignore[arg-type]
-    ):
-        workload = Workload(store, random_)
-        points = [0]
-        for step in range(steps):
-            workload.step()
-            if random_.random() < 0.1:
+    steps = 0
+    created = False
+    while not created:
+        steps += 1
+        path, lost = folder / f"new-{seed}-{steps}", folder / f"lost-{seed}-{steps}"
+        with watched(path) as disk:
+            created = not killed_after(steps, lambda at=path: Store(at).close())  # type: ignore[misc]
+            disk.lose_power(lost, random_)
+        for number, left in enumerate((lost, path)):  # after a power loss, and after a crash
+            with another_boot(2 - number), Store(left) as store:
+                assert state_of(store) == {}, f"seed {seed}, step {steps}"
+                store.xadd("s", {"f": "v"})
+            assert [str(finding) for finding in recovery.check(left)] == []
+            shutil.rmtree(left)
+    return 2 * steps
+
+
+def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
+    tmp_path: Path,
+) -> None:
+    """Several files behind the steady point, their author dead: the next one's sync covers all."""
+    path, lost = tmp_path / "store", tmp_path / "lost"
+    with small_journal(), watched(path) as disk:
+        with Store(path, sync="none") as store:
+            for number in range(300):
+                store.xadd("s", {"n": number, "pad": "x" * 300})
+            die(store)
+        with Store(path, sync="commit") as store:
+            store.xadd("s", {"n": "last"})
+            disk.lose_power(lost, NothingKept(0))
+            die(store)
+    with another_boot(), Store(lost) as store:
+        assert store.xlen("s") == 301
+
+
+def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
+    """Killed between writing the point and its sync: the next process must not rely on it."""
+    for seed in range(12):
+        path = tmp_path / f"store-{seed}"
+        losses = Losses(tmp_path, seed)
+        states = []
+        with small_journal(), watched(path) as disk:
+            store = Store(path, sync="commit")
+            for number in range(40):
+                store.xadd("s", {"n": number, "pad": "x" * 300})
+                states.append(state_of(store))
+            assert killed_after(3, store._environment.make_point)
+            die(store)
+            store = Store(path, sync="commit")
+            for number in range(40):
+                store.xadd("s", {"n": number, "pad": "x" * 300})
+                if number % 3:
+                    store.xtrim("s", maxlen=20, approximate=False)
+                states.append(state_of(store))
+                if number % 8 == 0:
+                    losses.take(disk, len(states) - 1)
+
+            def hit(name: str, seen: Losses = losses) -> None:
+                if name == "steady:slot-written":
+                    seen.take(disk, len(states) - 1)
+
+            with watching(hit):
                 store._environment.make_point()
-                points.append(len(workload.states) - 1)
-            if step % every == 0:
-                count += 1
-                lost = tmp_path / f"lost-{step}"
-                disk.lose_power(lost, random_)
-                least = len(workload.states) - 1 if sync == "commit" else points[-1]
-                check(lost, workload.states, least)
-    return count
+            die(store)
+        losses.check_all(states, kill_recovery=False)
 
 
-def check(path: Path, states: list[State], least: int) -> None:
-    """Open what is left after a power loss; at least the state number `least` must be there."""
-    with another_boot(pytest.MonkeyPatch()), Store(path, clock=ManualClock(1000)) as store:
-        found = entries(store)
-        number = max(n for n, state in enumerate(states) if state == found)
-        assert number >= least
-        store.xadd(b"a", {"after": "recovery"}, id="99999999999999-0")
-    assert [str(finding) for finding in recovery.check(path)] == []
+def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> None:
+    """It may say that commits are on disk which are yet to be made."""
+    path, lost = tmp_path / "store", tmp_path / "lost"
+    with Store(path) as store:
+        store.xadd("s", {"n": 0}, id="1-1")
+    head = bytearray((path / "journal" / "head").read_bytes())
+    head[64:72] = (1 << 40).to_bytes(8, "little")  # what is on disk, in a life before
+    (path / "journal" / "head").write_bytes(head)
+    with another_boot(7), a_reader(path), watched(path, safe=True) as disk:
+        with Store(path) as store:
+            store.xadd("s", {"n": 1}, id="2-2")
+            disk.lose_power(lost, NothingKept(0))
+    with another_boot(8), Store(lost) as store:
+        assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-2"]
+
+
+@contextmanager
+def a_reader(path: Path) -> Iterator[None]:
+    """Have a process that reads be the first to open the store."""
+    mine, childs = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(mine[1])
+        os.close(childs[0])
+        with Store(path, readonly=True):
+            os.write(childs[1], b"open")
+            os.read(mine[0], 1)
+        os._exit(0)
+    os.close(childs[1])
+    os.close(mine[0])
+    assert os.read(childs[0], 9) == b"open"
+    try:
+        yield
+    finally:
+        os.close(childs[0])
+        os.close(mine[1])
+        assert os.waitpid(child, 0)[1] == 0
+
+
+class NothingKept(random.Random):
+    """The disk has kept nothing that was not synced."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def choice(self, seq):  # type: ignore[no-untyped-def]
+        return seq[0]
+
+
+def die(store: Store[bytes]) -> None:
+    """Let go of everything as a killed process does: no steady point, no sync."""
+    one = store._environment
+    environment._registry.pop(one.identity, None)
+    one.close_files()
+    store._closed = True
+
+
+# --- the harness itself -------------------------------------------------------------------------
+
+
+def test_the_harness_sees_a_missing_pin(tmp_path: Path) -> None:
+    def run() -> None:
+        for seed in range(20):
+            run_losses(tmp_path, seed, ("none",), steps=60, every=3, pinned=False)
+
+    assert not in_child(run)
+
+
+def test_the_harness_sees_a_missing_sync_of_the_journal(tmp_path: Path) -> None:
+    def run() -> None:
+        run_losses(tmp_path, 1, ("commit",), steps=60, every=3, blind_to=".skj")
+
+    assert not in_child(run)
+
+
+def test_the_harness_sees_a_missing_sync_of_the_data(tmp_path: Path) -> None:
+    def run() -> None:
+        for seed in range(20):
+            run_losses(tmp_path, seed, ("none",), steps=60, every=3, blind_to="steady")
+
+    assert not in_child(run)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.timeout(3000)
+def test_many_power_losses(tmp_path: Path) -> None:
+    directories = replayed = killed = seed = 0
+    while directories < LONG_DIRECTORIES:
+        modes: tuple[Mode, ...] = [("commit",), ("interval",), ("none",), MODES][seed % 4]
+        losses = run_losses(
+            tmp_path, 1000 + seed, modes, steps=150, every=10, kill_recovery=seed % 2 == 1
+        )
+        directories += losses.count
+        replayed += losses.replayed
+        killed += losses.killed_recoveries
+        directories += run_creations(tmp_path, 1000 + seed) if seed % 4 == 0 else 0
+        seed += 1
+    print(
+        f"\npower losses: {directories} directories, {seed} workloads, 0 failures; "
+        f"{replayed} commits replayed, {killed} recoveries killed"
+    )

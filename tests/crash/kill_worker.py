@@ -1,0 +1,262 @@
+"""The processes that `kills.py` kills: a server that forks them, and what they do until then.
+
+The server reads one JSON object per line: `{"fork": {...}}` forks a worker and answers with its
+process number, `{"wait": pid}` waits for its end and answers with the status. Forking from here
+makes a worker in a few milliseconds, without whatever the tests have loaded.
+
+A worker writes a line into its log before each command and another after it, with one write(2)
+each: the system has them, whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from crash.losses import small_journal
+from crash.power import another_boot
+from streamkeep.engine import failpoints, upkeep
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import CommandError, NoSuchGroupError
+
+ADDED = b"added"  # entries are added and deleted; the group reads it
+TRIMMED = b"trimmed"  # entries are added and trimmed
+BOTH = (ADDED, TRIMMED)
+GROUP = b"g"
+
+
+class Worker:
+    """One process.
+
+    Args:
+        plan: see `kills.Plan`.
+    """
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.name: str = plan["name"]
+        self.random = random.Random(plan["seed"])
+        self.log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.tokens = 0
+        self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
+        self.held: list[str] = []  # IDs that were delivered to it
+        self.store = Store(plan["path"], sync=plan["sync"], interval_ms=20)
+        self.consumes: bool = plan["consumes"]
+
+    def write(self, *words: object) -> None:
+        os.write(self.log, json.dumps(words).encode() + b"\n")
+
+    def tell(self, kind: str, what: Any, command: Callable[[], Any]) -> Any:
+        """Run a command between its two lines in the log; what Redis refuses changes nothing."""
+        self.write("?", kind, what)
+        try:
+            result = command()
+        except CommandError:
+            return None
+        self.write("!", kind, what, shown(result))
+        return result
+
+    def token(self) -> str:
+        self.tokens += 1
+        return f"{self.name}.{self.tokens}"
+
+    def run(self, most: int) -> None:
+        """Do random things, for ever or so often."""
+        choices = self.consumer() if self.consumes else self.writer()
+        weights = [weight for weight, _ in choices]
+        self.tell("group", "", self.make_group)
+        for _ in range(most):
+            self.random.choices(choices, weights)[0][1]()
+        self.store.close()
+
+    def make_group(self) -> None:
+        self.store.xgroup_create(ADDED, GROUP, id="0", mkstream=True)
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def writer(self) -> list[tuple[int, Callable[[], object]]]:
+        return [
+            (12, self.add),
+            (5, self.add_many),
+            (3, self.add_in_transaction),
+            (1, self.add_big),
+            (5, self.delete),
+            (3, self.trim),
+            (2, self.steady),
+            (1, self.store.sync),
+        ]
+
+    def add(self) -> None:
+        token, key = self.token(), self.random.choice(BOTH)
+        self.added([token], [key], lambda: [self.store.xadd(key, {"t": token, "pad": "x" * 200})])
+
+    def add_big(self) -> None:
+        token, key = self.token(), self.random.choice(BOTH)
+        self.added([token], [key], lambda: [self.store.xadd(key, {"t": token, "big": "y" * 20000})])
+
+    def add_many(self) -> None:
+        tokens = [self.token() for _ in range(self.random.randrange(2, 30))]
+        key = self.random.choice(BOTH)
+        fields = [{"t": token} for token in tokens]
+        self.added(tokens, [key] * len(tokens), lambda: self.store.xadd_many(key, fields))
+
+    def add_in_transaction(self) -> None:
+        tokens = [self.token(), self.token()]
+
+        def run() -> list[bytes]:
+            with self.store.transaction(sync=self.random.choice(["commit", "none"])) as txn:
+                return [txn.xadd(key, {"t": t}) for key, t in zip(BOTH, tokens, strict=True)]
+
+        self.added(tokens, list(BOTH), run)
+
+    def added(self, tokens: list[str], keys: list[bytes], run: Callable[[], list[Any]]) -> None:
+        where = [key.decode() for key in keys]
+        ids = self.tell("add", [tokens, where], run)
+        for one, key in zip(ids or (), keys, strict=False):
+            if key == ADDED:
+                self.mine.append(one.decode())
+
+    def delete(self) -> None:
+        ids = self.mine[: self.random.randrange(1, 6)]
+        if ids:
+            self.tell("del", ids, lambda: self.store.xdel(ADDED, *ids))
+            self.mine = self.mine[len(ids) :]
+
+    def trim(self) -> None:
+        entries = self.store.xrange(TRIMMED, count=40)
+        if len(entries) == 40:
+            least = entries[20].id.decode()
+            self.tell(
+                "trim", least, lambda: self.store.xtrim(TRIMMED, minid=least, approximate=False)
+            )
+
+    def steady(self) -> None:
+        environment = self.store._environment
+        self.tell("point", "", environment.make_point)
+        journal = environment.shared.journal
+        assert journal is not None
+        journal.prepare_spare()
+
+    # --- consuming ------------------------------------------------------------------------------
+
+    def consumer(self) -> list[tuple[int, Callable[[], object]]]:
+        return [(8, self.read), (8, self.ack), (2, self.claim), (1, self.add), (1, self.steady)]
+
+    def read(self) -> None:
+        try:
+            found = self.tell(
+                "read",
+                self.name,
+                lambda: self.store.xreadgroup(GROUP, self.name, {ADDED: ">"}, count=7),
+            )
+        except NoSuchGroupError:
+            return
+        for _, entries in found or ():
+            self.held += [entry.id.decode() for entry in entries]
+
+    def ack(self) -> None:
+        ids = self.random.sample(self.held, min(len(self.held), self.random.randrange(1, 9)))
+        if ids:
+            self.tell("ack", ids, lambda: self.store.xack(ADDED, GROUP, *ids))
+            self.held = [one for one in self.held if one not in ids]
+
+    def claim(self) -> None:
+        rows = self.store.xpending_range(ADDED, GROUP, "-", "+", 5)
+        ids = [row["message_id"].decode() for row in rows]
+        if ids:
+            won = self.tell(
+                "claim",
+                [self.name, ids],
+                lambda: self.store.xclaim(ADDED, GROUP, self.name, 0, ids, justid=True),
+            )
+            self.held += [one.decode() for one in won or ()]
+
+
+def shown(result: Any) -> Any:
+    """Return a result as JSON can hold it: IDs as text."""
+    if isinstance(result, bytes):
+        return result.decode()
+    if isinstance(result, (list, tuple)) and not hasattr(result, "fields"):
+        return [shown(one) for one in result]
+    return result.id.decode() if hasattr(result, "fields") else result
+
+
+def work(plan: dict[str, Any]) -> None:
+    """Be a worker, as planned."""
+    with ExitStack() as stack:
+        stack.enter_context(small_journal(threads=True))
+        for name in ("POINT_EVERY_S", "IDLE_S", "_TICK_S"):
+            setattr(upkeep, name, 0.02)
+        if plan["boot"]:
+            stack.enter_context(another_boot(plan["boot"]))
+        if plan["failpoint"]:
+            die_at(plan["failpoint"], plan["passages"])
+        if plan["recover"]:
+            Store(plan["path"]).close()
+        else:
+            Worker(plan).run(plan["most"])
+
+
+def die_at(name: str, passages: int) -> None:
+    """Kill this process when it passes a failpoint for so-many-th time."""
+    left = passages
+
+    def passed() -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            failpoints.arm(name, passed)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.arm(name, passed)
+
+
+def serve() -> None:
+    """Fork workers, and wait for them, as standard input says."""
+    children: set[int] = set()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "wait" in asked:
+            pid, status = os.waitpid(asked["wait"], 0)
+            children.discard(pid)
+            answer = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        else:
+            answer = os.fork()
+            if answer == 0:
+                fork_out(asked["fork"])
+            children.add(answer)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def fork_out(plan: dict[str, Any]) -> None:
+    """Be the child."""
+    status = 1
+    try:
+        errors = os.open(plan["log"] + ".err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(errors, 2)
+        os.dup2(errors, 1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        work(plan)
+        status = 0
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    assert Path(__file__).exists() and time
+    serve()

@@ -1,0 +1,78 @@
+"""Processes killed at any moment lose nothing that was acknowledged, in any mode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from crash.kills import Run, Server, forking
+from streamkeep.engine import failpoints
+
+LONG_KILLS = 600
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """What forks the processes to be killed."""
+    with forking() as one:
+        yield one
+
+
+def test_every_failpoint_has_a_name() -> None:
+    engine = Path(streamkeep.__file__).parent / "engine"
+    text = "".join(path.read_text() for path in engine.glob("*.py"))
+    assert set(re.findall(r'failpoints\.hit\("([^"]+)"\)', text)) == set(failpoints.NAMES)
+
+
+def test_nothing_acknowledged_is_lost_when_processes_are_killed(
+    server: Server, tmp_path: Path
+) -> None:
+    run = Run(server, tmp_path, 1)
+    run.random_kills(12)
+    run.random_kills(12)
+    assert run.commands > 100
+
+
+@pytest.mark.parametrize("name", failpoints.NAMES)
+def test_a_process_killed_at_a_failpoint_loses_nothing(
+    server: Server, tmp_path: Path, name: str
+) -> None:
+    kill_at(server, tmp_path, name, 1).verify()
+
+
+def kill_at(server: Server, folder: Path, name: str, seed: int) -> Run:
+    """Kill a process at a failpoint; return the run, checked."""
+    run = Run(server, folder, seed)
+    if not name.startswith("create"):
+        run.kill_at("commit:journaled")
+    run.kill_at(name, beside=0 if name.startswith(("create", "recover")) else 2)
+    if name.startswith("recover"):
+        run.kill_at("commit:made")
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.timeout(3000)
+def test_many_kills(server: Server, tmp_path: Path) -> None:
+    kills = copies = commands = seed = 0
+    while kills < LONG_KILLS:
+        seed += 1
+        run = Run(server, tmp_path, 1000 + seed)
+        run.random_kills(25)
+        run.random_kills(15)
+        runs = [run]
+        names = failpoints.NAMES
+        for name in (names[(2 * seed) % len(names)], names[(2 * seed + 1) % len(names)]):
+            runs.append(kill_at(server, tmp_path, name, 2000 * seed + names.index(name)))
+        kills += sum(one.kills for one in runs)
+        copies += sum(one.copies for one in runs)
+        commands += sum(one.commands for one in runs)
+    print(
+        f"\nkills: {kills}, {copies} power losses after them, "
+        f"{commands} commands acknowledged, 0 failures"
+    )
