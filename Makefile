@@ -15,7 +15,7 @@ PURE_TESTS := tests/test_format_*.py tests/test_commands.py tests/test_store_*.p
 	tests/test_property_*.py tests/test_recovery_*.py \
 	--deselect tests/test_property_groups.py::TestGroups::runTest
 
-.PHONY: help demo test test-pure test-lowest test-all lint type fmt bench docs docs-check dist \
+.PHONY: help demo test test-pure test-lowest test-crash test-all lint type fmt bench docs docs-check dist \
 	clean dev
 
 help: ## list the targets
@@ -45,6 +45,9 @@ demo: $(VENV)/installed ## the main job on real data: 336,776 flights through a 
 
 test: $(VENV)/installed ## all tests but the slow ones, compiled where that could be done
 	$(BIN)/pytest -n 2 -m 'not slow'
+
+test-crash: $(VENV)/installed ## the long crash and power-loss runs, with their figures
+	$(BIN)/pytest -m 'crash and slow' -s
 
 test-all: $(VENV)/installed ## every test
 	$(BIN)/pytest -n 2

@@ -15,10 +15,8 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from crash.losses import small_journal
@@ -258,5 +256,4 @@ def fork_out(plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    assert Path(__file__).exists() and time
     serve()

@@ -1,6 +1,6 @@
 """Power losses, simulated: what a disk may hold when the machine stops.
 
-A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of the
+A disk keeps what was synced. Of what was written and not synced, it keeps any part: any of the
 512-byte sectors of each file, old or new, and either size. Of names that were made, changed or
 removed since their folder was synced, it keeps any: a file may be missing, be there though it was
 removed, or stand under its old name with its new contents.

@@ -109,9 +109,9 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
                 if number % 8 == 0:
                     losses.take(disk, len(states) - 1)
 
-            def hit(name: str, seen: Losses = losses) -> None:
+            def hit(name: str, seen: Losses = losses, last: int = len(states) - 1) -> None:
                 if name == "steady:slot-written":
-                    seen.take(disk, len(states) - 1)
+                    seen.take(disk, last)
 
             with watching(hit):
                 store._environment.make_point()
@@ -127,10 +127,14 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
     head = bytearray((path / "journal" / "head").read_bytes())
     head[64:72] = (1 << 40).to_bytes(8, "little")  # what is on disk, in a life before
     (path / "journal" / "head").write_bytes(head)
-    with another_boot(7), a_reader(path), watched(path, safe=True) as disk:
-        with Store(path) as store:
-            store.xadd("s", {"n": 1}, id="2-2")
-            disk.lose_power(lost, NothingKept(0))
+    with (
+        another_boot(7),
+        a_reader(path),
+        watched(path, safe=True) as disk,
+        Store(path) as store,
+    ):
+        store.xadd("s", {"n": 1}, id="2-2")
+        disk.lose_power(lost, NothingKept(0))
     with another_boot(8), Store(lost) as store:
         assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-2"]
 
@@ -208,7 +212,8 @@ def test_the_harness_sees_a_missing_sync_of_the_data(tmp_path: Path) -> None:
 def test_many_power_losses(tmp_path: Path) -> None:
     directories = replayed = killed = seed = 0
     while directories < LONG_DIRECTORIES:
-        modes: tuple[Mode, ...] = [("commit",), ("interval",), ("none",), MODES][seed % 4]
+        choices: list[tuple[Mode, ...]] = [("commit",), ("interval",), ("none",), MODES]
+        modes = choices[seed % 4]
         losses = run_losses(
             tmp_path, 1000 + seed, modes, steps=150, every=10, kill_recovery=seed % 2 == 1
         )
