@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, durable, groups, store, wake
+from benchmarks import codec, durable, groups, latency, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -56,6 +56,11 @@ def run_durable(report: Report, options: argparse.Namespace) -> None:
     durable.idle(report, quick=options.quick)
 
 
+def run_latency(report: Report, options: argparse.Namespace) -> None:
+    """The latency test of Redis's documentation: 10,000 entries/s, ten consumers of a group."""
+    latency.run(report, quick=options.quick)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -63,6 +68,7 @@ BENCHMARKS = {
     "group": run_group,
     "wake": run_wake,
     "durable": run_durable,
+    "latency": run_latency,
 }
 
 
