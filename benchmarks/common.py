@@ -73,11 +73,13 @@ def unpinned(store: streamkeep.Store[bytes]) -> Iterator[None]:
     points.unpin()
     environment.shared.pin = _Nothing()
     environment.points = environment.upkeep = None
+    environment.shared.watched = True  # nobody is to be woken
     try:
         yield
     finally:
         environment.points, environment.upkeep = points, upkeep
         environment.shared.pin = None
+        environment.shared.watched = False
 
 
 @contextmanager
