@@ -20,7 +20,6 @@ HOT = [
     "src/streamkeep/engine/arguments.py",
     "src/streamkeep/engine/board.py",
     "src/streamkeep/engine/claim.py",
-    "src/streamkeep/engine/combine.py",
     "src/streamkeep/engine/delete.py",
     "src/streamkeep/engine/failpoints.py",
     "src/streamkeep/engine/group.py",

@@ -76,7 +76,7 @@ META_FORMAT: Final = b"format_version"
 META_UUID: Final = b"store_uuid"
 META_CREATED: Final = b"created_ms"
 
-_OURS: Final = {STEADY_FILE, JOURNAL_FOLDER, LOCK_FILE, "waiters", "archive"}
+_OURS: Final = {DATA_FILE, STEADY_FILE, JOURNAL_FOLDER, LOCK_FILE, "waiters", "archive"}
 PAGE: Final = 4096
 _META_PAGES: Final = 2
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
@@ -384,7 +384,8 @@ class Environment:
             try:
                 if self.upkeep is not None:
                     self.upkeep.stop()
-                if self.points is not None and self.shared.pin is not None:
+                points = self.points
+                if points and (self.shared.pin is not None or points.journal.head.poisoned()):
                     self.make_point()
             finally:
                 self.close_files()
@@ -453,6 +454,8 @@ def open_environment(
                 lock.close()
             if isinstance(error, lmdb.Error):
                 raise translate(error) from error
+            if isinstance(error, OSError):
+                raise translate_os(error) from error
             raise
         environment.users = 1
         _registry[environment.identity] = environment
@@ -589,6 +592,8 @@ def _open_lmdb(
                 f"{path}: no permission to write; open it with readonly=True"
             ) from error
         except lmdb.LockError as error:
+            if "mdb_txn_begin" in str(error):
+                raise translate(error) from error
             raise StoreError(
                 f"{path}: no file locks on this file system ({error}); use a local disk"
             ) from error

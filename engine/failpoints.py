@@ -16,7 +16,7 @@ NAMES: Final = (
     "commit:journaled",  # the record is written, LMDB has not committed
     "commit:made",  # LMDB has, the journal's place is not published
     "ring:before",  # the lock is free, and nobody who waits was rung
-    "journal:named",  # a file has its name, and old bytes or none
+    "journal:unnamed",  # a file is being made
     "journal:new-file",  # it can be written to
     "journal:new-spare",  # a spare file is complete, but for its name
     "journal:sync",  # somebody is about to sync

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.journal_head import JournalHead, Place
 from streamkeep.engine.lmdb_errors import translate_os
-from streamkeep.format.errors import RecoveryNeededError
+from streamkeep.format.errors import RecoveryNeededError, StoreError
 from streamkeep.format.journal import (
     FILE_HEADER,
     RECORD_HEADER,
@@ -50,6 +50,7 @@ FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
 _SPARE: Final = "spare"
 _NEW_SPARE: Final = "spare.new"
+_NEW: Final = "new"
 _SUFFIX: Final = ".skj"
 _END: Final = bytes(RECORD_HEADER.size)
 
@@ -133,10 +134,10 @@ class Journal:
             StoreFullError: there is no room; nothing was written.
         """
         if self._mapped != self._number:
+            self.head.check_there()
             try:
                 self._map_file(self._number)
             except OSError as error:
-                self.head.check_there()
                 raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
         if self._offset + size > self._room:
@@ -157,7 +158,8 @@ class Journal:
 
     def cut_behind(self, commit_number: int) -> None:
         """Remove what is behind the newest commit: a record, or a file that was begun for one."""
-        with contextlib.suppress(OSError):  # of a store that was deleted
+        with contextlib.suppress(OSError, StoreError):  # of a store that was deleted
+            self.head.check_there()
             if self.locate(commit_number):
                 if self._mapped != self._number:
                     self._map_file(self._number)
@@ -175,8 +177,12 @@ class Journal:
         self._commit_number = -1
 
     def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
-        """Begin a file behind a commit, with room for a record of `size` bytes."""
-        path = self.folder / file_name(number)
+        """Begin a file behind a commit, with room for a record of `size` bytes.
+
+        It gets its name when it has its header: by the old one, another process would take it for
+        a file that is no longer needed.
+        """
+        path = self.folder / _NEW
         salt = int.from_bytes(os.urandom(8), "big")
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
@@ -186,7 +192,7 @@ class Journal:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.folder / _SPARE, path)
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
-            failpoints.hit("journal:named")
+            failpoints.hit("journal:unnamed")
             try:
                 _reserve(handle, max(usual, least), least)
                 files.write_at(handle, data + _END, 0)
@@ -195,6 +201,7 @@ class Journal:
                 raise
             finally:
                 os.close(handle)
+            os.rename(path, self.folder / file_name(number))
             self._map_file(number)
         except OSError as error:
             raise translate_os(error) from error
@@ -435,9 +442,12 @@ class Reader:
         """Return the body of the record at a place, and go behind it."""
         if self._loaded != place.file_number:
             path = self._paths.get(place.file_number)
-            if path is None or not path.exists():
+            if path is None:
                 return None
-            self._data = path.read_bytes()
+            try:
+                self._data = path.read_bytes()
+            except FileNotFoundError:
+                return None
             self._loaded = place.file_number
         record = read_record(self._data, place.offset, place.chain)
         if record is None or record.commit_number != place.commit_number + 1:

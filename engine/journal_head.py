@@ -65,8 +65,10 @@ class JournalHead:
             if self._map[_BOOT:_BOOT_END] != here:
                 self._map[:] = bytes(_SIZE)
                 self._map[_BOOT:_BOOT_END] = here
-        finally:
-            fcntl.flock(self.handle, fcntl.LOCK_UN)
+        except OSError:
+            os.close(self.handle)
+            raise
+        fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Unmap and close the file."""

@@ -22,6 +22,8 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -74,7 +76,8 @@ class SteadyPoints:
             if shared.pin is not None:
                 return
             pin = shared.raw.begin()
-            slot = self.file.newest_on_disk()
+            with self._poisoning():
+                slot = self.file.newest_on_disk()
             if (
                 slot is not None
                 and slot.epoch == shared.epoch
@@ -122,12 +125,19 @@ class SteadyPoints:
         with self.lock:
             fcntl.flock(self._folder, fcntl.LOCK_EX)
             try:
-                return self._make()
-            except OSError as error:
-                self.journal.head.poison()
-                raise sync_failed() from error
+                with self._poisoning():
+                    return self._make()
             finally:
                 fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Have every process refuse to write when the block meets an error of the system."""
+        try:
+            yield
+        except OSError as error:
+            self.journal.head.poison()
+            raise sync_failed() from error
 
     def _make(self) -> int:
         shared, journal = self.shared, self.journal

@@ -8,6 +8,7 @@ reused.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -27,13 +28,30 @@ _TICK_S: Final = 0.5
 log = logging.getLogger("streamkeep")
 
 
+class Bell:
+    """As `threading.Event`, which keeps its lock when an interrupt comes in the middle of `set`."""
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()  # released by a ring, until somebody has heard it
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread that waits, or the next to wait."""
+        with contextlib.suppress(RuntimeError):
+            self._silent.release()
+
+    def wait(self, seconds: float = -1) -> None:
+        """Return at a ring that nobody has heard yet, or after so many seconds."""
+        self._silent.acquire(timeout=seconds)
+
+
 class Upkeep:
     """The thread; it begins with the first commit."""
 
     def __init__(self, shared: Shared, points: SteadyPoints) -> None:
         self._shared = shared
         self._points = points
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._start_lock = threading.Lock()
@@ -58,15 +76,16 @@ class Upkeep:
                     )
                     self._thread = thread
                     thread.start()
-        self._wake.set()
+        self._wake.ring()
 
     def stop(self) -> None:
         """End the thread."""
         with self._start_lock:
             self._stopping = True
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._wake.ring()
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
 
     # --- the thread -------------------------------------------------------------------------
 
@@ -83,7 +102,6 @@ class Upkeep:
         synced = last_point
         seen = -1
         while not self._stopping:
-            self._wake.clear()
             try:
                 now = time.monotonic()
                 journal = shared.journal

@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -248,8 +249,6 @@ def fork_out(plan: dict[str, Any]) -> None:
         work(plan)
         status = 0
     except BaseException:
-        import traceback
-
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(status)

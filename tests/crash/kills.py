@@ -96,7 +96,7 @@ def forking() -> Iterator[Server]:
 
 @dataclass
 class Told:
-    """What the logs of all workers say: tried is all that was begun, the rest was acknowledged."""
+    """What the logs of all workers say: tried is what was begun, the rest was acknowledged."""
 
     added: dict[str, tuple[str, str]] = field(default_factory=dict)  # token: stream, ID
     groups_of_tokens: list[list[tuple[str, str]]] = field(default_factory=list)  # all or nothing
@@ -196,7 +196,7 @@ def verify_added(told: Told, key: str, found: dict[str, str], ids: set[str]) -> 
 
 
 def verify_atomic(told: Told, tokens: Counter[str]) -> None:
-    """What was added together is there together, as far as nothing of it can have been removed."""
+    """What was added together is there together, unless some of it may have been removed."""
     for group in told.groups_of_tokens:
         here = [token in tokens for token, key in group if key == ADDED.decode()]
         known = [told.added[token][1] for token, _ in group if token in told.added]

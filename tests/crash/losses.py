@@ -1,9 +1,9 @@
 """A workload that loses its power again and again, and what must be left each time.
 
-Everything runs in one process and one thread, so that it is known at each moment what was promised:
-the steady point, the syncs of `interval` and the loss itself are steps of the workload, and a loss
-may also come at any failpoint in the middle of a step. Several processes are `test_kills.py`'s
-concern.
+Everything runs in one process and one thread, so that it is known at each moment what was
+promised: the steady point, the syncs of `interval` and the loss itself are steps of the workload,
+and a loss may also come at any failpoint in the middle of a step. Several processes are the concern
+of `kills.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import faulthandler
 import os
 import random
 import shutil
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Literal
@@ -36,6 +38,7 @@ GROUPS: Final = (b"g", b"h")
 CONSUMERS: Final = (b"c", b"d", b"e")
 MODES: Final[tuple[Mode, ...]] = ("commit", "interval", "none")
 INTERVAL_S: Final = 1.0
+_HANGS_S: Final = 100  # a child that takes so long waits for ever
 
 
 class Killed(BaseException):
@@ -112,7 +115,7 @@ class Workload:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now[0]))
-            patch.setattr(one, "_wake", SimpleNamespace(clear=lambda: None, wait=wait))
+            patch.setattr(one, "_wake", SimpleNamespace(wait=wait))
             one._watch()
         one._stopping = False
 
@@ -122,7 +125,10 @@ class Workload:
         consumer = random_.choice(CONSUMERS)
         commands: list[tuple[int, Callable[[], object]]] = [
             (20, lambda: store.xadd(key, {"n": random_.randrange(1 << 30), "pad": "x" * 40})),
-            (8, lambda: store.xadd_many(key, [{"n": n} for n in range(random_.randrange(1, 90))])),
+            (
+                8,
+                lambda: store.xadd_many(key, [{"n": n} for n in range(random_.randrange(1, 90))]),
+            ),
             (2, lambda: store.xadd(key, {"big": "y" * random_.randrange(3000, 30000)})),
             (8, lambda: store.xdel(key, *self.some_ids(store, key))),
             (5, lambda: store.xtrim(key, maxlen=random_.randrange(150), approximate=False)),
@@ -132,7 +138,10 @@ class Workload:
             (1, lambda: store.xgroup_delconsumer(key, group, consumer)),
             (14, lambda: store.xreadgroup(group, consumer, {key: ">"}, count=9)),
             (10, lambda: store.xack(key, group, *self.pending_ids(store, key, group))),
-            (6, lambda: store.xclaim(key, group, consumer, 0, self.pending_ids(store, key, group))),
+            (
+                6,
+                lambda: store.xclaim(key, group, consumer, 0, self.pending_ids(store, key, group)),
+            ),
             (5, lambda: self.transaction(store)),
         ]
         random_.choices(commands, [weight for weight, _ in commands])[0][1]()
@@ -226,13 +235,18 @@ class Losses:
             steps = self.random.randrange(1, 14)
             target = path.with_name(f"{path.name}-{turn}")
             with another_boot(100 + turn), watched(path, safe=True) as disk:
-                if not killed_after(steps, lambda here=path: Store(here).close()):  # type: ignore[misc]
+                if not killed_after(steps, partial(open_once, path)):
                     return path
                 self.killed_recoveries += 1
                 disk.lose_power(target, self.random)
             shutil.rmtree(path)
             path = target
         return path
+
+
+def open_once(path: Path) -> None:
+    """Open a store, and close it."""
+    Store(path).close()
 
 
 def killed_after(steps: int, action: Callable[[], object]) -> bool:
@@ -329,9 +343,11 @@ def in_child(action: Callable[[], object]) -> bool:
     child = os.fork()
     if child == 0:
         faulthandler.disable()
+        faulthandler.dump_traceback_later(_HANGS_S, exit=True)
         try:
             action()
         except BaseException:
+            traceback.print_exc()
             os._exit(1)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0

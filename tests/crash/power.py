@@ -1,14 +1,14 @@
 """Power losses, simulated: what a disk may hold when the machine stops.
 
-A disk keeps what was synced. Of what was written and not synced, it keeps any part: any of the
-512-byte sectors of each file, old or new, and either size. Of names that were made, changed or
+A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of
+the 512-byte sectors of each file, old or new, and either size. Of names that were made, changed or
 removed since their folder was synced, it keeps any: a file may be missing, be there though it was
 removed, or stand under its old name with its new contents.
 
-`Disk` watches the folder of a store while a workload runs: at each sync of a file it takes an image
-of it, at each sync of a folder it notes the names. `lose_power` puts a folder together from those
-and a random part of what was written since. Syncs are seen through hooks in `files`, through which
-everything passes, and `steady.sync_lmdb`, which is LMDB's own.
+`Disk` watches the folder of a store while a workload runs: at each sync of a file it takes an
+image of it, at each sync of a folder it notes the names. `lose_power` puts a folder together from
+those and a random part of what was written since. Syncs are seen through hooks in `files`, through
+which everything passes, and `steady.sync_lmdb`, which is LMDB's own.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from crash.losses import (
     Mode,
     in_child,
     killed_after,
+    open_once,
     run_losses,
     small_journal,
     state_of,
@@ -28,9 +30,10 @@ from streamkeep.engine import environment
 from streamkeep.engine.api import Store
 
 LONG_DIRECTORIES = 1200
+MIXES: tuple[tuple[Mode, ...], ...] = (("commit",), ("interval",), ("none",), MODES)
 
 
-@pytest.mark.parametrize("modes", [("commit",), ("interval",), ("none",), MODES], ids="+".join)
+@pytest.mark.parametrize("modes", MIXES, ids="+".join)
 def test_a_store_opens_whole_after_a_power_loss(tmp_path: Path, modes: tuple[Mode, ...]) -> None:
     losses = run_losses(tmp_path, 1, modes, steps=60, every=6)
     assert losses.count >= 10
@@ -58,7 +61,7 @@ def run_creations(folder: Path, seed: int) -> int:
         steps += 1
         path, lost = folder / f"new-{seed}-{steps}", folder / f"lost-{seed}-{steps}"
         with watched(path) as disk:
-            created = not killed_after(steps, lambda at=path: Store(at).close())  # type: ignore[misc]
+            created = not killed_after(steps, partial(open_once, path))
             disk.lose_power(lost, random_)
         for number, left in enumerate((lost, path)):  # after a power loss, and after a crash
             with another_boot(2 - number), Store(left) as store:
@@ -72,7 +75,7 @@ def run_creations(folder: Path, seed: int) -> int:
 def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
     tmp_path: Path,
 ) -> None:
-    """Several files behind the steady point, their author dead: the next one's sync covers all."""
+    """Several files behind the steady point, their author dead: the next sync covers all."""
     path, lost = tmp_path / "store", tmp_path / "lost"
     with small_journal(), watched(path) as disk:
         with Store(path, sync="none") as store:
@@ -109,9 +112,9 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
                 if number % 8 == 0:
                     losses.take(disk, len(states) - 1)
 
-            def hit(name: str, seen: Losses = losses, last: int = len(states) - 1) -> None:
+            def hit(name: str, seen: Losses = losses, newest: int = len(states) - 1) -> None:
                 if name == "steady:slot-written":
-                    seen.take(disk, last)
+                    seen.take(disk, newest)
 
             with watching(hit):
                 store._environment.make_point()
@@ -127,12 +130,7 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
     head = bytearray((path / "journal" / "head").read_bytes())
     head[64:72] = (1 << 40).to_bytes(8, "little")  # what is on disk, in a life before
     (path / "journal" / "head").write_bytes(head)
-    with (
-        another_boot(7),
-        a_reader(path),
-        watched(path, safe=True) as disk,
-        Store(path) as store,
-    ):
+    with another_boot(7), a_reader(path), watched(path, safe=True) as disk, Store(path) as store:
         store.xadd("s", {"n": 1}, id="2-2")
         disk.lose_power(lost, NothingKept(0))
     with another_boot(8), Store(lost) as store:
@@ -212,8 +210,7 @@ def test_the_harness_sees_a_missing_sync_of_the_data(tmp_path: Path) -> None:
 def test_many_power_losses(tmp_path: Path) -> None:
     directories = replayed = killed = seed = 0
     while directories < LONG_DIRECTORIES:
-        choices: list[tuple[Mode, ...]] = [("commit",), ("interval",), ("none",), MODES]
-        modes = choices[seed % 4]
+        modes = MIXES[seed % 4]
         losses = run_losses(
             tmp_path, 1000 + seed, modes, steps=150, every=10, kill_recovery=seed % 2 == 1
         )

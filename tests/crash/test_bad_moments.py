@@ -1,0 +1,233 @@
+"""Interrupts, forks, clocks, readers that died, and process numbers that clash."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from crash.losses import in_child, state_of
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+
+TRIALS = 400
+DELAYS_S = (20e-6, 100e-6, 200e-6, 400e-6, 1e-3, 2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("sync", ["commit", "none"])
+@pytest.mark.parametrize("seed", range(2))
+def test_an_interrupt_leaves_no_lock_and_no_half_transaction(
+    tmp_path: Path, sync: Any, seed: int
+) -> None:
+    """Ctrl-C at random moments, in a child with a timer of its own, beside a thread that writes."""
+    path = tmp_path / "store"
+    assert in_child(lambda: interrupt(path, sync, seed)), f"seed {seed}"
+    assert [str(finding) for finding in recovery.check(path)] == []
+
+
+def interrupt(path: Path, sync: Any, seed: int) -> None:
+    random_ = random.Random(seed)
+    sys.setswitchinterval(0.0005)
+    signal.signal(signal.SIGALRM, raise_interrupt)
+    store = Store(path, sync=sync)
+    store.xadd("a", {"n": 0})
+    store.xadd("b", {"n": 0})
+    beside = Beside(store)
+    for number in range(TRIALS):
+        before = store.xlen("a")
+        work = random_.choice([one_entry, many_entries, in_transaction, steady, a_snapshot])
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random_.choice(DELAYS_S))
+            work(store, number)
+            for _ in range(100):
+                time.sleep(0.0002)  # the interrupt comes in any case, maybe only now
+        except KeyboardInterrupt:
+            pass
+        assert store.xlen("a") - before in (0, 1, 50)
+        assert store.xlen("a") == store.xlen("b"), "a half"
+    beside.stop()
+    store.xadd("a", {"n": "end"})
+    tokens = [entry.fields[b"n"] for entry in store.xrange("a")]
+    assert len(tokens) == len(set(tokens)), "a command ran twice"
+    store.close()
+
+
+def raise_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def one_entry(store: Store[bytes], number: int) -> None:
+    with store.transaction() as txn:
+        txn.xadd("a", {"n": f"one-{number}"})
+        txn.xadd("b", {"n": f"one-{number}"})
+
+
+def many_entries(store: Store[bytes], number: int) -> None:
+    with store.pipeline() as pipe:
+        for key in ("a", "b"):
+            for part in range(50):
+                pipe.xadd(key, {"n": f"many-{number}-{part}"})
+        pipe.execute()
+
+
+def in_transaction(store: Store[bytes], number: int) -> None:
+    with store.transaction() as txn:
+        txn.xadd("b", {"n": f"txn-{number}"})
+        txn.xadd("a", {"n": f"txn-{number}"})
+
+
+def steady(store: Store[bytes], number: int) -> None:
+    store._environment.make_point()
+
+
+def a_snapshot(store: Store[bytes], number: int) -> None:
+    with store.snapshot() as snapshot:
+        assert snapshot.xlen("a") == snapshot.xlen("b")
+    store.xadd("c", {"n": number})
+
+
+class Beside:
+    """A thread that writes all the while, and must never be stuck."""
+
+    def __init__(self, store: Store[bytes]) -> None:
+        self.store = store
+        self.added: list[bytes] = []
+        self.going = True
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        while self.going:
+            self.added.append(self.store.xadd("beside", {"n": len(self.added)}))
+
+    def stop(self) -> None:
+        self.going = False
+        self.thread.join(20)
+        assert not self.thread.is_alive(), "the other thread waits for ever"
+        assert [entry.id for entry in self.store.xrange("beside")] == self.added
+
+
+def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
+    """Killed while it syncs, a parent must not leave the lock of the sync with its child."""
+    path = tmp_path / "store"
+    Store(path).close()
+    told = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        store = Store(path)
+        store.xadd("s", {"f": "v"})
+        environment = store._environment
+        assert environment.shared.journal is not None
+        assert environment.points is not None
+        for handle in (environment.shared.journal.head.handle, environment.points._folder):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        child = os.fork()
+        if child == 0:
+            os.write(told[1], b"%d" % os.getpid())
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(60)
+    child = int(os.read(told[0], 99))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    try:
+        for name in ("journal/head", "journal"):
+            handle = os.open(path / name, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(handle)
+        with Store(path) as store:
+            assert store.xlen("s") == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_clock_that_goes_back_does_no_harm(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    with Store(tmp_path / "store", clock=clock) as store:
+        ids = [store.xadd("s", {"n": 0})]
+        store.xgroup_create("s", "g", id="0")
+        store.xreadgroup("g", "c", {"s": ">"})
+        clock.ms = 5
+        ids += [store.xadd("s", {"n": n}) for n in range(5)]
+        assert ids == sorted(ids, key=lambda one: [int(part) for part in one.split(b"-")])
+        assert store.xpending_range("s", "g", "-", "+", 9)[0]["time_since_delivered"] <= 0
+        assert store.xclaim("s", "g", "d", 0, ids[:1], justid=True) == ids[:1]
+        expected = state_of(store)
+    clock.ms = 0
+    with Store(tmp_path / "store", clock=clock) as store:
+        assert state_of(store) == expected
+        assert store.xadd("s", {"n": "last"}) > ids[-1]
+
+
+def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
+    """A write needs a slot of its own, once the store was idle."""
+    with Store(tmp_path / "store", max_readers=8, sync="none") as store:
+        store.xadd("s", {"n": 0})
+        environment = store._environment
+        environment.make_point()
+        assert environment.points is not None
+        environment.points.unpin()
+        snapshots = []
+        with pytest.raises(streamkeep.StoreError, match="too many readers"):
+            while True:
+                snapshots.append(store.snapshot())
+        with pytest.raises(streamkeep.StoreError, match="too many readers"):
+            store.xadd("s", {"n": 1})
+        for snapshot in snapshots:
+            snapshot.close()
+        store.xadd("s", {"n": 1})
+        assert store.xlen("s") == 2
+
+
+def test_readers_that_died_are_cleared_by_a_steady_point(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path) as store:
+        store.xadd("s", {"n": 0})
+        child = os.fork()
+        if child == 0:
+            own = Store(path, readonly=True)
+            held = own.snapshot()
+            assert held.xlen("s") == 1
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert child in [slot.process for slot in store.durability().readers]
+        store.xadd("s", {"n": 1})
+        store._environment.make_point()
+        assert child not in [slot.process for slot in store.durability().readers]
+
+
+def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
+    """Two containers, each with process numbers of its own, share a folder."""
+    path = tmp_path / "store"
+    with Store(path) as store:
+        store.xadd("s", {"n": 0})
+    go, told = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(go[0], 1)
+        try:
+            Store(path)
+        except streamkeep.StoreError as error:
+            os.write(told[1], str(error).encode())
+        os._exit(0)
+    lock = os.open(path / "lock.mdb", os.O_RDWR)
+    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, child)
+    os.write(go[1], b"g")
+    os.close(told[1])
+    text = os.read(told[0], 9999).decode()
+    os.waitpid(child, 0)
+    os.close(lock)
+    assert f"process number {child}" in text
+    assert "containers" in text

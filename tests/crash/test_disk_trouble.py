@@ -1,0 +1,377 @@
+"""Full disks, failing disks, folders that vanish: a clear error, and nothing half done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+import streamkeep
+from crash.losses import in_child, small_journal, state_of
+from crash.power import another_boot
+from streamkeep import recovery
+from streamkeep.engine import files, steady
+from streamkeep.engine.api import Store
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FIELDS = {"pad": "x" * 300}
+
+
+@contextmanager
+def failing(name: str, code: int, *, at: int = 1, times: int = 1 << 30) -> Iterator[list[int]]:
+    """Have a function of `files` fail: from the call number `at` on, so many times."""
+    calls = [0]
+    real: Callable[..., Any] = getattr(files, name)
+
+    def fail(*args: Any) -> Any:
+        calls[0] += 1
+        if at <= calls[0] < at + times:
+            raise OSError(code, os.strerror(code))
+        return real(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, name, fail)
+        yield calls
+
+
+def assert_sound(path: Path) -> None:
+    assert [str(finding) for finding in recovery.check(path)] == []
+
+
+# --- no room ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [*FULL, errno.EIO])
+@pytest.mark.parametrize("name", ["reserve", "write_at", "open_file"])
+def test_a_journal_file_that_cannot_be_made_fails_the_call_and_nothing_else(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    path = tmp_path / "store"
+    with small_journal(), Store(path, sync="none") as store:
+        before: list[bytes] = []
+        expected = streamkeep.StoreFullError if code in FULL else streamkeep.StoreError
+        with failing(name, code), pytest.raises(expected):
+            for _ in range(300):
+                before.append(store.xadd("s", FIELDS))
+        assert [entry.id for entry in store.xrange("s")] == before
+        kept = sorted(one.name for one in (path / "journal").iterdir())
+        with failing(name, code), pytest.raises(expected):
+            store.xadd_many("s", [FIELDS] * 20)
+        assert sorted(one.name for one in (path / "journal").iterdir()) == kept
+        assert store.xlen("s") == len(before)
+        store.xadd("s", FIELDS)  # the disk has room again
+        after = state_of(store)
+    assert_sound(path)
+    with another_boot(), Store(path) as store:
+        assert state_of(store) == after
+
+
+def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:
+    """Where there is no room for a whole file, the record itself may still fit."""
+    real = files.reserve
+
+    def little(handle: int, size: int) -> None:
+        if size > 16 << 10:
+            raise OSError(errno.ENOSPC, "no room for much")
+        real(handle, size)
+
+    with small_journal(), Store(tmp_path / "store") as store:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "reserve", little)
+            for _ in range(100):
+                store.xadd("s", FIELDS)
+            journal = store._environment.shared.journal
+            assert journal is not None
+            journal.prepare_spare()  # not granted, and no error either
+        assert not (tmp_path / "store" / "journal" / "spare.new").exists()
+        expected = state_of(store)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    with another_boot(), Store(tmp_path / "copy") as store:
+        assert state_of(store) == expected
+
+
+def test_deleting_works_on_a_full_disk(tmp_path: Path) -> None:
+    """A file system of 24 MiB, really full."""
+    with small_disk(tmp_path / "disk", 24) as disk:
+        path = disk / "store"
+        with Store(path, sync="commit") as store:
+            added = fill(store)
+            assert store.xlen("s") == added
+            with pytest.raises(streamkeep.StoreFullError):
+                store.xadd("s", {"big": "x" * 40_000_000})
+            assert len(store.xrange("s", count=100)) == 100
+            first = store.xrange("s", count=1)[0].id
+            assert store.xdel("s", first) == 1
+            assert store.xtrim("s", maxlen=added // 4, approximate=False) > 0
+            store._environment.make_point()
+            for _ in range(20):
+                store.xadd("s", FIELDS)
+            assert store.delete("s") == 1
+        assert_sound(path)
+        with Store(path, sync="commit") as store:
+            fill(store)
+            expected = state_of(store)
+        with another_boot(), Store(path) as store:
+            assert state_of(store) == expected
+
+
+def fill(store: Store[bytes]) -> int:
+    """Add entries until the disk is full; return how many there are."""
+    added = 0
+    with pytest.raises(streamkeep.StoreFullError):
+        while True:
+            store.xadd_many("s", [FIELDS] * 50)
+            added += 50
+    return added
+
+
+@contextmanager
+def small_disk(path: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of its own, where root may mount one."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_commit_that_lmdb_cannot_write_is_undone(tmp_path: Path) -> None:
+    """The limit on file sizes stops LMDB's own write, in a child that sets it for itself."""
+    path = tmp_path / "store"
+
+    def run() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        with Store(path, sync="none") as store:
+            ids = [store.xadd("s", {"n": n}) for n in range(20)]
+            store.xgroup_create("s", "g", id="0")
+            size = os.stat(path / "data.mdb").st_size
+            for more in (4096, 3 * 4096, 3 * 4096 + 100, 20 * 4096):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size + more, hard))
+                with pytest.raises(streamkeep.StoreFullError):
+                    store.xadd_many("s", [{"pad": "x" * 3000}] * 100)
+                with pytest.raises(streamkeep.StoreFullError), store.transaction() as txn:
+                    txn.xreadgroup("g", "c", {"s": ">"})
+                    txn.xadd("t", {"pad": "x" * 300_000})
+                assert [entry.id for entry in store.xrange("s")] == ids
+                assert store.xpending("s", "g")["pending"] == 0
+                assert store.keys() == [b"s"]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+                ids.append(store.xadd("s", {"n": "again"}))
+            expected = state_of(store)
+            shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("lock.mdb"))
+        with another_boot(), Store(tmp_path / "copy") as store:
+            assert state_of(store) == expected
+
+    assert in_child(run)
+    assert_sound(path)
+    assert_sound(tmp_path / "copy")
+
+
+def test_a_store_at_its_size_limit_can_be_recovered(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with Store(path, sync="none", max_store_bytes=1 << 20) as store:
+        with pytest.raises(streamkeep.StoreFullError):
+            while True:
+                store.xadd("s", FIELDS)
+        for _ in range(40):
+            store.xtrim("s", maxlen=store.xlen("s") - 5, approximate=False)
+        expected = state_of(store)
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("lock.mdb"))
+    with another_boot(), Store(copy, max_store_bytes=1 << 20) as store:
+        assert state_of(store) == expected
+
+
+# --- failing syncs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sync_data", "sync_folder"])
+def test_a_failed_sync_stops_all_writing_until_recovery(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "store"
+    with small_journal():
+        store, relaxed = Store(path, sync="commit"), Store(path, sync="none")
+        acknowledged = []
+        with (
+            failing(name, errno.EIO, at=4, times=1),
+            pytest.raises(streamkeep.RecoveryNeededError),
+        ):
+            for _ in range(300):
+                acknowledged.append(store.xadd("s", FIELDS))
+        newest = [entry.id for entry in store.xrange("s")]  # reading goes on
+        assert newest[: len(acknowledged)] == acknowledged
+        for one in (store, relaxed):
+            with pytest.raises(streamkeep.RecoveryNeededError):
+                one.xadd("s", FIELDS)
+            with pytest.raises(streamkeep.RecoveryNeededError), one.transaction():
+                pass
+        with pytest.raises(streamkeep.RecoveryNeededError):
+            store.sync()
+        assert [entry.id for entry in store.xrange("s")] == newest
+        relaxed.close()
+        with pytest.raises(streamkeep.RecoveryNeededError):
+            store.close()
+        with pytest.raises(streamkeep.RecoveryNeededError):
+            Store(path, readonly=True)
+        with Store(path) as store:
+            assert [entry.id for entry in store.xrange("s")][: len(acknowledged)] == acknowledged
+            assert store.durability().last_recovery is not None
+            store.xadd("s", FIELDS)
+    assert_sound(path)
+
+
+def test_a_failed_sync_stops_other_processes_too(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.raises(streamkeep.RecoveryNeededError), Store(path, sync="none") as store:
+                store.xadd("s", {"from": "child"})
+                os.write(ready[1], b"r")
+                os.read(go[0], 1)
+                with pytest.raises(streamkeep.RecoveryNeededError):
+                    store.xadd("s", {"from": "child"})
+            status = 0
+        finally:
+            os._exit(status)
+    os.read(ready[0], 1)
+    store = Store(path)
+    with failing("sync_data", errno.EIO), pytest.raises(streamkeep.RecoveryNeededError):
+        store.xadd("s", {"from": "parent"})
+    os.write(go[1], b"g")
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(streamkeep.RecoveryNeededError):
+        store.close()
+    with Store(path) as store:
+        assert {entry.fields[b"from"] for entry in store.xrange("s")} >= {b"child"}
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_failed_sync_of_a_steady_point_stops_all_writing(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "store"
+    store = Store(path)
+    ids = [store.xadd("s", FIELDS) for _ in range(10)]
+    if at == 1:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(steady, "sync_lmdb", fail_in_lmdb)
+            with pytest.raises(streamkeep.RecoveryNeededError):
+                store._environment.make_point()
+    else:
+        expected = pytest.raises(streamkeep.RecoveryNeededError)
+        with failing("sync_data", errno.EIO, at=at - 1), expected:
+            store._environment.make_point()
+    with pytest.raises(streamkeep.RecoveryNeededError):
+        store.xadd("s", FIELDS)
+    with pytest.raises(streamkeep.RecoveryNeededError):
+        store.close()
+    with Store(path) as store:
+        assert [entry.id for entry in store.xrange("s")] == ids
+        assert store.durability().last_recovery is not None
+    assert_sound(path)
+
+
+def fail_in_lmdb(raw: object) -> None:
+    raise lmdb.Error("mdb_env_sync: Input/output error", errno.EIO)
+
+
+def test_a_recovery_that_meets_a_full_disk_can_be_tried_again(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with Store(path) as store:
+        for _ in range(30):
+            store.xadd("s", FIELDS)
+        expected = state_of(store)
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("lock.mdb"))
+    with another_boot():
+        for name in ("write_at", "reserve", "sync_data", "sync_folder"):
+            for at in range(1, 4):
+                with failing(name, errno.ENOSPC, at=at) as calls:
+                    try:
+                        Store(copy).close()
+                    except streamkeep.StoreError:
+                        assert calls[0] >= at
+                    else:
+                        assert calls[0] < at
+    with another_boot(2), Store(copy) as store:
+        assert state_of(store) == expected
+    assert_sound(copy)
+
+
+# --- folders ------------------------------------------------------------------------------------
+
+
+def test_a_store_that_was_deleted_says_so_and_leaves_its_successor_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with small_journal():
+        for sync in ("commit", "none"):
+            old = Store(path, sync=sync)
+            old.xadd("s", FIELDS)
+            shutil.rmtree(path)
+            with Store(path) as new:
+                ids = [new.xadd("s", FIELDS) for _ in range(60)]
+                names = {one.name: one.stat().st_ino for one in (path / "journal").iterdir()}
+                with pytest.raises(streamkeep.StoreError, match="deleted"):
+                    for _ in range(300):
+                        old.xadd("s", FIELDS)
+                with pytest.raises(streamkeep.StoreError, match="deleted"):
+                    old.sync()
+                with pytest.raises(streamkeep.StoreError, match="deleted"):
+                    old.close()
+                now = {one.name: one.stat().st_ino for one in (path / "journal").iterdir()}
+                assert now == names
+                assert [entry.id for entry in new.xrange("s")] == ids
+                expected = state_of(new)
+                copy = tmp_path / f"copy-{sync}"
+                shutil.copytree(path, copy, ignore=shutil.ignore_patterns("lock.mdb"))
+            with another_boot(), Store(copy) as store:
+                assert state_of(store) == expected
+            shutil.rmtree(path)
+
+
+def test_a_store_on_read_only_media_opens_for_reading(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 24) as disk:
+        with Store(disk / "store") as store:
+            store.xadd("s", {"f": "v"}, id="1-1")
+        remount = ["mount", "-o", "remount,ro", str(disk)]
+        subprocess.run(remount, check=True, capture_output=True)
+        with Store(disk / "store", readonly=True) as store:
+            assert store.xlen("s") == 1
+            assert store.durability().last_commit > 0
+        with pytest.raises(streamkeep.StoreError):
+            Store(disk / "store")
+        with another_boot(), Store(disk / "store", readonly=True) as store:
+            assert [entry.id for entry in store.xrange("s")] == [b"1-1"]
+
+
+def test_a_store_that_may_not_be_written_opens_for_reading(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path) as store:
+        store.xadd("s", {"f": "v"}, id="1-1")
+    real = os.open
+
+    def refuse(name: Any, flags: int, *args: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(name, flags, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        patch.setattr(os, "access", lambda name, mode: mode != os.W_OK)
+        with Store(path, readonly=True) as store:
+            assert store.xlen("s") == 1
+        with pytest.raises(streamkeep.StoreError, match="Read-only"):
+            Store(path)

@@ -1,0 +1,232 @@
+"""Bytes of the journal and of steady points: whatever they are, reported or harmless."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crash.losses import small_journal, state_of
+from crash.power import another_boot
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.journal import (
+    DELETE,
+    FILE_HEADER,
+    PUT,
+    RECORD_HEADER,
+    SPLICE,
+    Change,
+    FileHeader,
+    Operations,
+    decode_file_header,
+    encode_record,
+    first_chain,
+    read_changes,
+    read_record,
+    record_checksum,
+)
+from streamkeep.format.steady import (
+    META_SIZE,
+    SLOT,
+    SteadySlot,
+    decode_meta_page,
+    decode_slot,
+    meta_page_for,
+)
+
+TABLES = 12
+u32, u64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
+sixteen = st.binary(min_size=16, max_size=16)
+headers = st.builds(FileHeader, u32, u64, u64, u64, sixteen)
+slots = st.builds(
+    SteadySlot,
+    *(u32, u64, sixteen, sixteen, u64, u64, u64, u64, u64),
+    st.binary(min_size=META_SIZE, max_size=META_SIZE),
+)
+keys = st.binary(max_size=511)
+puts = st.tuples(st.just(PUT), st.integers(0, TABLES - 1), keys, st.binary(max_size=300))
+deletes = st.tuples(st.just(DELETE), st.integers(0, TABLES - 1), keys, st.just(b""))
+operations = st.lists(puts | deletes, max_size=8)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    out = bytearray(data)
+    out[bit // 8] ^= 1 << bit % 8
+    return bytes(out)
+
+
+def changes(body: bytes) -> list[Change]:
+    return list(read_changes(body, TABLES))
+
+
+@given(headers, st.binary(max_size=20))
+def test_a_file_header_comes_back_and_no_bit_of_it_may_flip(
+    header: FileHeader, after: bytes
+) -> None:
+    data = header.encode()
+    assert decode_file_header(data + after) == header
+    for bit in range(8 * len(data)):
+        assert decode_file_header(flipped(data, bit)) is None
+    for size in range(len(data)):
+        assert decode_file_header(data[:size]) is None
+
+
+@given(slots, st.integers(0, 8 * SLOT.size - 1), st.integers(0, SLOT.size - 1))
+def test_a_slot_comes_back_and_no_bit_of_it_may_flip(slot: SteadySlot, bit: int, size: int) -> None:
+    data = slot.encode()
+    assert decode_slot(data) == decode_slot(data + b"more") == slot
+    assert decode_slot(flipped(data, bit)) is None
+    assert decode_slot(data[:size]) is None
+
+
+def test_every_flipped_bit_of_a_slot_is_reported() -> None:
+    slot = SteadySlot(1, 2, bytes(16), bytes(range(16)), 3, 4, 5, 6, 7, bytes(META_SIZE))
+    data = slot.encode()
+    assert [decode_slot(flipped(data, bit)) for bit in range(8 * len(data))] == [None] * (
+        8 * len(data)
+    )
+
+
+@given(st.binary(max_size=600))
+def test_any_bytes_are_a_slot_a_header_or_nothing(data: bytes) -> None:
+    assert decode_slot(data) is None
+    assert decode_file_header(data) is None
+    page = decode_meta_page(data)
+    assert page is None or page.data == data[:META_SIZE]
+
+
+@given(u32, u64, st.integers(0, 1))
+def test_a_meta_page_says_its_place_and_commit(size: int, commit: int, place: int) -> None:
+    raw = bytearray(META_SIZE)
+    struct.pack_into("<I", raw, 16, 0xBEEFC0DE)
+    page = decode_meta_page(meta_page_for(bytes(raw), place, commit))
+    assert page is not None
+    assert page.commit_number == commit
+    assert int.from_bytes(page.data[:8], "little") == place
+
+
+@given(st.integers(0, (1 << 62) - 1), operations)
+def test_operations_come_back(number: int, wanted: list[tuple[int, int, bytes, bytes]]) -> None:
+    noted = Operations(number)
+    for kind, table, key, value in wanted:
+        if kind == PUT:
+            noted.put(table, key, value)
+        else:
+            noted.delete(table, key)
+    body = noted.body()
+    assert int.from_bytes(body[:8], "big") == number
+    assert [(one.kind, one.table, one.db_key, one.value) for one in changes(body)] == wanted
+    data = encode_record(body, record_checksum(body, 77))
+    record = read_record(data + b"stale", 0, 77)
+    assert record is not None
+    assert (record.commit_number, record.body, record.end) == (number, body, len(data))
+    assert read_record(data, 0, 78) is None  # it was written behind another record
+
+
+@given(st.binary(min_size=64, max_size=400), st.binary(max_size=80), st.integers(0, 40))
+def test_a_splice_makes_the_new_value(kept: bytes, tail: bytes, head: int) -> None:
+    old = b"h" * head + kept + b"e" * 9
+    value = b"H" * head + kept + tail
+    noted = Operations(1)
+    noted.splice(3, b"key", old, value, head)
+    (one,) = changes(noted.body())
+    assert one.kind == SPLICE
+    assert one.apply(old) == value
+    for wrong in (None, old[: head + len(kept) - 1], b""):
+        with pytest.raises(CorruptionError):
+            one.apply(wrong)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_operations_or_reported(data: bytes) -> None:
+    said: CorruptionError | None = None
+    try:
+        found = changes(bytes(8) + data)
+    except CorruptionError as error:
+        said = error
+    else:
+        assert sum(len(one.db_key) + len(one.value) + len(one.head) for one in found) <= len(data)
+    assert said is None or (said.offset is not None and 8 <= said.offset <= 8 + len(data))
+
+
+@given(st.binary(max_size=100), st.integers(0, 120), u64)
+def test_any_bytes_are_a_record_or_none(data: bytes, offset: int, chain: int) -> None:
+    assert read_record(data, offset, chain) is None
+
+
+@given(u64)
+def test_a_length_beyond_the_file_is_no_record(length: int) -> None:
+    data = RECORD_HEADER.struct.pack(length, 0) + bytes(64)
+    assert read_record(data, 0, 0) is None or length <= 64
+
+
+@given(operations, st.data())
+def test_no_bit_of_a_record_may_flip(
+    wanted: list[tuple[int, int, bytes, bytes]], data: st.DataObject
+) -> None:
+    noted = Operations(5)
+    for _, table, key, value in wanted:
+        noted.put(table, key, value)
+    record = encode_record(noted.body(), record_checksum(noted.body(), 1))
+    bit = data.draw(st.integers(0, 8 * len(record) - 1))
+    assert read_record(flipped(record, bit), 0, 1) is None
+
+
+# --- whole stores -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
+    """A store that needs its journal, and its states after each commit."""
+    folder = tmp_path_factory.mktemp("torn")
+    with small_journal(), Store(folder / "open") as store:
+        states: list[object] = [state_of(store)]
+        for number in range(6):
+            store.xadd("s", {"n": number})
+            states.append(state_of(store))
+        shutil.copytree(folder / "open", folder / "store", ignore=shutil.ignore_patterns("*.mdb"))
+        shutil.copy(folder / "open" / "data.mdb", folder / "store")
+    return folder / "store", states
+
+
+def test_every_flipped_bit_of_the_journal_only_shortens_it(
+    torn: tuple[Path, list[object]], tmp_path: Path
+) -> None:
+    """Recovery stops in front of a damaged record; what it brings back was there once."""
+    path, states = torn
+    (file,) = (path / "journal").glob("*.skj")
+    data = file.read_bytes()
+    end = data.index(bytes(64), FILE_HEADER.size)
+    header = decode_file_header(data)
+    assert header is not None
+    assert first_chain(data) == int.from_bytes(data[FILE_HEADER.size - 8 : FILE_HEADER.size], "big")
+    lengths = []
+    for number, bit in enumerate(range(0, 8 * end, 41)):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(path, copy)
+        (copy / "journal" / file.name).write_bytes(flipped(data, bit))
+        with another_boot(number + 1), Store(copy) as store:
+            lengths.append(states.index(state_of(store)))
+        shutil.rmtree(copy)
+    assert lengths[0] == len(states) - 1  # the header of the file is not needed to read on in it
+    assert set(lengths) == set(range(len(states)))
+
+
+def test_every_flipped_bit_of_a_steady_slot_is_reported_or_goes_back_to_the_other(
+    torn: tuple[Path, list[object]], tmp_path: Path
+) -> None:
+    path, _ = torn
+    data = (path / "steady").read_bytes()
+    place = next(at for at in (0, 4096) if decode_slot(data[at:]) is not None)
+    for number, bit in enumerate(range(8 * place, 8 * (place + SLOT.size), 37)):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(path, copy)
+        (copy / "steady").write_bytes(flipped(data, bit).replace(b"SKP: being created", bytes(18)))
+        with another_boot(number + 1), pytest.raises(CorruptionError, match="steady"):
+            Store(copy)
+        shutil.rmtree(copy)
