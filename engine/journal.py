@@ -11,8 +11,9 @@ all processes by a lock on the head file; the others find, when it is their turn
 commit is on disk already. (Syncs of one file at the same time take several times as long.)
 
 A writer that was killed between 1 and 2 leaves a record of a commit that never was. The next
-writer writes over it, since it has the same number. A record whose LMDB commit failed is cut at
-once, by its own writer: its caller was told of the failure.
+writer writes over it, since it has the same number, or cuts it before it begins another file. A
+record whose LMDB commit failed is cut at once, by its own writer: its caller was told of the
+failure.
 
 A file has room for FILE_SIZE bytes, which the disk has granted before the first is written; the
 first file of a store is smaller. When it is full the next begins, in the place of one that is no
@@ -141,6 +142,9 @@ class Journal:
                 raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
         if self._offset + size > self._room:
+            # A writer that was killed may have left its record here, which a reader would follow.
+            assert self._map is not None
+            self._map[self._offset : self._offset + len(_END)] = _END
             self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
         chain = record_checksum(body, self._chain)
         end = self._offset + size
