@@ -255,8 +255,9 @@ class Journal:
         self.check()
         head.check_there()
         place = head.place()
-        if place is None:  # a writer was stopped while it published; ours is there in any case
-            place = self.place()
+        own = self.place()
+        if place is None or place.commit_number < own.commit_number:
+            place = own  # whoever published last was stopped, or had been overtaken by us
         first = head.durable_file()
         try:
             failpoints.hit("journal:sync")
