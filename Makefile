@@ -9,6 +9,8 @@ LOWEST := build/lowest
 PURE := build/pure
 COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py')
 FOLDERS := engine format pipeline recovery server tools
+# All tests that use Spark run in one process: a session takes seconds to start, and a core.
+PARALLEL := -n 2 --dist loadgroup
 # What runs interpreted in `test-pure`: what exercises the compiled modules. Of the two long runs of
 # the groups, the one with tiny NACK pages is enough; it cannot be done with compiled modules.
 PURE_TESTS := tests/test_format_*.py tests/test_commands.py tests/test_store_*.py \
@@ -44,13 +46,13 @@ demo: $(VENV)/installed ## the main job on real data: 336,776 flights through a 
 	$(BIN)/python -m streamkeep.tools.demo demo-output
 
 test: $(VENV)/installed ## all tests but the slow ones, compiled where that could be done
-	$(BIN)/pytest -n 2 -m 'not slow'
+	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
 test-crash: $(VENV)/installed ## the long crash and power-loss runs, with their figures
 	$(BIN)/pytest -m 'crash and slow' -s
 
 test-all: $(VENV)/installed ## every test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest $(PARALLEL)
 
 # A copy without compiled modules shadows the installed package.
 test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
@@ -66,8 +68,8 @@ test-lowest: ## the tests with the oldest version of each dependency
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/pip --disable-pip-version-check --quiet install --upgrade pip
 	$(LOWEST)/bin/pip --disable-pip-version-check --quiet install --only-binary :all: \
-		--constraint tests/lowest.txt '.[dev]'
-	$(LOWEST)/bin/pytest -n 2 -m 'not slow'
+		--no-binary pyspark --constraint tests/lowest.txt '.[dev]'
+	$(LOWEST)/bin/pytest $(PARALLEL) -m 'not slow'
 
 lint: $(VENV)/installed ## ruff and the layers
 	$(BIN)/ruff check .

@@ -1,1 +1,39 @@
-"""Spark data source and jobs."""
+"""The data pipeline on Spark: streams as DataFrames, in and out, and the jobs built on that.
+
+Needs the extra `streamkeep[spark]`. Names are loaded when they are first used: Spark's workers
+import single modules of this package, some of which need neither PySpark nor LMDB.
+
+    >>> from streamkeep import pipeline
+    >>> spark = pipeline.session()
+    >>> spark.read.format("streamkeep").option("subscribe", "orders").load("orders.store").show()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamkeep.pipeline.java import ensure_java
+    from streamkeep.pipeline.session import register, session
+
+_HOMES = {
+    "ensure_java": "streamkeep.pipeline.java",
+    "register": "streamkeep.pipeline.session",
+    "session": "streamkeep.pipeline.session",
+}
+
+__all__ = ["ensure_java", "register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'streamkeep.pipeline' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

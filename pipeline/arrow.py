@@ -1,0 +1,483 @@
+"""Macro nodes to Arrow record batches of a given schema.
+
+The schema decides what is decoded. Its columns are
+
+    name                 types                                    content
+    -------------------  ---------------------------------------  ---------------------------------
+    stream               string, binary                           key of the stream
+    id                   string, binary                           `ms-seq`; or 16 bytes, big-endian,
+                                                                  which sort as IDs do
+    ms, seq              bigint, decimal(20,0) or wider           the two halves of the ID
+    ts                   timestamp, timestamp_ntz                 ms as a time, UTC
+    fields               array<struct<field,value>>, map<...>,    all fields in order; a map keeps
+                         of binary or string                      the last of those with one name
+    field.NAME           see below                                the field NAME
+    any other            see below                                the field of that name
+
+A field with a column of its own is *promoted*: its value is text in the store, and is converted to
+string, binary, boolean, a number, decimal, date or timestamp. An entry without the field gives
+null, and so does a value that is not of the type, unless the mode is FAILFAST; how many there
+were is counted. A column that the schema does not have costs nothing: nothing of it is decoded.
+
+IDs are unsigned 64-bit numbers, and a bigint is signed: an ID beyond 2^63-1 in a bigint column is
+an error that names it, in either mode, and never another number.
+
+Batches have exactly the schema asked for, as Spark insists: order, nullability, names inside of
+nested types. Needs pyarrow, and neither Spark nor LMDB.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkeep.format.columns import FULL, PAST_END, Columns, ColumnWriter
+from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline.options import FAILFAST, PERMISSIVE
+
+BATCH_ENTRIES: Final = 65_536
+BATCH_BYTES: Final = 8 << 20
+
+SYSTEM_COLUMNS: Final = ("stream", "id", "ms", "seq", "ts", "fields")
+_FIELD_PREFIX: Final = "field."
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_PAIR: Final = pa.struct([pa.field("field", pa.binary()), pa.field("value", pa.binary())])
+
+# What Spark makes of the default schema, to the letter.
+DEFAULT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("stream", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("ms", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("ts", _TIMESTAMP),
+        pa.field("fields", pa.list_(pa.field("element", _PAIR))),
+    ]
+)
+
+# Text that conversion to a type may take; what it does not match is not tried.
+_NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
+_INTEGER: Final = r"^-?\d+$"
+_BOOLEAN: Final = r"^(?i:true|false|0|1)$"
+_DATE: Final = r"^\d{4}-\d\d-\d\d$"
+_TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+_ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+
+Node = tuple[int, int, bytes, bytes]  # ms, seq, listpack, bitmap of trimmed slots to show
+Maker = Callable[[Columns, str], Any]
+
+
+class SchemaError(StreamkeepError):
+    """A schema has a column that entries cannot be made into."""
+
+
+class ValueMismatchError(StreamkeepError):
+    """A stored value is not of the type that its column was given."""
+
+
+class IdRangeError(StreamkeepError):
+    """An entry ID is beyond what the type of a column holds."""
+
+
+class RowShape:
+    """What the batches of one read look like: made once, used for every batch.
+
+    Args:
+        schema: of the batches.
+        key: of the stream that the entries belong to.
+        mode: what becomes of a promoted value that is not of its type, PERMISSIVE (null) or
+            FAILFAST (ValueMismatchError).
+
+    Attributes:
+        mismatched: for each promoted column how many values were made null.
+
+    Raises:
+        SchemaError: entries cannot be made into a column; the message says into which types.
+    """
+
+    def __init__(self, schema: pa.Schema, key: bytes, mode: str = PERMISSIVE) -> None:
+        self.schema = schema
+        self.key = key
+        self.strict = mode == FAILFAST
+        self.mismatched: Counter[str] = Counter()
+        self.wanted: list[bytes] = []
+        self.pairs = False
+        self._makers: list[Maker] = [self._maker(field) for field in schema]
+
+    def writer(
+        self, max_entries: int = BATCH_ENTRIES, max_bytes: int = BATCH_BYTES
+    ) -> ColumnWriter:
+        """Return a writer that decodes what the schema needs."""
+        return ColumnWriter(self.wanted, self.pairs, max_entries, max_bytes)
+
+    def batch(self, columns: Columns) -> pa.RecordBatch:
+        """Return the entries of a writer as a record batch."""
+        arrays = []
+        for field, make in zip(self.schema, self._makers, strict=True):
+            made = make(columns, field.name)
+            if not field.nullable and made.null_count:
+                raise ValueMismatchError(
+                    f"column {field.name!r} is declared NOT NULL, and {made.null_count} entries "
+                    "have no such value"
+                )
+            arrays.append(made)
+        if not arrays:  # count(*) asks for rows without columns
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * columns.entries, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    # --- one maker per column ---------------------------------------------------------------
+
+    def _maker(self, field: pa.Field) -> Maker:
+        kind = field.type
+        match field.name:
+            case "stream":
+                return self._stream_maker(kind)
+            case "id":
+                return self._id_maker(kind)
+            case "ms" | "seq":
+                return self._half_maker(field.name, kind)
+            case "ts":
+                return self._time_maker(kind)
+            case "fields":
+                return self._fields_maker(kind)
+        return self._promoted_maker(field.name, kind)
+
+    def _stream_maker(self, kind: pa.DataType) -> Maker:
+        if pa.types.is_binary(kind):
+            value = pa.scalar(self.key, kind)
+        elif pa.types.is_string(kind):
+            try:
+                value = pa.scalar(self.key.decode(), kind)
+            except UnicodeDecodeError:
+                raise SchemaError(
+                    f"the key {self.key!r} is not UTF-8, which column 'stream' needs; give it the "
+                    "type binary, or leave it out"
+                ) from None
+        else:
+            raise _no_such_type("stream", kind, "string or binary")
+        return lambda columns, _: pa.repeat(value, columns.entries)
+
+    def _id_maker(self, kind: pa.DataType) -> Maker:
+        if pa.types.is_binary(kind):
+            return lambda columns, _: _packed_ids(columns, kind)
+        if pa.types.is_string(kind):
+            return lambda columns, _: _id_texts(columns)
+        raise _no_such_type("id", kind, "string or binary")
+
+    def _half_maker(self, name: str, kind: pa.DataType) -> Maker:
+        def numbers(columns: Columns) -> Any:
+            return _plain(columns.ms if name == "ms" else columns.seq, columns.entries, pa.uint64())
+
+        if pa.types.is_decimal(kind) and kind.scale == 0 and kind.precision >= 20:
+            return lambda columns, _: numbers(columns).cast(kind)
+        if not pa.types.is_int64(kind):
+            raise _no_such_type(name, kind, "bigint or decimal(20,0)")
+
+        def signed(columns: Columns, _: str) -> Any:
+            array = numbers(columns).view(pa.int64())
+            if columns.beyond_i64 is not None:
+                self._refuse_below_zero(columns, array, name, "decimal(20,0)")
+            return array
+
+        return signed
+
+    def _time_maker(self, kind: pa.DataType) -> Maker:
+        if not pa.types.is_timestamp(kind):
+            raise _no_such_type("ts", kind, "timestamp or timestamp_ntz")
+
+        def times(columns: Columns, _: str) -> Any:
+            ms = _plain(columns.ms, columns.entries, pa.int64())
+            if columns.beyond_i64 is not None:
+                self._refuse_below_zero(columns, ms, "ts", None)
+            try:
+                return pc.multiply_checked(ms, 1000).view(pa.timestamp("us")).view(kind)
+            except pa.ArrowInvalid:
+                at = pc.index(pc.greater(ms, ((1 << 63) - 1) // 1000), True).as_py()
+                raise self._beyond(columns, at, "ts", None) from None
+
+        return times
+
+    def _fields_maker(self, kind: pa.DataType) -> Maker:
+        self.pairs = True
+        expected = "array<struct<field,value>> or map, of binary or string"
+        if pa.types.is_map(kind):
+            name_type, value_type = kind.key_type, kind.item_type
+            inner = pa.struct([kind.key_field, kind.item_field])
+        elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kind.value_type
+            if [part.name for part in inner] != ["field", "value"]:
+                raise _no_such_type("fields", kind, expected)
+            name_type, value_type = inner[0].type, inner[1].type
+        else:
+            raise _no_such_type("fields", kind, expected)
+        for one in (name_type, value_type):
+            if not (pa.types.is_binary(one) or pa.types.is_string(one)):
+                raise _no_such_type("fields", kind, expected)
+
+        def pairs(columns: Columns, _: str) -> Any:
+            names = _binary(columns.names, columns.name_offsets, columns.pairs)
+            values = _binary(columns.values, columns.value_offsets, columns.pairs)
+            offsets = columns.pair_offsets
+            if pa.types.is_map(kind) and columns.repeated:
+                names, values, offsets = _last_of_each(names, values, offsets)
+            parts = [
+                self._text(columns, offsets, array, one)
+                for array, one in ((names, name_type), (values, value_type))
+            ]
+            children = pa.StructArray.from_buffers(inner, len(names), [None], children=parts)
+            buffers = [None, pa.py_buffer(offsets)]
+            return pa.Array.from_buffers(kind, columns.entries, buffers, children=[children])
+
+        return pairs
+
+    def _text(self, columns: Columns, offsets: bytes, array: Any, kind: pa.DataType) -> Any:
+        """Return names or values of all pairs as binary or string."""
+        if pa.types.is_binary(kind):
+            return array
+        try:
+            return array.cast(kind)
+        except pa.ArrowInvalid:
+            bad = _cast_each(array, kind)[1]
+        ends = _plain(offsets[4:], len(offsets) // 4 - 1, pa.int32()).to_pylist()
+        at = next(entry for entry, end in enumerate(ends) if bad[0] < end)
+        raise ValueMismatchError(
+            f"{self._entry(columns, at)}: {array[bad[0]].as_py()!r} is not UTF-8, which column "
+            "'fields' needs; use array<struct<field:binary,value:binary>>"
+        )
+
+    # --- promoted fields --------------------------------------------------------------------
+
+    def _promoted_maker(self, name: str, kind: pa.DataType) -> Maker:
+        field = name.removeprefix(_FIELD_PREFIX).encode()
+        convert = _converter(kind)
+        if convert is None:
+            raise _no_such_type(
+                name, kind, "string, binary, boolean, a number, decimal, date or timestamp"
+            )
+        if field not in self.wanted:
+            self.wanted.append(field)
+        index = self.wanted.index(field)
+
+        def promoted(columns: Columns, name: str) -> Any:
+            offsets, values, present, missing = columns.fields[index]
+            valid = None
+            if missing:
+                flags = _plain(present, columns.entries, pa.uint8())
+                valid = flags.cast(pa.bool_()).buffers()[1]
+            buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(values)]
+            raw = pa.Array.from_buffers(pa.binary(), columns.entries, buffers)
+            array = convert(raw)
+            wrong = array.null_count - raw.null_count
+            if wrong and self.strict:
+                at = pc.index(pc.and_(pc.is_valid(raw), pc.is_null(array)), True).as_py()
+                raise ValueMismatchError(
+                    f"{self._entry(columns, at)}: field {field.decode()!r} is {raw[at].as_py()!r}, "
+                    f"which is no {_spark_name(kind)}; mode=PERMISSIVE makes it null"
+                )
+            if wrong:
+                self.mismatched[name] += wrong
+            return array
+
+        return promoted
+
+    # --- errors -----------------------------------------------------------------------------
+
+    def _entry(self, columns: Columns, at: int) -> str:
+        return f"stream {self.key!r} entry {_id_at(columns, at)}"
+
+    def _refuse_below_zero(
+        self, columns: Columns, array: Any, name: str, instead: str | None
+    ) -> None:
+        """Raise for the first number of which bigint made a negative one."""
+        at = pc.index(pc.less(array, 0), True).as_py()
+        if at >= 0:
+            raise self._beyond(columns, at, name, instead)
+
+    def _beyond(self, columns: Columns, at: int, name: str, instead: str | None) -> IdRangeError:
+        advice = f"give it the type {instead}, or leave it out" if instead else "leave it out"
+        return IdRangeError(
+            f"{self._entry(columns, at)}: the ID is beyond what column {name!r} holds; {advice} "
+            "with .schema(...)"
+        )
+
+
+def record_batches(
+    shape: RowShape,
+    nodes: Iterable[Node],
+    start: StreamId = MIN_ID,
+    end: StreamId = MAX_ID,
+    *,
+    max_entries: int = BATCH_ENTRIES,
+    max_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of ascending nodes as record batches, bounded in rows and bytes.
+
+    Args:
+        nodes: of one stream.
+        start, end: IDs, both included.
+    """
+    writer = shape.writer(max_entries, max_bytes)
+    for ms, seq, listpack, trimmed in nodes:
+        state = writer.add(listpack, ms, seq, *start, *end, trimmed)
+        while state == FULL:
+            at = (writer.next_ms, writer.next_seq)
+            yield shape.batch(writer.finish())
+            writer = shape.writer(max_entries, max_bytes)
+            state = writer.add(listpack, ms, seq, *at, *end, trimmed)
+        if state == PAST_END:
+            break
+    if writer.entries:
+        yield shape.batch(writer.finish())
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def _plain(data: bytes, length: int, kind: pa.DataType) -> Any:
+    return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
+
+
+def _binary(data: bytes, offsets: bytes, length: int) -> Any:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), length, buffers)
+
+
+def _id_texts(columns: Columns) -> Any:
+    """Return the IDs as `ms-seq`."""
+    halves = [
+        _plain(data, columns.entries, pa.uint64()).cast(pa.string())
+        for data in (columns.ms, columns.seq)
+    ]
+    return pc.binary_join_element_wise(*halves, "-")
+
+
+def _packed_ids(columns: Columns, kind: pa.DataType) -> Any:
+    """Return the IDs as 16 bytes, both halves big-endian."""
+    packed = bytearray(16 * columns.entries)
+    halves = memoryview(packed).cast("Q")
+    for place, data in enumerate((columns.ms, columns.seq)):
+        numbers = array("Q", data)
+        numbers.byteswap()
+        halves[place::2] = memoryview(numbers)
+    offsets = array("i", range(0, len(packed) + 1, 16))
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(bytes(packed))]
+    return pa.Array.from_buffers(kind, columns.entries, buffers)
+
+
+def _id_at(columns: Columns, at: int) -> StreamId:
+    ms, seq = (
+        int.from_bytes(data[8 * at : 8 * at + 8], "little") for data in (columns.ms, columns.seq)
+    )
+    return StreamId(ms, seq)
+
+
+def _last_of_each(names: Any, values: Any, offsets: bytes) -> tuple[Any, Any, bytes]:
+    """Return pairs without those whose name comes again later in the same entry."""
+    ends = _plain(offsets, len(offsets) // 4, pa.int32()).to_pylist()
+    plain = names.to_pylist()
+    kept: list[int] = []
+    new_ends = [0]
+    for at in range(len(ends) - 1):
+        last = {plain[pair]: pair for pair in range(ends[at], ends[at + 1])}
+        kept += sorted(last.values())
+        new_ends.append(len(kept))
+    chosen = pa.array(kept, pa.int32())
+    return (
+        names.take(chosen),
+        values.take(chosen),
+        pa.array(new_ends, pa.int32()).buffers()[1].to_pybytes()[: 4 * len(new_ends)],
+    )
+
+
+# --- text to types --------------------------------------------------------------------------------
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what turns stored values into `kind`, null where they are not of it."""
+    types = pa.types
+    if types.is_binary(kind):
+        return lambda raw: raw
+    if types.is_string(kind):
+        return lambda raw: _cast(raw, kind)
+    if types.is_signed_integer(kind):
+        return lambda raw: _parsed(raw, _INTEGER, kind)
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return lambda raw: _parsed(raw, _NUMBER, kind)
+    if types.is_boolean(kind):
+        return lambda raw: _parsed(raw, _BOOLEAN, kind)
+    if types.is_date32(kind):
+        return lambda raw: _parsed(raw, _DATE, kind)
+    if types.is_timestamp(kind):
+        return lambda raw: _times(raw, kind)
+    return None
+
+
+def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:
+    """Return text as `kind`; the usual case, that all of it is, costs one pass."""
+    try:
+        return raw.cast(pa.string()).cast(kind)
+    except pa.ArrowInvalid:
+        text = _matching(_cast(raw, pa.string()), pattern)
+        return _cast(text, kind)
+
+
+def _times(raw: Any, kind: pa.DataType) -> Any:
+    """Return text as times: with an offset those of that zone, without one UTC."""
+    text = _matching(_cast(raw, pa.string()), _TIME)
+    zoned = pc.match_substring_regex(text, _ZONED)
+    nothing = pa.scalar(None, pa.string())
+    with_zone = _cast(pc.if_else(zoned, text, nothing), _TIMESTAMP)
+    without = _cast(pc.if_else(zoned, nothing, text), pa.timestamp("us"))
+    return pc.coalesce(with_zone, without.view(_TIMESTAMP)).view(pa.timestamp("us")).view(kind)
+
+
+def _matching(text: Any, pattern: str) -> Any:
+    """Return the text, null where it does not match."""
+    return pc.if_else(pc.match_substring_regex(text, pattern), text, pa.scalar(None, pa.string()))
+
+
+def _cast(array: Any, kind: pa.DataType) -> Any:
+    """Return the array as `kind`, null where a value cannot be converted."""
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        return _cast_each(array, kind)[0]
+
+
+def _cast_each(array: Any, kind: pa.DataType) -> tuple[Any, list[int]]:
+    """Return the array as `kind`, null where that fails, and where it failed.
+
+    Halves are tried until what fails stands alone: a few bad values among many cost little.
+    """
+    done: list[Any] = []
+    bad: list[int] = []
+    todo = [(0, len(array))]
+    while todo:
+        start, stop = todo.pop()
+        try:
+            done.append(array.slice(start, stop - start).cast(kind))
+        except pa.ArrowInvalid:
+            if stop - start == 1:
+                done.append(pa.nulls(1, kind))
+                bad.append(start)
+            else:
+                middle = (start + stop) // 2
+                todo += [(middle, stop), (start, middle)]
+    return pa.concat_arrays(done), bad
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
+    text = str(kind).replace("decimal128", "decimal")
+    return "timestamp" if text.startswith("timestamp") else names.get(text, text)
+
+
+def _no_such_type(name: str, kind: pa.DataType, expected: str) -> SchemaError:
+    return SchemaError(f"column {name!r} cannot be {_spark_name(kind)}: {expected} expected")

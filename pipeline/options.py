@@ -1,0 +1,314 @@
+"""The options of the data source `streamkeep`, checked when a DataFrame is made, not in a task.
+
+Names and meanings are those of Spark's Kafka source where there is such a thing; names are
+case-insensitive. A name that does not exist is an error that says which one may have been meant:
+an option that is silently ignored loses data.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from streamkeep.format.entry import MAX_ID, MAX_U64, MIN_ID, StreamId
+from streamkeep.format.errors import CommandError, StreamkeepError
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+AUTO: Final = "auto"
+LIVE: Final = "live"
+ARCHIVE: Final = "archive"
+
+PERMISSIVE: Final = "PERMISSIVE"
+FAILFAST: Final = "FAILFAST"
+
+READ_OPTIONS: Final = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxEntriesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "source",
+    "fieldsAs",
+    "mode",
+    "groupName",
+)
+WRITE_OPTIONS: Final = (
+    "path",
+    "stream",
+    "txnAppId",
+    "txnVersion",
+    "maxLen",
+    "minId",
+    "approximate",
+    "stagingPath",
+    "checkpointLocation",
+)
+_FIELDS_AS: Final = ("array", "map", "none")
+_NUMBERS: Final = re.compile(r"\d{1,20}")
+
+
+class OptionError(StreamkeepError):
+    """An option of the data source that does not exist, is missing, or has a bad value."""
+
+
+Offset = str | StreamId  # EARLIEST, LATEST or an ID
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Where to begin or end: of every stream, and of single ones."""
+
+    default: Offset
+    streams: Mapping[bytes, Offset] = field(default_factory=dict)
+
+    def of(self, key: bytes) -> Offset:
+        """Return the offset of one stream."""
+        return self.streams.get(key, self.default)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of reading; see `docs/spark.md`."""
+
+    path: str
+    keys: tuple[bytes, ...] | None  # None: those that match the pattern
+    pattern: re.Pattern[str] | None
+    starting: Offsets | None  # None: earliest in batch, latest in streaming
+    ending: Offsets
+    max_entries: int | None
+    max_bytes: int | None
+    min_partitions: int | None
+    max_records: int | None
+    fail_on_data_loss: bool
+    source: str
+    fields_as: str
+    mode: str
+    group: bytes | None
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The options of writing; see `docs/spark.md`."""
+
+    path: str
+    key: bytes | None  # None: the column `stream` names it
+    application: str | None
+    version: int | None
+    maxlen: int | None
+    minid: StreamId | None
+    approximate: bool
+    staging: str | None
+
+
+def is_read(options: Mapping[str, str]) -> bool:
+    """Say whether options are those of reading: they name what to read."""
+    names = {name.lower() for name in options}
+    return bool(names & {"subscribe", "subscribepattern"})
+
+
+def parse_read(options: Mapping[str, str]) -> ReadOptions:
+    """Check the options of reading; raise OptionError."""
+    given = _Given(options, READ_OPTIONS)
+    path = given.required("path", "what to read: .load(store)")
+    subscribe, pattern = given.text("subscribe"), given.text("subscribePattern")
+    if (subscribe is None) == (pattern is None):
+        raise OptionError("give one of the options 'subscribe' and 'subscribePattern'")
+    keys = None
+    if subscribe is not None:
+        keys = tuple(dict.fromkeys(part.encode() for part in _split_keys(subscribe)))
+    if given.text("maxEntriesPerTrigger") and given.text("maxOffsetsPerTrigger"):
+        raise OptionError("'maxOffsetsPerTrigger' is another name of 'maxEntriesPerTrigger'")
+    max_entries = given.number("maxEntriesPerTrigger") or given.number("maxOffsetsPerTrigger")
+    group = given.text("groupName")
+    return ReadOptions(
+        path=path,
+        keys=keys,
+        pattern=None if pattern is None else _pattern(pattern),
+        starting=_offsets(given, "startingOffsets", "startingTimestamp", ending=False),
+        ending=_offsets(given, "endingOffsets", "endingTimestamp", ending=True) or Offsets(LATEST),
+        max_entries=max_entries,
+        max_bytes=given.number("maxBytesPerTrigger"),
+        min_partitions=given.number("minPartitions"),
+        max_records=given.number("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        source=given.choice("source", (AUTO, LIVE, ARCHIVE)),
+        fields_as=given.choice("fieldsAs", _FIELDS_AS),
+        mode=given.choice("mode", (PERMISSIVE, FAILFAST)),
+        group=None if group is None else group.encode(),
+    )
+
+
+def parse_write(options: Mapping[str, str]) -> WriteOptions:
+    """Check the options of writing; raise OptionError."""
+    given = _Given(options, WRITE_OPTIONS)
+    path = given.required("path", "the store to write to: .save(store)")
+    key = given.text("stream")
+    version = given.number("txnVersion", least=0)
+    application = given.text("txnAppId")
+    if version is not None and application is None:
+        raise OptionError("'txnVersion' needs 'txnAppId': the number counts within it")
+    maxlen, minid = given.number("maxLen", least=0), given.text("minId")
+    if maxlen is not None and minid is not None:
+        raise OptionError("give at most one of the options 'maxLen' and 'minId'")
+    return WriteOptions(
+        path=path,
+        key=None if key is None else key.encode(),
+        application=application or given.text("checkpointLocation"),
+        version=version,
+        maxlen=maxlen,
+        minid=None if minid is None else _parse_id("minId", minid),
+        approximate=given.flag("approximate", True),
+        staging=given.text("stagingPath"),
+    )
+
+
+class _Given:
+    """Options as they were given, by lower-case name."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self.values = {name.lower(): value for name, value in options.items()}
+        spelled = {name.lower(): name for name in known}
+        for name in options:
+            if name.lower() not in spelled:
+                near = difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)
+                names = [spelled[one] for one in near] or list(known)
+                raise OptionError(
+                    f"there is no option {name!r}; "
+                    f"{'did you mean' if near else 'there are'} {', '.join(names)}"
+                )
+
+    def text(self, name: str) -> str | None:
+        return self.values.get(name.lower())
+
+    def required(self, name: str, meaning: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise OptionError(f"the option {name!r} is missing: {meaning}")
+        return value
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not _NUMBERS.fullmatch(value) or int(value) < least:
+            raise OptionError(f"option {name!r} is {value!r}, a number from {least} on is expected")
+        return int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"option {name!r} is {value!r}, true or false is expected")
+        return value.lower() == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """Return one of the choices, the first by default."""
+        value = self.text(name)
+        if value is None:
+            return choices[0]
+        for one in choices:
+            if one.lower() == value.lower():
+                return one
+        raise OptionError(f"option {name!r} is {value!r}, one of {', '.join(choices)} is expected")
+
+
+def _split_keys(text: str) -> list[str]:
+    """Return the keys of `subscribe`: separated by commas, or a JSON array for any others."""
+    if text.startswith("["):
+        keys = _json("subscribe", text)
+        if isinstance(keys, list) and keys and all(isinstance(one, str) for one in keys):
+            return keys
+        raise OptionError(f"option 'subscribe' is {text!r}, a JSON array of keys is expected")
+    return [part.strip() for part in text.split(",")]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise OptionError(
+            f"option 'subscribePattern' is {text!r}, no regular expression: {error}"
+        ) from None
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"option {name!r} is {text!r}, no JSON: {error}") from None
+
+
+def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offsets | None:
+    """Return where to begin or end; None when neither option was given."""
+    ids, times = given.text(by_id), given.text(by_time)
+    if ids is not None and times is not None:
+        raise OptionError(f"give at most one of the options {by_id!r} and {by_time!r}")
+    if times is not None:
+        return Offsets(_time_offset(by_time, times, ending=ending))
+    if ids is None:
+        return None
+    default: Offset = LATEST if ending else EARLIEST
+    if not ids.lstrip().startswith("{"):
+        return Offsets(_offset(by_id, ids, ending=ending))
+    parsed = _json(by_id, ids)
+    streams = {
+        key.encode(): _offset(by_id, str(value), ending=ending) for key, value in parsed.items()
+    }
+    return Offsets(default, streams)
+
+
+def _offset(name: str, text: str, *, ending: bool) -> Offset:
+    """Return an offset: `earliest`, `latest`, an ID, or `(` and an ID that is itself left out."""
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    found = _parse_id(name, text.removeprefix("("), default_seq=MAX_U64 if ending else 0)
+    if not text.startswith("("):
+        return found
+    if found == (MIN_ID if ending else MAX_ID):
+        raise OptionError(f"option {name!r} is {text!r}, which leaves nothing")
+    return found.previous() if ending else found.next()
+
+
+def _time_offset(name: str, text: str, *, ending: bool) -> Offset:
+    """Return the first ID from a time on; as an end, the last one before it."""
+    if _NUMBERS.fullmatch(text):
+        ms = int(text)
+    else:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise OptionError(
+                f"option {name!r} is {text!r}, milliseconds since 1970 or a time such as "
+                "2024-06-10T07:33:20Z is expected"
+            ) from None
+        ms = round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    if not 0 <= ms <= MAX_U64:
+        raise OptionError(f"option {name!r} is {text!r}, a time from 1970 on is expected")
+    first = StreamId(ms, 0)
+    return first.previous() if ending and first > MIN_ID else first
+
+
+def _parse_id(name: str, text: str, default_seq: int = 0) -> StreamId:
+    try:
+        return StreamId.parse(text, default_seq=default_seq)
+    except CommandError:
+        raise OptionError(
+            f"option {name!r} is {text!r}, {EARLIEST}, {LATEST} or an entry ID such as "
+            "1718004800000-0 is expected"
+        ) from None

@@ -1,0 +1,106 @@
+"""A SparkSession that works out of the box, and the registration of our data source.
+
+What `session` sets, each only where the caller has not:
+
+- a Java that Spark runs on (`java`), and workers with the Python that runs this program: Spark's
+  own default is the `python3` of PATH, which has none of the packages when a virtual environment
+  is used without being activated;
+- a driver on loopback where the master is local, so that neither the name of the machine nor its
+  network matters;
+- times in UTC, zstd for Parquet, and the warehouse outside of the working directory;
+- on the driver, a JVM that starts fast (one compiler, the small collector) for `fast_start`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+class SparkMissingError(StreamkeepError):
+    """PySpark is not installed."""
+
+
+def session(master: str = "local[*]", *, fast_start: bool = False, **conf: object) -> SparkSession:
+    """Return a SparkSession, made when there is none: `session(master="local[4]")`.
+
+    A session that is running already is returned as it is, with `conf` applied where Spark allows
+    that. Spark finds the format `streamkeep` by itself.
+
+    Args:
+        master: where to run; `local[*]` takes all cores of this machine.
+        fast_start: start the JVM in two thirds of the time, at the price of slower long jobs.
+        conf: settings of Spark, as `spark_sql_shuffle_partitions=8`, or with dots through
+            `**{"spark.sql.shuffle.partitions": 8}`.
+
+    Raises:
+        SparkMissingError: the extra `streamkeep[spark]` is not installed.
+        JavaMissingError: there is no Java that Spark runs on.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkMissingError(
+            f"PySpark cannot be imported ({error}): pip install 'streamkeep[spark]'"
+        ) from error
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master)
+    for name, value in settings(master, fast_start, conf).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark` know the format `streamkeep`, where it does not find it by itself.
+
+    Spark looks for packages whose names begin with `pyspark_`, and takes none of them when one,
+    of whatever vendor, cannot be imported.
+    """
+    from streamkeep.pipeline.source import StreamkeepSource
+
+    spark.dataSource.register(StreamkeepSource)
+
+
+def settings(master: str, fast_start: bool, conf: dict[str, object]) -> dict[str, str]:
+    """Return the settings of Spark for `session`: ours, and those of the caller over them."""
+    chosen = {
+        "spark.app.name": "streamkeep",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "streamkeep-warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        chosen["spark.driver.host"] = "127.0.0.1"
+        chosen["spark.driver.bindAddress"] = "127.0.0.1"
+        chosen["spark.ui.enabled"] = "false"
+    given = {_spelled(name): _text(value) for name, value in conf.items()}
+    chosen.update(given)
+    if fast_start:
+        asked = given.get("spark.driver.extraJavaOptions", "")
+        chosen["spark.driver.extraJavaOptions"] = f"{_FAST_START} {asked}".strip()
+    return chosen
+
+
+def _spelled(name: str) -> str:
+    """Return the name of a setting as Spark spells it; keyword arguments cannot hold dots."""
+    return name if "." in name else name.replace("_", ".")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,160 @@
+"""The Spark data source `streamkeep`: batch reads.
+
+    >>> spark.read.format("streamkeep").option("subscribe", "orders").load("orders.store")
+
+Spark makes the source in a process of its own when `load` is called, and sends it on, pickled, to
+the process that plans and to those that read. So it holds plain values only, and everything that
+can be wrong with options is said at `load`.
+
+**What is read is fixed at `load`**: the newest entry at that moment is the last one that any query
+on the DataFrame sees, so that `count()` and a `write` after it agree. With `.schema(...)` Spark
+makes the source at the first query only; that is the moment then. Call `load` again to see more.
+
+**There is no filter push-down, on purpose.** In Spark 4.1 to 4.3 what one query pushes into a
+Python source stays there for other queries on the same DataFrame, which then lack rows, silently;
+`tests/spark` has a test that says when this has been cured. Ranges are options, and columns
+that `.schema(...)` leaves out are not decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from streamkeep.pipeline.options import ReadOptions, is_read, parse_read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamkeep.pipeline.plan import Slice
+    from streamkeep.pipeline.reading import Pin
+
+_log = logging.getLogger(__name__)
+
+_FIELDS: Final = {
+    "array": ", fields array<struct<field:binary,value:binary>>",
+    "map": ", fields map<string,string>",
+    "none": "",
+}
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """What one task reads."""
+
+    slices: tuple[Slice, ...]
+
+
+class StreamkeepSource(DataSource):
+    """Streams of a store as a table."""
+
+    read_options: ReadOptions | None = None
+    pins: tuple[Pin, ...] = ()
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        if is_read(options):
+            from streamkeep.pipeline.reading import pin_streams, reading
+
+            self.read_options = parse_read(options)
+            with reading(self.read_options.path) as store, store.snapshot() as snapshot:
+                self.pins = pin_streams(snapshot.txn, self.read_options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in `format(...)`."""
+        return "streamkeep"
+
+    def schema(self) -> str:
+        """Return the columns of a read without `.schema(...)`."""
+        fields = _FIELDS[self._reading().fields_as]
+        return f"stream string, id string, ms bigint, seq bigint, ts timestamp{fields}"
+
+    def reader(self, schema: StructType) -> StreamkeepReader:
+        """Return what plans and reads a batch."""
+        return StreamkeepReader(self._reading(), schema, self.pins)
+
+    def _reading(self) -> ReadOptions:
+        if self.read_options is None:
+            self.read_options = parse_read(self.options)  # raises: nothing says what to read
+        return self.read_options
+
+
+class StreamkeepReader(DataSourceReader):
+    """Plans a batch read on the driver, and reads its partitions in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, pins: tuple[Pin, ...]) -> None:
+        self.options = options
+        self.schema = schema
+        self.pins = pins
+        check_schema(schema, options)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the partitions: neighbouring slices of about equal size."""
+        return list(plan_pins(self.options, self.pins))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the entries of a partition as record batches."""
+        if not isinstance(partition, SlicePartition):  # what Spark makes of no partitions at all
+            return iter(())
+        return read_slices(self.options, self.schema, partition.slices)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of batches with this one."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_schema(schema: StructType, options: ReadOptions) -> None:
+    """Raise SchemaError where entries cannot be made into one of the columns."""
+    from streamkeep.pipeline.arrow import RowShape
+
+    RowShape(arrow_schema(schema), b"", options.mode)
+
+
+def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[SlicePartition]:
+    """Return the partitions that cover what is pinned."""
+    from streamkeep.pipeline.plan import join, pack, partition_bytes
+    from streamkeep.pipeline.reading import cut_stream, reading, stored_bytes
+
+    with reading(options.path) as store, store.snapshot() as snapshot:
+        total = sum(stored_bytes(snapshot.txn, pin) for pin in pins)
+        target = partition_bytes(total, min_partitions=options.min_partitions)
+        # Slices much smaller than partitions, so that these come out even.
+        slices = [one for pin in pins for one in cut_stream(snapshot.txn, pin, max(1, target // 8))]
+    covered = sum(one.size_bytes for one in slices)
+    partitions = pack(
+        slices,
+        partition_bytes(covered, min_partitions=options.min_partitions),
+        min_partitions=options.min_partitions,
+        max_entries=options.max_records,
+    )
+    return [SlicePartition(join(part)) for part in partitions]
+
+
+def read_slices(
+    options: ReadOptions, schema: StructType, slices: tuple[Slice, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of slices as record batches."""
+    from streamkeep.pipeline.arrow import RowShape, record_batches
+    from streamkeep.pipeline.reading import read_nodes, reading
+
+    target = arrow_schema(schema)
+    with reading(options.path) as store:
+        for one in slices:
+            shape = RowShape(target, one.key, options.mode)
+            yield from record_batches(shape, read_nodes(store, one), one.start, one.end)
+            for column, count in shape.mismatched.items():
+                _log.warning(
+                    "stream %r: %d values of column %r are not of its type and were made null",
+                    one.key,
+                    count,
+                    column,
+                )

@@ -1,0 +1,1 @@
+"""The data pipeline on Spark; most of it is tested without a JVM."""

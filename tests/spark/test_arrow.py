@@ -1,0 +1,242 @@
+"""Record batches hold what the entries hold, in the types of the schema."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+
+from streamkeep.format import node  # noqa: E402
+from streamkeep.format.entry import StreamId  # noqa: E402
+from streamkeep.pipeline import arrow  # noqa: E402
+from streamkeep.pipeline.options import FAILFAST, PERMISSIVE  # noqa: E402
+
+Slot = tuple[tuple[int, int], list[bytes]]
+TOP = (1 << 64) - 1
+
+
+def read(
+    entries: list[Slot], schema: Any = arrow.DEFAULT_SCHEMA, mode: str = PERMISSIVE, **limits: Any
+) -> list[dict[str, Any]]:
+    """Return entries as rows, through nodes of three entries each."""
+    nodes = []
+    for at in range(0, len(entries), 3):
+        (ms, seq), first = entries[at]
+        builder = node.NodeBuilder(ms, seq, first[0::2])
+        for entry_id, pairs in entries[at : at + 3]:
+            builder.append(*entry_id, pairs)
+        nodes.append((ms, seq, builder.listpack(), b""))
+    shape = arrow.RowShape(schema, b"orders", mode)
+    batches = list(arrow.record_batches(shape, nodes, **limits))
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+CALENDAR_MS = 253_402_300_799_999  # the last that Python knows
+ids = st.tuples(st.integers(0, CALENDAR_MS), st.integers(0, (1 << 63) - 1))
+names = st.sampled_from([b"", b"a", b"b", b"temperature"])
+pairs = st.lists(st.tuples(names, st.binary(max_size=8)), min_size=1, max_size=4).map(
+    lambda items: [part for item in items for part in item]
+)
+slots = st.lists(st.tuples(ids, pairs), max_size=12, unique_by=lambda slot: slot[0]).map(sorted)
+
+
+@given(slots, st.integers(1, 20), st.integers(1, 200))
+def test_the_default_schema_loses_nothing(
+    entries: list[Slot], max_entries: int, max_bytes: int
+) -> None:
+    rows = read(entries, max_entries=max_entries, max_bytes=max_bytes)
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    for row, ((ms, seq), flat) in zip(rows, entries, strict=True):
+        assert (row["stream"], row["id"]) == ("orders", f"{ms}-{seq}")
+        assert (row["ms"], row["seq"]) == (ms, seq)
+        assert row["ts"] == epoch + dt.timedelta(milliseconds=ms)
+        assert [part for pair in row["fields"] for part in pair.values()] == flat
+
+
+@given(slots)
+def test_promoted_fields_are_those_of_the_entries_the_last_of_each_name(
+    entries: list[Slot],
+) -> None:
+    schema = pa.schema([("a", pa.binary()), ("field.b", pa.binary()), ("c", pa.binary())])
+    rows = read(entries, schema)
+    for row, (_, flat) in zip(rows, entries, strict=True):
+        fields = dict(zip(flat[0::2], flat[1::2], strict=True))
+        assert row == {"a": fields.get(b"a"), "field.b": fields.get(b"b"), "c": None}
+
+
+@given(slots)
+def test_a_map_keeps_the_last_of_each_name(entries: list[Slot]) -> None:
+    schema = pa.schema([("fields", pa.map_(pa.binary(), pa.binary()))])
+    rows = read(entries, schema)
+    for row, (_, flat) in zip(rows, entries, strict=True):
+        assert len(row["fields"]) == len(set(flat[0::2]))
+        assert dict(row["fields"]) == dict(zip(flat[0::2], flat[1::2], strict=True))
+
+
+def test_batches_are_bounded_even_inside_of_a_node() -> None:
+    builder = node.NodeBuilder(1, 0, [b"n" * 1000])
+    for seq in range(10):
+        builder.append(1, seq, [b"n" * 1000, b"v"])
+    nodes = [(1, 0, builder.listpack(), b"")]
+    shape = arrow.RowShape(arrow.DEFAULT_SCHEMA, b"s")
+    sizes = [b.num_rows for b in arrow.record_batches(shape, nodes, max_bytes=2500)]
+    assert sizes == [3, 3, 3, 1]
+    sizes = [b.num_rows for b in arrow.record_batches(shape, nodes, max_entries=4)]
+    assert sizes == [4, 4, 2]
+    few = list(arrow.record_batches(shape, nodes, StreamId(1, 2), StreamId(1, 7), max_entries=4))
+    assert [row["seq"] for batch in few for row in batch.to_pylist()] == list(range(2, 8))
+
+
+def test_trimmed_slots_are_shown_on_request_deleted_ones_never() -> None:
+    builder = node.NodeBuilder(1, 0, [b"f"])
+    for seq in range(12):
+        builder.append(1, seq, [b"f", b"%d" % seq])
+    gone = [(1, seq) for seq in (0, 1, 9, 10)]
+    data = node.mark(builder.listpack(), 1, 0, gone, 0).data
+    shape = arrow.RowShape(pa.schema([("f", pa.int8())]), b"s")
+
+    def shown(bitmap: bytes) -> list[int]:
+        found = list(arrow.record_batches(shape, [(1, 0, data, bitmap)]))
+        return [row["f"] for batch in found for row in batch.to_pylist()]
+
+    assert shown(b"") == [2, 3, 4, 5, 6, 7, 8, 11]
+    assert shown(b"\x02\x02") == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+
+
+def values(kind: Any, *texts: bytes, mode: str = PERMISSIVE) -> list[Any]:
+    """Return stored values as a column of this type holds them."""
+    entries: list[Slot] = [((5, seq), [b"v", text]) for seq, text in enumerate(texts)]
+    return [row["v"] for row in read(entries, pa.schema([("v", kind)]), mode)]
+
+
+UTC = pa.timestamp("us", tz="UTC")
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "expected"),
+    [
+        (pa.int64(), (b"7", b"-7", b"x", b"", b"1.5", b" 1"), [7, -7, None, None, None, None]),
+        (pa.int64(), (b"9223372036854775807", b"9223372036854775808"), [(1 << 63) - 1, None]),
+        (pa.int8(), (b"127", b"128", b"-128"), [127, None, -128]),
+        (pa.float64(), (b"1.5", b"1e3", b"-.5", b"1,5", b"3"), [1.5, 1000.0, -0.5, None, 3.0]),
+        (pa.float64(), (b"inf", b"-inf", b"0x1p3"), [math.inf, -math.inf, None]),
+        (pa.bool_(), (b"true", b"False", b"1", b"0", b"maybe"), [True, False, True, False, None]),
+        (pa.string(), ("zoë".encode(), b"\xff", b""), ["zoë", None, ""]),
+        (pa.binary(), (b"\xff", b""), [b"\xff", b""]),
+        (
+            pa.decimal128(6, 2),
+            (b"1234.56", b"12345.67", b"1.5", b"abc"),
+            [Decimal("1234.56"), None, Decimal("1.50"), None],
+        ),
+        (pa.date32(), (b"2013-01-31", b"2013-02-30", b"x"), [dt.date(2013, 1, 31), None, None]),
+        (
+            UTC,
+            (
+                b"2013-01-31T10:00:00Z",
+                b"2013-01-31 10:00:00",
+                b"2013-01-31T10:00:00.25+01:00",
+                b"2013-01-31",
+                b"now",
+            ),
+            [
+                dt.datetime(2013, 1, 31, 10, tzinfo=dt.UTC),
+                dt.datetime(2013, 1, 31, 10, tzinfo=dt.UTC),
+                dt.datetime(2013, 1, 31, 9, 0, 0, 250_000, tzinfo=dt.UTC),
+                dt.datetime(2013, 1, 31, tzinfo=dt.UTC),
+                None,
+            ],
+        ),
+        (pa.timestamp("us"), (b"2013-01-31 10:00:00",), [dt.datetime(2013, 1, 31, 10)]),
+    ],
+)
+def test_text_becomes_the_type_of_its_column(
+    kind: Any, texts: tuple[bytes, ...], expected: list[Any]
+) -> None:
+    assert values(kind, *texts) == expected
+    bad = [text for text, value in zip(texts, expected, strict=True) if value is None]
+    if bad:
+        with pytest.raises(arrow.ValueMismatchError) as error:
+            values(kind, *texts, mode=FAILFAST)
+        place = f"entry 5-{texts.index(bad[0])}: field 'v' is {bad[0]!r}"
+        assert place in str(error.value)
+
+
+def test_values_of_another_type_are_counted() -> None:
+    shape = arrow.RowShape(pa.schema([("v", pa.int32())]), b"s")
+    builder = node.NodeBuilder(1, 0, [b"v"])
+    for seq in range(1000):
+        builder.append(1, seq, [b"v", b"x" if seq % 100 == 7 else b"5"])
+    list(arrow.record_batches(shape, [(1, 0, builder.listpack(), b"")]))
+    assert shape.mismatched == {"v": 10}
+
+
+def test_a_column_that_must_not_be_null_says_so() -> None:
+    schema = pa.schema([pa.field("missing", pa.string(), nullable=False)])
+    with pytest.raises(arrow.ValueMismatchError, match="'missing' is declared NOT NULL"):
+        read([((1, 1), [b"f", b"v"])], schema)
+
+
+@pytest.mark.parametrize("big", [(1 << 63, 5), (5, 1 << 63), (TOP, TOP)])
+def test_ids_beyond_a_bigint_are_named_and_never_wrap(big: tuple[int, int]) -> None:
+    entries: list[Slot] = [((1, 1), [b"f", b"v"]), (big, [b"f", b"v"])]
+    name = "ms" if big[0] >= 1 << 63 else "seq"
+    with pytest.raises(arrow.IdRangeError, match=rf"entry {big[0]}-{big[1]}: .*column '{name}'"):
+        read(entries)
+    exact = pa.schema(
+        [
+            ("id", pa.string()),
+            ("ms", pa.decimal128(20, 0)),
+            ("seq", pa.decimal128(20, 0)),
+            ("f", pa.string()),
+        ]
+    )
+    row = read(entries, exact)[1]
+    assert row == {
+        "id": str(StreamId(*big)),
+        "ms": Decimal(big[0]),
+        "seq": Decimal(big[1]),
+        "f": "v",
+    }
+    packed = read(entries, pa.schema([("id", pa.binary())]))[1]["id"]
+    assert (int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big")) == big
+
+
+def test_a_time_beyond_the_calendar_of_microseconds_is_named() -> None:
+    with pytest.raises(arrow.IdRangeError, match=r"entry 9223372036854776-0: .*'ts'"):
+        read([((9_223_372_036_854_776, 0), [b"f", b"v"])])
+
+
+def test_text_columns_refuse_what_is_not_utf8() -> None:
+    schema = pa.schema([("fields", pa.map_(pa.string(), pa.string()))])
+    with pytest.raises(arrow.ValueMismatchError, match=r"entry 2-0: b'\\xff' is not UTF-8"):
+        read([((1, 0), [b"f", b"v"]), ((2, 0), [b"g", b"v", b"f", b"\xff"])], schema)
+    with pytest.raises(arrow.SchemaError, match="not UTF-8, which column 'stream' needs"):
+        arrow.RowShape(pa.schema([("stream", pa.string())]), b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("stream", pa.int64()),
+        ("id", pa.int64()),
+        ("ms", pa.int32()),
+        ("seq", pa.decimal128(19, 0)),
+        ("ts", pa.int64()),
+        ("fields", pa.string()),
+        ("fields", pa.list_(pa.struct([("a", pa.binary()), ("b", pa.binary())]))),
+        ("v", pa.list_(pa.string())),
+    ],
+)
+def test_a_type_that_a_column_cannot_have(name: str, kind: Any) -> None:
+    with pytest.raises(arrow.SchemaError, match=f"column '{name}' cannot be"):
+        arrow.RowShape(pa.schema([(name, kind)]), b"s")

@@ -1,0 +1,72 @@
+"""Partitions of about equal work, in order, nothing left out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkeep.format.entry import StreamId
+from streamkeep.pipeline.plan import (
+    MAX_PARTITION_BYTES,
+    MIN_PARTITION_BYTES,
+    Slice,
+    join,
+    pack,
+    partition_bytes,
+)
+
+
+def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:
+    """Return slices of one stream, one behind the other."""
+    return [
+        Slice(
+            b"s", 1, StreamId(at, 0), StreamId(at, (1 << 64) - 1), size, size,
+            segment, None if segment is None else (at, at + 1),
+        )
+        for at, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+def test_partitions_grow_with_the_data_within_bounds() -> None:
+    assert partition_bytes(1000, cores=4) == MIN_PARTITION_BYTES
+    assert partition_bytes(80 * MIN_PARTITION_BYTES, cores=8) == 5 * MIN_PARTITION_BYTES
+    assert partition_bytes(1 << 50, cores=4) == MAX_PARTITION_BYTES
+    assert partition_bytes(1000, min_partitions=10) == 100
+    assert partition_bytes(0, min_partitions=10) == 1
+
+
+def test_three_thousand_small_segments_become_a_handful_of_partitions() -> None:
+    many = slices([62_000] * 3000)
+    partitions = pack(many, partition_bytes(3000 * 62_000, cores=2))
+    assert 4 <= len(partitions) <= 12
+
+
+@given(
+    st.lists(st.integers(0, 100), max_size=60),
+    st.integers(1, 300),
+    st.none() | st.integers(1, 80),
+    st.none() | st.integers(1, 200),
+)
+def test_every_slice_is_in_one_partition_in_order(
+    sizes: list[int], target: int, min_partitions: int | None, max_entries: int | None
+) -> None:
+    given_slices = slices(sizes)
+    partitions = pack(given_slices, target, min_partitions=min_partitions, max_entries=max_entries)
+    assert [one for part in partitions for one in part] == given_slices
+    assert all(partitions)
+    if min_partitions is not None:
+        assert len(partitions) >= min(min_partitions, len(sizes))
+    for part in partitions:
+        size = sum(one.size_bytes for one in part)
+        assert len(part) == 1 or size <= target + (part[-1].size_bytes + 1) // 2
+        if max_entries is not None:
+            assert len(part) == 1 or sum(one.entries for one in part) <= max_entries
+
+
+def test_neighbours_in_one_place_are_read_as_one() -> None:
+    whole = join(slices([1, 2, 3]))
+    assert whole == (Slice(b"s", 1, StreamId(0, 0), StreamId(2, (1 << 64) - 1), 6, 6),)
+    blocks = join(slices([1, 2, 3], "a.seg"))
+    assert [(one.blocks, one.size_bytes) for one in blocks] == [((0, 3), 6)]
+    apart = [*slices([1], "a.seg"), *slices([1], "b.seg"), *slices([1])]
+    assert join(apart) == tuple(apart)
