@@ -428,17 +428,37 @@ def validate(data: bytes) -> int:
     generation, and the element count of the header must be right (or "unknown").
     """
     reader = open_elements(data)
+    position: i64 = reader.position
     count: i64 = 0
-    while reader.position < reader.end:
-        start: i64 = reader.position
-        size: i64 = element_size(data, start, reader.end)
-        reader.skip()
-        _check_backlen(data, start + size, reader.position, size)
+    while position < reader.end:
+        position = checked_step(data, position, reader.end)
         count += 1
     stated = stated_count(data)
     if stated != UNKNOWN_COUNT and stated != count:
         raise corrupt(f"num-elements is {int(stated)}, counted {int(count)}", 4)
     return int(count)
+
+
+def checked_step(data: bytes, position: i64, end: i64) -> i64:
+    """Return the offset behind the element at `position`, whose size and backlen are checked."""
+    if position >= end:
+        raise corrupt("the elements end too early", position)
+    first: i64 = i64(data[position])
+    if first < 0xC0:  # a small number, or a short string
+        size: i64 = 1 if first < 0x80 else 1 + (first & 63)
+        stop: i64 = position + size
+        if stop >= end:
+            raise corrupt("an element is cut off", position)
+        if i64(data[stop]) != size:
+            raise corrupt(f"a backlen says {int(data[stop])}, the element takes {int(size)}", stop)
+        return stop + 1
+    size = element_size(data, position, end)
+    stop = position + size
+    after: i64 = stop + backlen_size(data, stop, size, end)
+    if after > end:
+        raise corrupt("a backlen is cut off", position)
+    _check_backlen(data, stop, after, size)
+    return after
 
 
 def _check_backlen(data: bytes, start: i64, stop: i64, size: i64) -> None:
