@@ -462,6 +462,15 @@ def open_environment(
         return environment
 
 
+def find_open(path: Path) -> Environment | None:
+    """Return the environment of a store that this process has open already."""
+    with _registry_lock:
+        try:
+            return _registry.get(_identity(path))
+        except OSError:
+            return None
+
+
 def _lock_store(
     path: Path,
     readonly: bool,

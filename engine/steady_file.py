@@ -19,7 +19,7 @@ from streamkeep.format.errors import CorruptionError, StoreLockedError
 from streamkeep.format.steady import NO_BOOT, SLOT, SLOT_SIZE, SLOTS, SteadySlot, decode_slot
 
 STEADY_FILE: Final = "steady"
-_UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a steady point
+UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a steady point
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.02
 
@@ -106,12 +106,12 @@ class SteadyFile:
 
     def is_unfinished(self) -> bool:
         """Say whether the store's creation was begun, and never finished."""
-        return not self._slots() and os.pread(self.handle, len(_UNFINISHED), 0) == _UNFINISHED
+        return not self._slots() and os.pread(self.handle, len(UNFINISHED), 0) == UNFINISHED
 
     def mark_unfinished(self) -> None:
         """Note that a store is being created."""
         files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later points need no room on the disk
-        files.write_at(self.handle, _UNFINISHED, 0)
+        files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
         files.sync_folder(self.path.parent)  # before there is anything that it speaks of
         failpoints.hit("create:marked")

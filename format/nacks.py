@@ -279,6 +279,17 @@ def owners_of(page: bytes) -> set[int]:
     return owners
 
 
+def count_owners(page: bytes) -> dict[int, int]:
+    """Return how many NACKs of a page each consumer owns; 0 is nobody."""
+    owners: dict[int, int] = {}
+    at: i64 = _CONSUMER_AT
+    while at + 4 <= len(page):
+        consumer = int.from_bytes(page[at : at + 4], "big")
+        owners[consumer] = owners.get(consumer, 0) + 1
+        at += SIZE
+    return owners
+
+
 def first_order_key(page: bytes) -> bytes:
     """Return the lowest order key of a page that is not empty."""
     lowest = page[ORDER_KEY_AT:_TIME_AT]
@@ -307,3 +318,43 @@ def validate_page(page: bytes, ms: int, seq: int) -> None:
         if nack.delivery_count > MAX_COUNT:
             raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: the count is too high")
         previous = nack.id()
+
+
+class PageFacts:
+    """What a sound page holds.
+
+    Attributes:
+        last: the ID of its last NACK.
+        highest_order: the highest update counter.
+        owners: how many NACKs each consumer owns; 0 is nobody.
+        misplaced: NACKs that are sorted by a time before their delivery, or that nobody owns and
+            that have a time.
+    """
+
+    def __init__(self) -> None:
+        self.last = (0, 0)
+        self.highest_order = -1
+        self.owners: dict[int, int] = {}
+        self.misplaced: list[Nack] = []
+
+
+def examine_page(page: bytes, ms: int, seq: int) -> PageFacts:
+    """Check a page as `validate_page` does, and that it holds something; return what it holds."""
+    validate_page(page, ms, seq)
+    count = count_nacks(page)
+    if count == 0:
+        raise CorruptionError("NACK page", "it holds nothing")
+    facts = PageFacts()
+    owners = facts.owners
+    for index in range(count):
+        nack = decode_nack(page, index)
+        owners[nack.consumer] = owners.get(nack.consumer, 0) + 1
+        order = int.from_bytes(nack.order_key[6:], "big")
+        if order > facts.highest_order:
+            facts.highest_order = order
+        sorted_by = order_time(nack.order_key)
+        late = nack.delivery_time > sorted_by
+        if late or (nack.consumer == 0 and (nack.delivery_time != 0 or sorted_by != 0)):
+            facts.misplaced.append(nack)
+    facts.last = id_at(page, count - 1)
+    return facts

@@ -21,8 +21,10 @@ class Kind(NamedTuple):
     advice: str
 
 
-_REBUILD: Final = "repair rebuilds it without loss"
-_SALVAGE: Final = "repair keeps what is readable and says what is lost"
+_REBUILD: Final = "`streamkeep repair STORE --output NEW` rebuilds it without loss"
+_SALVAGE: Final = (
+    "`streamkeep repair STORE --output NEW` saves what is readable and says what is lost"
+)
 
 CATALOGUE: Final[dict[str, Kind]] = {
     "SK001": Kind(
@@ -34,6 +36,41 @@ CATALOGUE: Final[dict[str, Kind]] = {
         Severity.ERROR,
         "a row of `meta` is missing or damaged",
         _REBUILD,
+    ),
+    "SK003": Kind(
+        Severity.ERROR,
+        "a meta page of `data.mdb` is damaged, or the file cannot be read",
+        _SALVAGE,
+    ),
+    "SK004": Kind(
+        Severity.ERROR,
+        "a page of `data.mdb` is damaged",
+        _SALVAGE,
+    ),
+    "SK005": Kind(
+        Severity.ERROR,
+        "a page of `data.mdb` is used twice, or used and free",
+        _SALVAGE,
+    ),
+    "SK006": Kind(
+        Severity.WARNING,
+        "pages of `data.mdb` are neither used nor free: room that is lost",
+        _REBUILD,
+    ),
+    "SK007": Kind(
+        Severity.WARNING,
+        "LMDB's counters of a table are wrong",
+        _REBUILD,
+    ),
+    "SK008": Kind(
+        Severity.WARNING,
+        "a sub-database that the format does not have",
+        _REBUILD,
+    ),
+    "SK009": Kind(
+        Severity.ERROR,
+        "a sub-database is missing",
+        _SALVAGE,
     ),
     "SK010": Kind(
         Severity.ERROR,
@@ -64,6 +101,41 @@ CATALOGUE: Final[dict[str, Kind]] = {
         Severity.WARNING,
         "garbage of a stream that still exists",
         _REBUILD,
+    ),
+    "SK016": Kind(
+        Severity.WARNING,
+        "rows in a sub-database that this version does not use",
+        _SALVAGE,
+    ),
+    "SK020": Kind(
+        Severity.ERROR,
+        "there is no steady point: a power loss could not be recovered from",
+        _REBUILD,
+    ),
+    "SK021": Kind(
+        Severity.WARNING,
+        "one of the two steady points is damaged",
+        "the next steady point replaces it: open the store for writing once, and check again",
+    ),
+    "SK022": Kind(
+        Severity.NOTE,
+        "the store needs recovery after a power loss",
+        "open the store for writing once: that recovers it; then check again",
+    ),
+    "SK023": Kind(
+        Severity.ERROR,
+        "the steady point is that of another store",
+        _REBUILD,
+    ),
+    "SK024": Kind(
+        Severity.ERROR,
+        "the journal breaks off before its end: a recovery would lose what follows",
+        _SALVAGE,
+    ),
+    "SK025": Kind(
+        Severity.NOTE,
+        "something that is no file of a store stands in its folder",
+        "move it elsewhere if you know it; nothing of the store depends on it",
     ),
     "SK101": Kind(
         Severity.WARNING,

@@ -1,9 +1,9 @@
 """Checks of consumer groups: names and numbers, pending entries, and the indexes over them.
 
-Each group's consumers and pages are walked once; the walk yields what is wrong with them and
-collects `GroupFacts`, against which the group record is held. Then each row of the two indexes is
-held against the page that it names. Memory is bounded by one page, the consumers of one group,
-and the numbers of all groups.
+Each group's pages are walked once; the walk yields what is wrong with them and collects
+`GroupFacts`, against which the group record is held. The pages are walked again to count what each
+consumer owns, once for every `_COUNTED` consumers. Then each row of the two indexes is held against
+the page that it names. Memory is bounded by one page, and those counts.
 
 What Redis lets happen is no finding. A group's last_delivered_id may be any ID (XGROUP SETID),
 entries_read may be above entries_added (ENTRIESREAD, or XSETID afterwards), and a pending ID may
@@ -14,40 +14,45 @@ last_generated_id: XSETID may go back in a stream whose entries were all trimmed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from streamkeep.engine.group import NEXT_GROUP
-from streamkeep.engine.txn import Txn
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.keys import (
     CONSUMER_PEL,
     CONSUMERS,
+    GARBAGE,
+    GROUPS,
     PEL,
     PEL_ORDER,
     STREAMS,
     TABLES,
     name_key,
+    number_key,
     owned_key,
     pack_number,
     unpack_node_key,
 )
 from streamkeep.format.nacks import (
-    Nack,
+    PageFacts,
     count_nacks,
+    count_owners,
     decode_nack,
+    examine_page,
     first_order_key,
     order_time,
     owners_of,
     owns,
-    validate_page,
 )
 from streamkeep.format.records import GROUP_ROWS
 from streamkeep.recovery.catalogue import finding, guarded
 from streamkeep.recovery.check_members import MemberKind, check_members
 from streamkeep.recovery.check_rows import check_counter
+from streamkeep.recovery.check_streams import stream_place
 from streamkeep.recovery.findings import Finding
 from streamkeep.recovery.rows import (
     CONSUMER_SHAPE,
@@ -56,23 +61,26 @@ from streamkeep.recovery.rows import (
     OWNED_SHAPE,
     PAGE_SHAPE,
     Member,
+    NameOf,
     PageRow,
     Rows,
     numbers_in,
 )
+from streamkeep.recovery.sorting import SortedPairs
+from streamkeep.recovery.tree import Tables
 
 _ROWS_OF_GROUPS: Final = (CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER)
 _CONSUMER: Final = MemberKind("consumer", CONSUMER_SHAPE, "SK221", "SK222", "SK223")
-_ORDER_BITS: Final = 48
+_COUNTED: Final = 50_000  # consumers whose NACKs are counted at a time
+_REMEMBERED: Final = 10_000  # consumers of which we remember whether they exist
 
 
 @dataclass(slots=True)
 class GroupFacts:
-    """What the rows of one group really hold."""
+    """What the pages of one group really hold."""
 
-    consumers: dict[int, Member]
-    everyone: bool  # all consumers could be read
-    owned: dict[int, int] = field(default_factory=dict)  # NACKs by owner; 0 is nobody
+    pending: int = 0
+    nacked: int = 0
     highest: StreamId | None = None
     highest_order: int = -1  # of the update counters
     damaged: bool = False  # a page could not be read, so counts are not comparable
@@ -81,31 +89,36 @@ class GroupFacts:
 # --- all groups of the store --------------------------------------------------------------------
 
 
-def check_group_numbers(txn: Txn) -> Iterator[Finding]:
+def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     """SK202 to SK206: names, numbers and streams of groups; nothing belongs to no group."""
-    rows = Rows(txn)
-    numbers: set[int] = set()
-    streams = txn.cursor(STREAMS)
+    rows = Rows(tables)
+    numbers = SortedPairs()
     for row in rows.under(GROUP_SHAPE):
         record = row.record
         prefix = pack_number(row.stream)
         where = f"stream {row.stream} group {record.name!r}"
         if name_key(prefix, record.name) != row.db_key:
             yield finding("SK202", where, "it stands under the key of another name")
-        if not streams.set_key(prefix):
+        if tables.lacks(STREAMS, prefix):
             yield finding("SK203", where, f"stream {row.stream} does not exist")
-        if record.number in numbers:
-            yield finding("SK204", where, f"another group has the number {record.number}")
-        numbers.add(record.number)
-    yield from check_counter(txn, NEXT_GROUP, max(numbers, default=0))
+        numbers.add(record.number, row.stream)
+    previous = 0
+    for number, stream in numbers:
+        if number == previous:
+            yield finding("SK204", f"stream {stream}", f"two groups have the number {number}")
+        previous = number
+    yield from check_counter(tables, NEXT_GROUP, previous)
     garbage = rows.garbage(GROUP_ROWS)
-    for number in sorted(numbers & garbage):
-        yield finding("SK205", f"group {number}", "its rows are listed as garbage")
-    if rows.unreadable:
+    known = numbers.firsts()
+    for number, _ in garbage:
+        if known.has(number):
+            yield finding("SK205", f"group {number}", "its rows are listed as garbage")
+    if not rows.all_of(GROUPS, GARBAGE):
         return  # the number of a group is not known, and what is left may be its rows
     for table in _ROWS_OF_GROUPS:
-        for number in numbers_in(txn, table):
-            if number not in numbers and number not in garbage:
+        known, doomed = numbers.firsts(), garbage.firsts()
+        for number in numbers_in(tables, table):
+            if not known.has(number) and not doomed.has(number):
                 yield finding(
                     "SK206", f"group {number}", f"rows of {TABLES[table].name} without it"
                 )
@@ -114,91 +127,108 @@ def check_group_numbers(txn: Txn) -> Iterator[Finding]:
 # --- one group ----------------------------------------------------------------------------------
 
 
-def check_groups(txn: Txn, number: int, name: bytes) -> Iterator[Finding]:
+def check_groups(
+    tables: Tables, number: int, name: bytes | None, *, quick: bool = False
+) -> Iterator[Finding]:
     """Check every group of one stream."""
-    for row in Rows(txn).under(GROUP_SHAPE, pack_number(number)):
-        where = f"stream {name!r} group {row.record.name!r}"
-        yield from guarded(check_group(txn, where, row.record))
+    for row in Rows(tables).under(GROUP_SHAPE, pack_number(number)):
+        where = f"{stream_place(number, name)} group {row.record.name!r}"
+        yield from guarded(check_group(tables, where, row.record))
 
 
-def check_group(txn: Txn, where: str, record: GroupRecord) -> Iterator[Finding]:
+def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Finding]:
     """Check one group: its consumers, its pages, its record, its indexes."""
-    rows = Rows(txn)
+    rows = Rows(tables)
     prefix = pack_number(record.number)
     yield from check_members(rows, _CONSUMER, prefix, record.next_consumer, where)
-    members = rows.under(CONSUMER_SHAPE, prefix)
-    consumers = {row.number: row for row in members if isinstance(row, Member)}
-    facts = GroupFacts(consumers, everyone=rows.unreadable == 0)
+    facts = GroupFacts()
     yield from walk_pages(rows, where, record, facts)
-    if facts.damaged or rows.unreadable:
+    if facts.damaged or not rows.all_of(*_ROWS_OF_GROUPS):
         return  # what is left would only repeat what was said
     for check in RECORD_CHECKS:
         yield from check(where, record, facts)
+    yield from check_consumers(rows, where, record)
     yield from check_order_rows(rows, where, prefix)
     yield from check_owned_rows(rows, where, prefix)
 
 
-def walk_pages(
-    rows: Rows,
-    where: str,
-    record: GroupRecord,
-    facts: GroupFacts,
-) -> Iterator[Finding]:
+def pages_of(rows: Rows, record: GroupRecord) -> Iterator[PageRow]:
+    """Yield the pages of a group: the inline one, then those in `pel`."""
+    if record.inline_nacks:
+        yield PageRow(b"", 0, 0, record.inline_nacks)
+    yield from rows.under(PAGE_SHAPE, pack_number(record.number))
+
+
+def walk_pages(rows: Rows, where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
     """SK201, SK211 to SK214, SK231, SK233: each page is sound, above the one before, indexed."""
-    inline = record.inline_nacks
-    if inline:
-        yield from _check_page(where, PageRow(b"", 0, 0, inline), facts)
-    for page in rows.under(PAGE_SHAPE, pack_number(record.number)):
-        if inline:
+    owners = Owners(rows, record.number)
+    for page in pages_of(rows, record):
+        if page.db_key and record.inline_nacks:
             facts.damaged = True
             yield finding("SK213", where, "NACKs stand in its row, and in pages as well")
             return
-        yield from _check_page(where, page, facts)
-        if not facts.damaged:
-            yield from _check_indexed(rows, _page_place(where, page), page, record.number)
+        place = (
+            f"{where} NACK page {page.ms}-{page.seq}" if page.db_key else f"{where} inline NACKs"
+        )
+        try:
+            found = examine_page(page.data, page.ms, page.seq)
+        except CorruptionError as error:
+            facts.damaged = True
+            yield finding("SK211", place, error.problem)
+            continue
+        if facts.highest is not None and (page.ms, page.seq) <= facts.highest:
+            yield finding("SK212", place, f"the page before holds {facts.highest}")
+        facts.pending += sum(found.owners.values())
+        facts.nacked += found.owners.get(0, 0)
+        facts.highest = StreamId(*found.last)
+        facts.highest_order = max(facts.highest_order, found.highest_order)
+        yield from _check_nacks(where, page, found, owners)
+        if page.db_key:
+            yield from _check_indexed(rows, place, page, record.number)
 
 
-def _page_place(where: str, page: PageRow) -> str:
-    return f"{where} NACK page {page.ms}-{page.seq}" if page.db_key else f"{where} inline NACKs"
-
-
-def _check_page(where: str, page: PageRow, facts: GroupFacts) -> Iterator[Finding]:
-    """Check one page; add what it holds to the facts."""
-    page_place = _page_place(where, page)
-    try:
-        validate_page(page.data, page.ms, page.seq)
-        nacks = [decode_nack(page.data, index) for index in range(count_nacks(page.data))]
-    except CorruptionError as error:
-        facts.damaged = True
-        yield finding("SK211", page_place, error.problem)
-        return
-    if not nacks:
-        facts.damaged = True
-        yield finding("SK211", page_place, "it holds nothing")
-        return
-    if facts.highest is not None and (page.ms, page.seq) <= facts.highest:
-        yield finding("SK212", page_place, f"the page before holds {facts.highest}")
-    for nack in nacks:
-        place = f"{where} pel {nack.ms}-{nack.seq}"
-        if nack.consumer and facts.everyone and nack.consumer not in facts.consumers:
-            yield finding("SK201", place, f"consumer number {nack.consumer} does not exist")
-        yield from _check_time(place, nack)
-        facts.owned[nack.consumer] = facts.owned.get(nack.consumer, 0) + 1
-        facts.highest_order = max(facts.highest_order, _order(nack))
-    facts.highest = StreamId(*nacks[-1].id())
-
-
-def _order(nack: Nack) -> int:
-    """Return the update counter of a NACK."""
-    return int.from_bytes(nack.order_key, "big") % (1 << _ORDER_BITS)
-
-
-def _check_time(where: str, nack: Nack) -> Iterator[Finding]:
-    """SK214: a NACK is sorted by its delivery time or later; one that nobody owns has none."""
-    time, sorted_by = nack.delivery_time, order_time(nack.order_key)
-    if time > sorted_by or (nack.consumer == 0 and (time, sorted_by) != (0, 0)):
+def _check_nacks(where: str, page: PageRow, found: PageFacts, owners: Owners) -> Iterator[Finding]:
+    """SK201, SK214: owners exist; a NACK is sorted by its delivery time or later."""
+    missing = {consumer for consumer in found.owners if consumer and owners.lacks(consumer)}
+    for index in range(count_nacks(page.data) if missing else 0):
+        nack = decode_nack(page.data, index)
+        if nack.consumer in missing:
+            problem = f"consumer number {nack.consumer} does not exist"
+            yield finding("SK201", f"{where} pel {nack.ms}-{nack.seq}", problem)
+    for nack in found.misplaced:
+        time, sorted_by = nack.delivery_time, order_time(nack.order_key)
         problem = f"its delivery time is {time}, its ordering time {sorted_by}"
-        yield finding("SK214", where, problem)
+        yield finding("SK214", f"{where} pel {nack.ms}-{nack.seq}", problem)
+
+
+class Owners:
+    """Which consumers of a group exist."""
+
+    def __init__(self, rows: Rows, group: int) -> None:
+        self._rows = rows
+        self._prefix = pack_number(group)
+        self._known: dict[int, bool] = {}
+
+    def lacks(self, consumer: int) -> bool:
+        """Say whether there is surely no consumer with this number."""
+        found = self._known.get(consumer)
+        if found is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            found = self._known[consumer] = self._look(consumer)
+        return found
+
+    def _look(self, consumer: int) -> bool:
+        rows, prefix = self._rows, self._prefix
+        name_of = rows.get(CONSUMER_SHAPE, number_key(prefix, consumer))
+        if isinstance(name_of, NameOf):
+            member = rows.get(CONSUMER_SHAPE, name_key(prefix, name_of.name))
+            if isinstance(member, Member) and member.number == consumer:
+                return False
+        for row in rows.under(CONSUMER_SHAPE, prefix):  # its second row is missing or wrong
+            if isinstance(row, Member) and row.number == consumer:
+                return False
+        return rows.all_of(CONSUMERS)
 
 
 def _check_indexed(rows: Rows, where: str, page: PageRow, group: int) -> Iterator[Finding]:
@@ -246,24 +276,12 @@ Check = Callable[[str, GroupRecord, GroupFacts], Iterator[Finding]]
 
 def check_pending(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
     """SK207, SK208: the group counts its NACKs, and those that nobody owns."""
-    counted = sum(facts.owned.values())
-    if record.pending != counted:
-        yield finding("SK207", where, f"{record.pending} are pending, counted {counted}")
-    nacked = facts.owned.get(0, 0)
-    if record.nacked != nacked:
-        yield finding("SK208", where, f"{record.nacked} belong to nobody, counted {nacked}")
-
-
-def check_consumers(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK209, SK210: the group counts its consumers, each consumer the NACKs that it owns."""
-    counted = len(facts.consumers)
-    if record.consumers != counted:
-        yield finding("SK209", where, f"{record.consumers} consumers, counted {counted}")
-    for number, consumer in facts.consumers.items():
-        owned = facts.owned.get(number, 0)
-        if consumer.held != owned:
-            place = f"{where} consumer {consumer.name!r}"
-            yield finding("SK210", place, f"it owns {consumer.held} NACKs, counted {owned}")
+    if record.pending != facts.pending:
+        problem = f"{record.pending} are pending, counted {facts.pending}"
+        yield finding("SK207", where, problem)
+    if record.nacked != facts.nacked:
+        problem = f"{record.nacked} belong to nobody, counted {facts.nacked}"
+        yield finding("SK208", where, problem)
 
 
 def check_counters(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
@@ -275,4 +293,36 @@ def check_counters(where: str, record: GroupRecord, facts: GroupFacts) -> Iterat
         yield finding("SK216", where, f"entries_read is {record.entries_read}")
 
 
-RECORD_CHECKS: tuple[Check, ...] = (check_pending, check_consumers, check_counters)
+RECORD_CHECKS: tuple[Check, ...] = (check_pending, check_counters)
+
+
+# --- consumers ----------------------------------------------------------------------------------
+
+
+def check_consumers(rows: Rows, where: str, record: GroupRecord) -> Iterator[Finding]:
+    """SK209, SK210: the group counts its consumers, each consumer the NACKs that it owns."""
+    prefix = pack_number(record.number)
+    members = SortedPairs()
+    counted = 0
+    for row in rows.under(CONSUMER_SHAPE, prefix):
+        if isinstance(row, Member):
+            members.add(row.number, row.held)
+            counted += 1
+    if record.consumers != counted:
+        yield finding("SK209", where, f"{record.consumers} consumers, counted {counted}")
+    following = iter(members)
+    while some := dict(islice(following, _COUNTED)):
+        owned = dict.fromkeys(some, 0)
+        for page in pages_of(rows, record):
+            for consumer, count in count_owners(page.data).items():
+                if consumer in owned:
+                    owned[consumer] += count
+        for number, held in some.items():
+            if held != owned[number]:
+                place = f"{where} consumer {_name_of(rows, prefix, number)}"
+                yield finding("SK210", place, f"it owns {held} NACKs, counted {owned[number]}")
+
+
+def _name_of(rows: Rows, prefix: bytes, number: int) -> str:
+    row = rows.get(CONSUMER_SHAPE, number_key(prefix, number))
+    return repr(row.name) if isinstance(row, NameOf) else f"number {number}"

@@ -1,7 +1,7 @@
 """Checks of idempotent XADD: producers, their messages, and the order in which these came.
 
-The stream record says under which number the rows stand. Memory is bounded by one row, and by the
-numbers of all streams.
+The stream record says under which number the rows stand. Memory is bounded
+by one row.
 
 Entry IDs prove nothing here: a message may have become an entry that is gone, and after XSETID or
 XIDMPRECORD a later message may have the lower ID.
@@ -15,10 +15,10 @@ from typing import Final
 
 from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.stream import Stream, decode_stream
-from streamkeep.engine.txn import Txn
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.extension import Idempotence, idempotence_of
 from streamkeep.format.keys import (
+    GARBAGE,
     IDEMPOTENCY,
     IDEMPOTENCY_ORDER,
     PRODUCERS,
@@ -33,6 +33,7 @@ from streamkeep.format.records import IDEMPOTENCE_ROWS
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.check_members import MemberKind, check_members
 from streamkeep.recovery.check_rows import check_counter
+from streamkeep.recovery.check_streams import stream_place
 from streamkeep.recovery.findings import Finding
 from streamkeep.recovery.rows import (
     MESSAGE_ORDER_SHAPE,
@@ -42,6 +43,8 @@ from streamkeep.recovery.rows import (
     Rows,
     numbers_in,
 )
+from streamkeep.recovery.sorting import SortedPairs
+from streamkeep.recovery.tree import Tables
 
 _ROWS_OF_MESSAGES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
 _PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK253")
@@ -58,33 +61,47 @@ class MessageFacts:
 # --- all streams of the store -------------------------------------------------------------------
 
 
-def check_message_numbers(txn: Txn) -> Iterator[Finding]:
+def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     """SK262 to SK264: each number belongs to one stream, and no rows belong to none."""
-    numbers: set[int] = set()
-    complete = True
-    for db_key, value in txn.cursor(STREAMS):
+    numbers = SortedPairs()
+    readable = True
+    cursor = tables.cursor(STREAMS)
+    found = cursor.first()
+    while found:
         try:
-            stream = decode_stream(unpack_number(db_key), b"", value)
+            stream = decode_stream(unpack_number(cursor.key()), b"", cursor.value())
             used = _idempotence(stream).number
         except CorruptionError:
-            complete = False  # reported by the checks of that stream
-            continue
-        if used in numbers:
-            problem = f"another stream keeps its messages under the number {used}"
-            yield finding("SK262", f"stream {stream.number}", problem)
-        if used:
-            numbers.add(used)
-    yield from check_counter(txn, NEXT_IDEMPOTENCE, max(numbers, default=0))
-    garbage = Rows(txn).garbage(IDEMPOTENCE_ROWS)
-    for number in sorted(numbers & garbage):
-        yield finding("SK263", f"messages {number}", "they are listed as garbage")
-    if not complete:
+            readable = False  # reported by the checks of that stream
+        else:
+            if used:
+                numbers.add(used, stream.number)
+        found = cursor.next()
+    yield from _shared_numbers(numbers)
+    yield from check_counter(tables, NEXT_IDEMPOTENCE, numbers.highest())
+    garbage = Rows(tables).garbage(IDEMPOTENCE_ROWS)
+    known = numbers.firsts()
+    for number, _ in garbage:
+        if known.has(number):
+            yield finding("SK263", f"messages {number}", "they are listed as garbage")
+    if not readable or not tables.complete(STREAMS) or not tables.complete(GARBAGE):
         return  # what is left may belong to a stream that could not be read
     for table in _ROWS_OF_MESSAGES:
-        for number in numbers_in(txn, table):
-            if number not in numbers and number not in garbage:
+        known, doomed = numbers.firsts(), garbage.firsts()
+        for number in numbers_in(tables, table):
+            if not known.has(number) and not doomed.has(number):
                 problem = f"rows of {TABLES[table].name} without a stream"
                 yield finding("SK264", f"messages {number}", problem)
+
+
+def _shared_numbers(numbers: SortedPairs) -> Iterator[Finding]:
+    """SK262: each number belongs to one stream."""
+    previous = 0
+    for number, stream in numbers:
+        if number == previous:
+            problem = f"another stream keeps its messages under the number {number}"
+            yield finding("SK262", f"stream {stream}", problem)
+        previous = number
 
 
 def _idempotence(stream: Stream) -> Idempotence:
@@ -94,18 +111,20 @@ def _idempotence(stream: Stream) -> Idempotence:
 # --- one stream ---------------------------------------------------------------------------------
 
 
-def check_messages(txn: Txn, number: int, name: bytes) -> Iterator[Finding]:
+def check_messages(
+    tables: Tables, number: int, name: bytes | None, *, quick: bool = False
+) -> Iterator[Finding]:
     """Check what one stream remembers of its producers."""
-    value = txn.get(STREAMS, pack_number(number))
-    if value is None:
-        return  # SK012
     try:
-        stream = decode_stream(number, name, value)
+        value = tables.get(STREAMS, pack_number(number))
+        if value is None:
+            return  # SK012
+        stream = decode_stream(number, name or b"", value)
     except CorruptionError:
         return  # reported by check_stream
-    where = f"stream {name!r}"
+    where = stream_place(number, name)
     state = _idempotence(stream)
-    rows = Rows(txn)
+    rows = Rows(tables)
     facts = MessageFacts()
     if state.number:
         prefix = pack_number(state.number)
@@ -113,28 +132,27 @@ def check_messages(txn: Txn, number: int, name: bytes) -> Iterator[Finding]:
         for row in rows.under(PRODUCER_SHAPE, prefix):
             if isinstance(row, Member):
                 facts.producers += 1
-                yield from check_producer(txn, where, state, row)
+                yield from check_producer(rows, where, state, row)
         yield from check_by_message(rows, where, state)
         yield from check_by_order(rows, where, state, facts)
-    if not rows.unreadable:  # what is left would only repeat what was said
+    if rows.all_of(*_ROWS_OF_MESSAGES):  # what is left would only repeat what was said
         yield from check_counts(where, state, facts)
 
 
 def check_producer(
-    txn: Txn,
+    rows: Rows,
     where: str,
     state: Idempotence,
     producer: Member,
 ) -> Iterator[Finding]:
     """SK256, SK257, SK260: a producer counts its messages, which are not too many."""
     place = f"{where} producer {producer.name!r}"
-    rows = Rows(txn)
-    counted, highest = 0, -1
+    counted, highest, before = 0, -1, rows.unreadable
     prefix = producer_prefix(state.number, producer.number)
     for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
         counted += 1
         highest = row.message.order
-    if rows.unreadable:
+    if rows.unreadable > before or not rows.tables.complete(IDEMPOTENCY_ORDER):
         return
     if producer.held != counted:
         yield finding("SK256", place, f"{producer.held} messages, counted {counted}")

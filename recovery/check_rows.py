@@ -1,43 +1,99 @@
-"""Checks of single rows, whatever they belong to: checksums, counters of `meta`, garbage."""
+"""Checks of single rows, whatever they belong to: checksums, `meta`, garbage, tables not in use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from streamkeep.engine.txn import NEXT_GARBAGE, Txn
+from streamkeep.engine.environment import META_CREATED, META_FORMAT, META_UUID
+from streamkeep.engine.group import NEXT_GROUP
+from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.recover import META_EPOCH, META_RECOVERY, decode_recovery
+from streamkeep.engine.txn import NEXT_GARBAGE, NEXT_STREAM
+from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import META
+from streamkeep.format.keys import META, PENDING_IN, SCHEDULE, TABLES
 from streamkeep.format.records import decode_number
+from streamkeep.format.versions import STORE_VERSION
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.findings import Finding
 from streamkeep.recovery.rows import GARBAGE_SHAPE, SHAPES, Rows, parse_row, row_place
+from streamkeep.recovery.tree import Tables
+
+_UNUSED: Final = (PENDING_IN, SCHEDULE)
+_COUNTERS: Final = (NEXT_STREAM, NEXT_GARBAGE, NEXT_GROUP, NEXT_IDEMPOTENCE)
+_NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
+_UUID_SIZE: Final = 16
 
 
-def check_rows(txn: Txn) -> Iterator[Finding]:
+def check_meta(tables: Tables) -> Iterator[Finding]:
+    """SK002: every row of `meta` can be read, and what a store needs is there."""
+    cursor = tables.cursor(META)
+    found = cursor.first()
+    while found:
+        name = cursor.key()
+        where = f"meta {name.decode(errors='backslashreplace')}"
+        try:
+            _check_meta_row(name, open_row(META, name, cursor.value(), where), where)
+        except CorruptionError as error:
+            if name not in _COUNTERS:  # those are looked at where they are needed
+                yield finding("SK002", where, error.problem)
+        found = cursor.next()
+    for name in _NEEDED:
+        if tables.lacks(META, name):
+            yield finding("SK002", f"meta {name.decode()}", "it is missing")
+
+
+def _check_meta_row(name: bytes, body: bytes, where: str) -> None:
+    if name == META_FORMAT:
+        version = decode_number(body, where)
+        if not 1 <= version <= STORE_VERSION:
+            raise CorruptionError(where, f"version {version}, expected 1 to {STORE_VERSION}")
+    elif name == META_UUID:
+        if len(body) != _UUID_SIZE:
+            raise CorruptionError(where, f"{len(body)} bytes, not {_UUID_SIZE}")
+    elif name in (META_EPOCH, META_CREATED, *_COUNTERS):
+        decode_number(body, where)
+    elif name == META_RECOVERY:
+        decode_recovery(body)
+
+
+def check_rows(tables: Tables) -> Iterator[Finding]:
     """SK001: every row of groups, pending entries, idempotency and garbage can be read."""
     for shape in SHAPES:
-        for db_key, value in txn.cursor(shape.table):
+        cursor = tables.cursor(shape.table)
+        found = cursor.first()
+        while found:
             try:
-                parse_row(shape, db_key, value)
+                parse_row(shape, cursor.key(), cursor.value())
             except CorruptionError as error:
-                yield finding("SK001", row_place(shape.table, db_key), error.problem)
+                yield finding("SK001", row_place(shape.table, cursor.key()), error.problem)
+            found = cursor.next()
 
 
-def check_garbage(txn: Txn) -> Iterator[Finding]:
+def check_unused(tables: Tables) -> Iterator[Finding]:
+    """SK016: tables that this version does not use are empty."""
+    for table in _UNUSED:
+        if tables.cursor(table).first():
+            where = f"sub-database `{TABLES[table].name}`"
+            yield finding("SK016", where, f"{tables.rows(table)} rows, none expected")
+
+
+def check_garbage(tables: Tables) -> Iterator[Finding]:
     """SK014: no number is given to two rows of garbage."""
-    numbers = (row.row_number for row in Rows(txn).under(GARBAGE_SHAPE))
-    yield from check_counter(txn, NEXT_GARBAGE, max(numbers, default=0))
+    numbers = (row.row_number for row in Rows(tables).under(GARBAGE_SHAPE))
+    yield from check_counter(tables, NEXT_GARBAGE, max(numbers, default=0))
 
 
-def check_counter(txn: Txn, counter: bytes, highest: int) -> Iterator[Finding]:
+def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Finding]:
     """SK002, SK014: a counter of `meta` is above the highest number that it gave."""
     where = f"meta {counter.decode()}"
     try:
-        body = txn.get_row(META, counter, where)
+        body = tables.get_row(META, counter, where)
         following = 1 if body is None else decode_number(body, where)
     except CorruptionError as error:
         yield finding("SK002", where, error.problem)
         return
-    if highest >= following:
+    if highest >= following and tables.complete(META):
         problem = f"the next number would be {following}, {highest} is in use"
         yield finding("SK014", where, problem)

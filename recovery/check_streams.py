@@ -1,8 +1,11 @@
-"""Checks of names, stream records and macro nodes.
+"""Checks of stream records and macro nodes.
 
 Each stream is walked once; the walk yields what is wrong with its nodes and collects
 `StreamFacts`, against which one small check per invariant then holds the record. Memory is
 bounded by one node.
+
+A quick check looks at envelopes, which have checksums, and at the counts in front of each node; it
+looks at entries only in the nodes at both ends of a stream.
 """
 
 from __future__ import annotations
@@ -11,27 +14,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from streamkeep.engine.stream import Stream, decode_stream
-from streamkeep.engine.txn import NEXT_STREAM, Txn
-from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import MIN_ID, StreamId
-from streamkeep.format.envelope import decode_envelope, trimmed_slots
+from streamkeep.format.envelope import Envelope, decode_envelope, trimmed_slots
 from streamkeep.format.errors import CorruptionError
+from streamkeep.format.extension import split_sections
 from streamkeep.format.keys import (
-    KEYS,
     NODES,
     STREAMS,
-    name_key,
     node_key,
     pack_number,
     unpack_node_key,
     unpack_number,
 )
-from streamkeep.format.node import tombstone_slots, validate
-from streamkeep.format.records import STREAM_NODES, StreamRecord, decode_key_row
+from streamkeep.format.node import NodeIds, peek_counts, tombstone_slots, validate
+from streamkeep.format.records import StreamRecord
 from streamkeep.recovery.catalogue import finding
-from streamkeep.recovery.check_rows import check_counter
 from streamkeep.recovery.findings import Finding
-from streamkeep.recovery.rows import Rows
+from streamkeep.recovery.tree import Cursor, Tables
+
+_PEEKED = 64  # bytes of a node in which both counts stand
 
 
 @dataclass(slots=True)
@@ -44,118 +45,134 @@ class StreamFacts:
     sealed_bytes: int = 0
     first: StreamId = MIN_ID
     last: StreamId = MIN_ID
-    highest: StreamId = MIN_ID  # of all slots, live or not
+    highest: StreamId = MIN_ID  # of all slots, live or not, as far as they were looked at
     damaged: bool = False  # a node could not be read, so counts are not comparable
 
 
-def check_names(txn: Txn) -> Iterator[Finding]:
-    """SK001, SK010 to SK012: every name leads to one stream, and every stream has one name."""
-    owners: dict[int, bytes] = {}
-    for db_key, value in txn.cursor(KEYS):
-        where = f"key row {db_key!r}"
-        try:
-            number, name = decode_key_row(open_row(KEYS, db_key, value, where), where)
-        except CorruptionError as error:
-            yield finding("SK001", error.where, error.problem)
-            continue
-        if name_key(b"", name) != db_key:
-            yield finding("SK010", where, f"it holds the name {name!r}")
-        if number in owners:
-            yield finding("SK011", where, f"stream {number} is {owners[number]!r} already")
-        owners[number] = name
-        if txn.get(STREAMS, pack_number(number)) is None:
-            yield finding("SK012", f"stream {name!r}", f"stream number {number} has no record")
+def stream_place(number: int, name: bytes | None) -> str:
+    """Return how findings name a stream."""
+    return f"stream number {number}" if name is None else f"stream {name!r}"
 
 
-def check_orphans(txn: Txn) -> Iterator[Finding]:
-    """SK002, SK013 to SK015, SK112: nothing belongs to a stream that does not exist."""
-    named = set()
-    for db_key, value in txn.cursor(KEYS):
-        try:
-            named.add(decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")[0])
-        except CorruptionError:
-            continue  # reported by check_names
-    streams = set()
-    for db_key in txn.cursor(STREAMS).iternext(keys=True, values=False):
-        number = unpack_number(db_key)
-        streams.add(number)
-        if number not in named:
-            yield finding("SK013", f"stream {number}", "no key row names it")
-    yield from check_counter(txn, NEXT_STREAM, max(streams, default=0))
-    garbage = Rows(txn).garbage(STREAM_NODES)
-    for number in sorted(garbage & streams):
-        yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
-    cursor = txn.cursor(NODES)
-    found = cursor.first()
-    while found:  # from stream to stream, not from node to node
-        number = unpack_node_key(cursor.key())[0]
-        if number not in streams and number not in garbage:
-            yield finding("SK112", f"stream {number}", "macro nodes without a stream record")
-        found = cursor.set_range(node_key(number + 1, 0, 0))
+def check_stream_keys(tables: Tables) -> Iterator[Finding]:
+    """SK001: every key in `streams` and `nodes` is one."""
+    for table, unpack in ((STREAMS, unpack_number), (NODES, unpack_node_key)):
+        cursor = tables.cursor(table)
+        found = cursor.first()
+        while found:
+            try:
+                unpack(cursor.key())
+            except CorruptionError as error:
+                yield finding("SK001", f"row {cursor.key().hex()}", error.problem)
+            found = cursor.next()
 
 
-def walk_nodes(txn: Txn, stream: Stream, facts: StreamFacts) -> Iterator[Finding]:
-    """SK110, SK111, SK113, SK114: each node is sound, in its place, and above the one before."""
-    previous: StreamId | None = None
-    cursor = txn.cursor(NODES)
-    found = cursor.set_range(node_key(stream.number, 0, 0))
-    while found:
+class NodeWalk:
+    """The walk through the nodes of one stream, oldest first; `facts` is what they hold."""
+
+    def __init__(self, tables: Tables, stream: Stream, where: str, *, quick: bool) -> None:
+        self.stream = stream
+        self.where = where
+        self.facts = StreamFacts()
+        self._tables = tables
+        self._quick = quick
+        self._previous: StreamId | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        """SK110, SK111, SK113, SK114: each node is sound, in its place, above the one before."""
+        stream = self.stream
+        prefix = stream.db_key
+        cursor = self._tables.cursor(NODES)
+        found = cursor.set_range(node_key(stream.number, 0, 0))
+        while found and cursor.key().startswith(prefix):
+            if len(cursor.key()) == len(prefix) + 16:
+                yield from self._sealed(cursor)
+            found = cursor.next()
+        if self._quick and not self.facts.damaged and self.facts.sealed_nodes:
+            yield from self._last_sealed()
+        if stream.has_tail():
+            key = StreamId(stream.tail_ms, stream.tail_seq)
+            yield from self._deep(self._place(key), key, stream.tail_data(), stream.trimmed)
+
+    def _place(self, key: StreamId) -> str:
+        return f"{self.where} macro node {key}"
+
+    def _sealed(self, cursor: Cursor) -> Iterator[Finding]:
         number, ms, seq = unpack_node_key(cursor.key())
-        if number != stream.number:
-            break
-        where = _node_place(stream, ms, seq)
+        key = StreamId(ms, seq)
+        facts = self.facts
         try:
-            envelope = decode_envelope(cursor.value(), where)
+            envelope = decode_envelope(cursor.value(), "macro node")
         except CorruptionError as error:
             facts.damaged = True
-            yield finding("SK110", where, error.problem)
+            yield finding("SK110", self._place(key), error.problem)
+            return
+        facts.sealed_nodes += 1
+        facts.sealed_bytes += len(envelope.listpack)
+        if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
+            place = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
+            yield finding("SK114", self._place(key), f"its envelope says {place}")
+        if self._quick and facts.sealed_nodes > 1:
+            yield from self._shallow(key, envelope)
         else:
-            facts.sealed_nodes += 1
-            facts.sealed_bytes += len(envelope.listpack)
-            if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
-                place = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
-                yield finding("SK114", where, f"its envelope says {place}")
-            key = StreamId(ms, seq)
-            yield from _check_node(where, key, envelope.listpack, envelope.trimmed, previous, facts)
-            previous = facts.highest
-        found = cursor.next()
-    if stream.has_tail():
-        key = StreamId(stream.tail_ms, stream.tail_seq)
-        where = _node_place(stream, *key)
-        yield from _check_node(where, key, stream.tail_data(), stream.trimmed, previous, facts)
+            yield from self._deep(self._place(key), key, envelope.listpack, envelope.trimmed)
 
+    def _shallow(self, key: StreamId, envelope: Envelope) -> Iterator[Finding]:
+        """Count what a node says of itself; its checksum has been looked at."""
+        facts = self.facts
+        try:
+            live, deleted = peek_counts(envelope.listpack[:_PEEKED])
+        except CorruptionError as error:
+            facts.damaged = True
+            yield finding("SK110", self._place(key), error.problem)
+            return
+        if self._previous is not None and key <= self._previous:
+            yield finding("SK111", self._place(key), f"the node before holds {self._previous}")
+        facts.length += live
+        facts.tombstones += deleted
+        self._previous = key
 
-def _check_node(
-    where: str,
-    key: StreamId,
-    data: bytes,
-    trimmed: bytes,
-    previous: StreamId | None,
-    facts: StreamFacts,
-) -> Iterator[Finding]:
-    """Check one node; add what it holds to the facts."""
-    try:
-        ids = validate(data, key.ms, key.seq)
-    except CorruptionError as error:
-        facts.damaged = True
-        yield finding("SK110", where, f"{error.problem} (byte {error.offset})")
-        return
-    if previous is not None and key <= previous:
-        yield finding("SK111", where, f"the node before holds {previous}")
-    tombstones = tombstone_slots(data, key.ms, key.seq)
-    wrong = sorted(trimmed_slots(trimmed) - tombstones)
-    if wrong:
-        yield finding("SK113", where, f"slots {wrong[:5]} are not tombstones")
-    if facts.length == 0:
-        facts.first = StreamId(*ids.first_live)
-    facts.length += ids.live
-    facts.tombstones += len(tombstones)
-    facts.last = StreamId(*ids.last_live)
-    facts.highest = StreamId(*ids.last_slot)
+    def _deep(self, where: str, key: StreamId, data: bytes, trimmed: bytes) -> Iterator[Finding]:
+        """Check one node to its last byte; add what it holds to the facts."""
+        facts = self.facts
+        try:
+            ids = validate(data, key.ms, key.seq)
+        except CorruptionError as error:
+            facts.damaged = True
+            yield finding("SK110", where, f"{error.problem} (byte {error.offset})")
+            return
+        if self._previous is not None and key <= self._previous:
+            yield finding("SK111", where, f"the node before holds {self._previous}")
+        if trimmed:
+            wrong = sorted(trimmed_slots(trimmed) - tombstone_slots(data, key.ms, key.seq))
+            if wrong:
+                yield finding("SK113", where, f"slots {wrong[:5]} are not tombstones")
+        if facts.length == 0:
+            facts.first = StreamId(*ids.first_live)
+        facts.length += ids.live
+        facts.tombstones += ids.deleted
+        self._ends_with(ids)
 
+    def _ends_with(self, ids: NodeIds) -> None:
+        facts = self.facts
+        facts.last = StreamId(*ids.last_live)
+        facts.highest = StreamId(*ids.last_slot)
+        self._previous = facts.highest
 
-def _node_place(stream: Stream, ms: int, seq: int) -> str:
-    return f"stream {stream.name!r} macro node {ms}-{seq}"
+    def _last_sealed(self) -> Iterator[Finding]:
+        """A quick check has passed over the last sealed node; the IDs at its end are needed."""
+        key = self._previous
+        if key is None or self.facts.sealed_nodes < 2:
+            return
+        value = self._tables.get(NODES, node_key(self.stream.number, *key))
+        if value is None:
+            return
+        envelope = decode_envelope(value, "macro node")
+        try:
+            self._ends_with(validate(envelope.listpack, *key))
+        except CorruptionError as error:
+            self.facts.damaged = True
+            yield finding("SK110", self._place(key), f"{error.problem} (byte {error.offset})")
 
 
 # --- the record against the facts ---------------------------------------------------------------
@@ -208,20 +225,23 @@ def check_sizes(where: str, record: StreamRecord, facts: StreamFacts) -> Iterato
 RECORD_CHECKS: tuple[Check, ...] = (check_length, check_ends, check_bounds, check_sizes)
 
 
-def check_stream(txn: Txn, number: int, name: bytes) -> Iterator[Finding]:
+def check_stream(
+    tables: Tables, number: int, name: bytes | None, *, quick: bool = False
+) -> Iterator[Finding]:
     """Check one stream: its record, its nodes, and one against the other."""
-    where = f"stream {name!r}"
-    value = txn.get(STREAMS, pack_number(number))
-    if value is None:
-        return  # SK012
+    where = stream_place(number, name)
     try:
-        stream = decode_stream(number, name, value)
+        value = tables.get(STREAMS, pack_number(number))
+        if value is None:
+            return  # SK012
+        stream = decode_stream(number, name or b"", value)
+        split_sections(stream.record.extension, where)
     except CorruptionError as error:
         yield finding("SK001", where, error.problem)
         return
-    facts = StreamFacts()
-    yield from walk_nodes(txn, stream, facts)
-    if facts.damaged:
+    walk = NodeWalk(tables, stream, where, quick=quick)
+    yield from walk.findings()
+    if walk.facts.damaged or not tables.complete(NODES):
         return  # the counts of what is left would only repeat what was said
     for check in RECORD_CHECKS:
-        yield from check(where, stream.record, facts)
+        yield from check(where, stream.record, walk.facts)

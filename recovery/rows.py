@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from streamkeep.engine.txn import Txn
 from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.group_records import GroupRecord, decode_consumer, decode_group
@@ -46,6 +45,8 @@ from streamkeep.format.records import (
     STREAM_NODES,
     decode_garbage,
 )
+from streamkeep.recovery.sorting import SortedPairs
+from streamkeep.recovery.tree import Tables
 
 _PREFIX_SIZE: Final = 8
 _ID_SIZE: Final = 16
@@ -245,13 +246,13 @@ def parse_row(shape: Shape[T], db_key: bytes, value: bytes) -> T:
 class Rows:
     """The rows of one snapshot that can be read; `unreadable` counts those met that cannot."""
 
-    def __init__(self, txn: Txn) -> None:
-        self.txn = txn
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
         self.unreadable = 0
 
     def under(self, shape: Shape[T], prefix: bytes = b"") -> Iterator[T]:
         """Yield the rows whose keys begin with `prefix`."""
-        cursor = self.txn.cursor(shape.table)
+        cursor = self.tables.cursor(shape.table)
         found = cursor.set_range(prefix) if prefix else cursor.first()
         while found and (db_key := cursor.key()).startswith(prefix):
             try:
@@ -264,27 +265,33 @@ class Rows:
 
     def get(self, shape: Shape[T], db_key: bytes) -> T | None:
         """Return the row under a key, None when it is missing or cannot be read."""
-        value = self.txn.get(shape.table, db_key)
-        if value is None:
-            return None
         try:
-            return parse_row(shape, db_key, value)
+            value = self.tables.get(shape.table, db_key)
+            return None if value is None else parse_row(shape, db_key, value)
         except CorruptionError:
             self.unreadable += 1
             return None
 
     def lacks(self, shape: Shape[object], db_key: bytes) -> bool:
-        """Say whether there is no row under a key, readable or not."""
-        return not self.txn.cursor(shape.table).set_key(db_key)
+        """Say whether there is surely no row under a key, readable or not."""
+        return self.tables.lacks(shape.table, db_key)
 
-    def garbage(self, kind: int) -> set[int]:
+    def all_of(self, *tables: int) -> bool:
+        """Say whether all rows met could be read, and no page of these tables is damaged."""
+        return self.unreadable == 0 and all(map(self.tables.complete, tables))
+
+    def garbage(self, kind: int) -> SortedPairs:
         """Return the numbers of all garbage of a kind."""
-        return {row.number for row in self.under(GARBAGE_SHAPE) if row.kind == kind}
+        numbers = SortedPairs()
+        for row in self.under(GARBAGE_SHAPE):
+            if row.kind == kind:
+                numbers.add(row.number)
+        return numbers
 
 
-def numbers_in(txn: Txn, table: int) -> Iterator[int]:
-    """Yield the numbers that the keys of a table begin with, each once."""
-    cursor = txn.cursor(table)
+def numbers_in(tables: Tables, table: int) -> Iterator[int]:
+    """Yield the numbers that the keys of a table begin with, each once, ascending."""
+    cursor = tables.cursor(table)
     found = cursor.first()
     while found:  # from number to number, not from row to row
         prefix = cursor.key()[:_PREFIX_SIZE]

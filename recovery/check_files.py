@@ -1,0 +1,82 @@
+"""Checks of the files beside `data.mdb`: steady points, the journal, and what is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from streamkeep.engine.environment import LOCK_FILE, META_UUID
+from streamkeep.engine.journal import JOURNAL_FOLDER, Reader, journal_files, read_header
+from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.steady_file import STEADY_FILE, place_of
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.journal import read_changes
+from streamkeep.format.keys import META, TABLES
+from streamkeep.recovery.catalogue import finding
+from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.source import Source
+
+LOST_AND_FOUND: Final = "lost+found"
+_KNOWN: Final = frozenset(
+    (
+        DATA_FILE,
+        LOCK_FILE,
+        STEADY_FILE,
+        JOURNAL_FOLDER,
+        "waiters",
+        "archive",
+        LOST_AND_FOUND,
+    )
+)
+
+
+def check_files(source: Source) -> Iterator[Finding]:
+    """Check what stands in the folder of a store."""
+    yield from check_identity(source)
+    yield from check_journal(source)
+    yield from check_strays(source)
+
+
+def check_identity(source: Source) -> Iterator[Finding]:
+    """SK023: the steady point belongs to this store."""
+    slot, tables = source.slot, source.tables
+    if slot is None or tables is None:
+        return
+    try:
+        store_uuid = tables.get_row(META, META_UUID, "meta")
+    except CorruptionError:
+        return  # reported by check_meta
+    if store_uuid is not None and store_uuid != slot.store_uuid:
+        problem = f"it is of store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
+        yield finding("SK023", STEADY_FILE, problem)
+
+
+def check_journal(source: Source) -> Iterator[Finding]:
+    """SK024: what a recovery would replay is there without a gap, and can be read."""
+    slot = source.slot
+    if slot is None or not source.torn:
+        return
+    folder = source.path / JOURNAL_FOLDER
+    reader = Reader(folder, slot, place_of(slot))
+    while (body := reader.next()) is not None:
+        try:
+            for _ in read_changes(body, len(TABLES)):
+                pass
+        except CorruptionError as error:
+            where = f"journal record of commit {reader.place.commit_number}"
+            yield finding("SK024", where, f"{error.problem} at byte {error.offset}")
+    end = reader.place.commit_number
+    for number, path in journal_files(folder).items():
+        header = read_header(path)
+        if header is None or header.first_commit <= end + 1:
+            continue
+        if (header.epoch, header.store_uuid) == (slot.epoch, slot.store_uuid):
+            problem = f"it begins with commit {header.first_commit}, those before end at {end}"
+            yield finding("SK024", f"journal file {number}", problem)
+
+
+def check_strays(source: Source) -> Iterator[Finding]:
+    """SK025: nothing stands in the folder that is not the store's."""
+    for path in sorted(source.path.iterdir()):
+        if path.name not in _KNOWN:
+            yield finding("SK025", path.name, "it is no file of a store, and stays untouched")

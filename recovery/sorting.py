@@ -1,0 +1,86 @@
+"""Numbers in ascending order, however many: sorted in pieces, which stand in an unnamed file.
+
+Rows of names are sorted by name, and what they name stands under numbers. To hold one against the
+other without keeping all of either in memory, the pairs are sorted here by number, and read beside
+the other table.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Final
+
+_PAIR: Final = struct.Struct("=QQ")
+_PIECE: Final = 50_000  # pairs that are sorted in memory
+_READ: Final = 4096 * _PAIR.size
+
+Pair = tuple[int, int]
+
+
+class SortedPairs:
+    """Pairs of numbers, added in any order and read in ascending order, any number of times."""
+
+    def __init__(self) -> None:
+        self._piece: list[Pair] = []
+        self._runs: list[tuple[int, int]] = []  # offset and size of each piece in the file
+        self._file: IO[bytes] | None = None
+
+    def add(self, first: int, second: int = 0) -> None:
+        """Add a pair."""
+        self._piece.append((first, second))
+        if len(self._piece) >= _PIECE:
+            self._spill()
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Yield the pairs in ascending order."""
+        self._piece.sort()
+        runs = [self._read(offset, size) for offset, size in self._runs]
+        return heapq.merge(self._piece, *runs)
+
+    def firsts(self) -> Ascending:
+        """Return the first numbers, to be asked for in ascending order."""
+        return Ascending(first for first, _ in self)
+
+    def highest(self) -> int:
+        """Return the highest first number; 0 when there is none."""
+        ends = [self._piece, *([self._last(*run)] for run in self._runs)]
+        return max((pair[0] for pairs in ends for pair in pairs), default=0)
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed with this object
+        self._piece.sort()
+        data = b"".join(_PAIR.pack(*pair) for pair in self._piece)
+        offset = self._file.seek(0, 2)
+        self._file.write(data)
+        self._runs.append((offset, len(data)))
+        self._piece = []
+
+    def _read(self, offset: int, size: int) -> Iterator[Pair]:
+        assert self._file is not None
+        end = offset + size
+        while offset < end:
+            self._file.seek(offset)
+            data = self._file.read(min(_READ, end - offset))
+            yield from _PAIR.iter_unpack(data)
+            offset += len(data)
+
+    def _last(self, offset: int, size: int) -> Pair:
+        return next(self._read(offset + size - _PAIR.size, _PAIR.size))
+
+
+class Ascending:
+    """Ascending numbers, read beside others that ascend, too."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
+        self._next: int | None = next(numbers, None)
+
+    def has(self, number: int) -> bool:
+        """Say whether a number is among them; each question is at or above the one before."""
+        while self._next is not None and self._next < number:
+            self._next = next(self._numbers, None)
+        return self._next == number

@@ -1,0 +1,351 @@
+"""What a store is, as it lies there: which commit to look at, and how to keep it in place.
+
+A store is looked at as of one commit, whose pages must not be overwritten meanwhile:
+
+in use     somebody has the store open. A snapshot of LMDB pins the newest commit, and its pages
+           are read from the file, past LMDB.
+idle       nobody has it open. Likewise where LMDB's lock file is there; else the store's own lock
+           keeps everybody out.
+torn       it needs recovery after a power loss. Then the newest steady point is looked at, whose
+           pages nobody has touched: its meta page stands in `steady`. No copy is needed.
+
+LMDB is asked for a snapshot only after its meta pages were found sound; it looks into no other
+page for that. Where neither meta page is sound, the steady point helps out, too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine import environment as environments
+from streamkeep.engine.environment import LOCK_FILE
+from streamkeep.engine.journal import JOURNAL_FOLDER, Reader
+from streamkeep.engine.recover import is_torn
+from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, place_of
+from streamkeep.engine.txn import ReadTxn
+from streamkeep.format.errors import (
+    CorruptionError,
+    FormatVersionError,
+    NotAStoreError,
+    StoreError,
+)
+from streamkeep.format.keys import META, TABLES
+from streamkeep.format.lmdb_pages import META_SIZE, meta_problem
+from streamkeep.format.records import decode_number
+from streamkeep.format.steady import (
+    SLOT,
+    SLOT_SIZE,
+    SLOTS,
+    MetaPage,
+    SteadySlot,
+    decode_meta_page,
+    decode_slot,
+)
+from streamkeep.format.versions import STORE_VERSION
+from streamkeep.recovery.catalogue import finding
+from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.page_file import PageFile
+from streamkeep.recovery.tree import Tables
+
+_TRIES: Final = 1000
+_SLOT_TRIES: Final = 3
+_SLOT_WAIT_S: Final = 0.02
+_PAGE_SIZES: Final = (4096, 8192, 16384, 32768)
+_MANY_READERS: Final = 512
+
+
+class Source:
+    """A store as of one commit.
+
+    Attributes:
+        found: what is wrong with its files as such: meta pages, steady points.
+        tables: its tables; None when no meta page of any commit is left.
+        torn: it needs recovery, and this is its newest steady point.
+        slot: its newest steady point; None when there is none.
+        replayable: commits that a recovery would replay.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[Finding] = []
+        self.tables: Tables | None = None
+        self.torn = False
+        self.slot: SteadySlot | None = None
+        self.replayable = 0
+
+    def see(self, meta: MetaPage | None) -> None:
+        """Look at the commit of a meta page."""
+        if meta is not None:
+            self.tables = Tables(PageFile(self.path / DATA_FILE, meta.page_size), meta)
+
+    def close(self) -> None:
+        """Close the data file."""
+        if self.tables is not None:
+            self.tables.pages.close()
+
+
+def read_metas(path: Path) -> tuple[list[MetaPage], list[Finding]]:
+    """Return the meta pages that are sound, the newest last, and what is wrong with the others."""
+    metas: list[MetaPage] = []
+    found: list[Finding] = []
+    try:
+        with path.open("rb", buffering=0) as file:
+            first = file.read(META_SIZE)
+            size = 0
+            if not meta_problem(first, 0, 0):
+                meta = decode_meta_page(first)
+                size = meta.page_size if meta else 0
+            for place in (0, 1):
+                data = first
+                if place:
+                    data = _second_meta(file.fileno(), size)
+                problem = meta_problem(data, place, size)
+                meta = None if problem else decode_meta_page(data)
+                if meta is None:
+                    found.append(finding("SK003", f"{path.name} meta page {place}", problem))
+                else:
+                    metas.append(meta)
+    except OSError as error:
+        found.append(finding("SK003", path.name, f"cannot be read: {error.strerror}"))
+    return sorted(metas, key=lambda meta: meta.commit_number), found
+
+
+def _second_meta(handle: int, size: int) -> bytes:
+    """Return meta page 1; it says itself where it stands if the first one is damaged."""
+    for page_size in (size,) if size else _PAGE_SIZES:
+        data = os.pread(handle, META_SIZE, page_size)
+        if size or not meta_problem(data, 1, page_size):
+            return data
+    return os.pread(handle, META_SIZE, _PAGE_SIZES[0])
+
+
+def read_slots(path: Path) -> tuple[SteadySlot | None, list[Finding]]:
+    """Return the newest steady point, and what is wrong with the file."""
+    for _ in range(_SLOT_TRIES):  # one may be being written
+        newest, found = _read_slots(path)
+        if not found:
+            break
+        time.sleep(_SLOT_WAIT_S)
+    return newest, found
+
+
+def _read_slots(path: Path) -> tuple[SteadySlot | None, list[Finding]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None, [finding("SK020", path.name, "the file is missing")]
+    whole: list[SteadySlot] = []
+    damaged: list[int] = []
+    for place in range(SLOTS):
+        stored = data[place * SLOT_SIZE : place * SLOT_SIZE + SLOT.size]
+        slot = decode_slot(stored)
+        if slot is not None:
+            whole.append(slot)
+        elif any(stored) and not stored.startswith(UNFINISHED):
+            damaged.append(place)
+    code = "SK021" if whole else "SK020"
+    found = [finding(code, f"{path.name} slot {place}", "it is not whole") for place in damaged]
+    if not whole and not damaged:
+        found.append(finding("SK020", path.name, "it holds no steady point"))
+    newest = max(
+        whole,
+        key=lambda slot: (slot.epoch, slot.commit_number, slot.journal_file),
+        default=None,
+    )
+    return newest, found
+
+
+@contextmanager
+def open_source(path: Path) -> Iterator[Source]:
+    """Look at the store at `path` without changing it.
+
+    Raises:
+        NotAStoreError: there is no store.
+        StoreLockedError: another process is recovering it.
+        FormatVersionError: a newer version wrote it.
+    """
+    _check_place(path)
+    source = Source(path)
+    opened = environments.find_open(path)
+    if opened is not None:
+        with opened.begin_read() as txn:
+            see_snapshot(source, txn)
+            try:
+                yield source
+            finally:
+                source.close()
+        return
+    try:
+        with _locked(path) as (lock, alone):
+            yield from _see(source, lock, alone)
+    finally:
+        source.close()
+
+
+def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Source]:
+    """Choose the commit, pin it, and yield the source."""
+    path = source.path
+    metas, meta_findings = read_metas(path / DATA_FILE)
+    source.slot, slot_findings = read_slots(path / STEADY_FILE)
+    source.found += meta_findings + slot_findings
+    slot = source.slot
+    if slot is None and lock is not None and lock.is_unfinished():
+        raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
+    if slot is None and not metas and meta_findings:
+        raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
+    steady = None if slot is None else decode_meta_page(slot.meta_page)
+    if alone and slot is not None and steady is not None and is_torn(path, slot):
+        _see_torn(source, steady, slot)
+        yield source
+        return
+    newest = metas[-1] if metas else None
+    if steady is not None and (newest is None or steady.commit_number > newest.commit_number):
+        source.see(steady)  # both meta pages are damaged, or the newer one is
+        yield source
+        return
+    if meta_findings:  # LMDB could choose the damaged one
+        source.see(newest)
+        _check_is_ours(source)
+        yield source
+        return
+    raw = _open_lmdb(path)
+    pin = None
+    try:
+        with suppress(lmdb.Error):
+            pin = None if raw is None else raw.begin()
+        if pin is not None:
+            newest = _meta_of(path, pin.id())
+            if lock is not None and alone:
+                lock.share()  # others may work while we look
+        source.see(newest)
+        _check_is_ours(source)
+        yield source
+    finally:
+        if pin is not None:
+            pin.abort()
+            del pin
+        if raw is not None:
+            raw.close()
+
+
+def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot) -> None:
+    """Look at the steady point of a store that needs recovery."""
+    source.torn = True
+    source.see(steady)
+    reader = Reader(source.path / JOURNAL_FOLDER, slot, place_of(slot))
+    while reader.next() is not None:
+        source.replayable += 1
+    source.found.append(
+        finding(
+            "SK022",
+            "store",
+            f"checked as of the steady point at commit {slot.commit_number}; "
+            f"{source.replayable} commits of the journal follow",
+        )
+    )
+
+
+def see_snapshot(source: Source, txn: ReadTxn) -> None:
+    """Look at the commit of a snapshot, as long as that is open."""
+    source.slot, slot_findings = read_slots(source.path / STEADY_FILE)
+    source.found += slot_findings
+    source.see(_meta_of(source.path, txn.raw.id()))
+
+
+def _meta_of(path: Path, commit_number: int) -> MetaPage:
+    """Return the meta page of a pinned commit.
+
+    Two commits meanwhile overwrite it, but not before LMDB has closed the snapshot's own commit:
+    the one that is seen then may be newer, and is pinned as well.
+    """
+    newest = None
+    for _ in range(_TRIES):
+        for meta in read_metas(path / DATA_FILE)[0]:
+            if meta.commit_number == commit_number:
+                return meta
+            if meta.commit_number > commit_number:
+                newest = meta
+        if newest is not None:
+            return newest
+    raise CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
+
+
+def _open_lmdb(path: Path) -> lmdb.Environment | None:
+    """Return the environment, to pin a commit; None where LMDB's locks cannot be had.
+
+    A lock file is not created: the store may be a copy that nobody has opened yet.
+    """
+    if not os.access(path, os.W_OK) or not os.access(path / LOCK_FILE, os.W_OK):
+        return None
+    try:
+        return lmdb.open(str(path), readonly=True, create=False, max_readers=_MANY_READERS)
+    except lmdb.Error:
+        return None
+
+
+# --- the place ----------------------------------------------------------------------------------
+
+
+def _check_place(path: Path) -> None:
+    """Raise unless there may be a store at `path`."""
+    if not path.is_dir():
+        kind = "not a folder; a store is one" if path.exists() else "no such store"
+        raise NotAStoreError(f"{path}: {kind}")
+    if not (path / DATA_FILE).exists() and not (path / STEADY_FILE).exists():
+        raise NotAStoreError(f"{path}: no such store")
+    try:
+        with (path / DATA_FILE).open("rb"):
+            pass
+    except FileNotFoundError:
+        pass  # a finding
+    except OSError as error:
+        raise StoreError(f"{path / DATA_FILE}: {error.strerror}") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[tuple[SteadyFile | None, bool]]:
+    """Hold the lock of the store; also say whether nobody else has the store open."""
+    lock: SteadyFile | None = None
+    with suppress(FileNotFoundError):
+        try:
+            lock = SteadyFile(path, readonly=True)
+        except PermissionError as error:
+            raise StoreError(f"{path / STEADY_FILE}: {error.strerror}") from error
+    if lock is None:
+        yield None, True
+        return
+    try:
+        alone = lock.try_exclusive()
+        if not alone:
+            lock.share()
+        yield lock, alone
+    finally:
+        lock.close()
+
+
+def _check_is_ours(source: Source) -> None:
+    """Raise for an LMDB environment that is no store, and for a newer store."""
+    tables = source.tables
+    if tables is None:
+        return
+    if META in tables.missing and source.slot is None and len(tables.missing) > len(TABLES) // 2:
+        raise NotAStoreError(f"{source.path}: an LMDB environment, but not a store")
+    where = f"{source.path}: meta"
+    try:
+        body = tables.get_row(META, environments.META_FORMAT, where)
+        version = 0 if body is None else decode_number(body, where)
+    except CorruptionError:
+        return  # a finding
+    if version > STORE_VERSION:
+        raise FormatVersionError(
+            f"{source.path}: store format {version}, this version of Streamkeep reads up to "
+            f"{STORE_VERSION}; upgrade Streamkeep"
+        )
