@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep.pipeline.java import ensure_java
+    from streamkeep.pipeline.progress import Lag, ProgressListener
     from streamkeep.pipeline.session import register, session
 
 _HOMES = {
+    "Lag": "streamkeep.pipeline.progress",
+    "ProgressListener": "streamkeep.pipeline.progress",
     "ensure_java": "streamkeep.pipeline.java",
     "register": "streamkeep.pipeline.session",
     "session": "streamkeep.pipeline.session",
 }
 
-__all__ = ["ensure_java", "register", "session"]
+__all__ = ["Lag", "ProgressListener", "ensure_java", "register", "session"]
 
 
 def __getattr__(name: str) -> Any:

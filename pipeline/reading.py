@@ -110,9 +110,16 @@ def _resolved(offset: Offset, bound: StreamId) -> StreamId:
 
 
 def stored_bytes(txn: Txn, pin: Pin) -> int:
-    """Return how much is stored of the stream, about: all of it, whatever the range."""
+    """Return how much is stored of what is pinned, about."""
     stream = _stream_of(txn, pin.key, pin.number)
-    return stream.node_bytes() if pin.start <= pin.end else 0
+    record = stream.record
+    if pin.start > pin.end or not record.length:
+        return 0
+    first, last = (record.first_ms, record.first_seq), (record.last_live_ms, record.last_live_seq)
+    if pin.start <= first and pin.end >= last:
+        return stream.node_bytes()
+    nodes = sum(1 for _ in _node_keys(txn, stream, pin.start, pin.end))
+    return nodes * (stream.node_bytes() // stream.nodes())
 
 
 def cut_stream(txn: Txn, pin: Pin, slice_bytes: int) -> list[Slice]:

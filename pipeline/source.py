@@ -23,10 +23,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from streamkeep.pipeline.options import ReadOptions, is_read, parse_read
+from streamkeep.format.errors import NoSuchKeyError
+from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +61,7 @@ class StreamkeepSource(DataSource):
 
     read_options: ReadOptions | None = None
     pins: tuple[Pin, ...] = ()
+    problem: Exception | None = None  # with a batch read; a streaming one may have none
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -63,7 +70,10 @@ class StreamkeepSource(DataSource):
 
             self.read_options = parse_read(options)
             with reading(self.read_options.path) as store, store.snapshot() as snapshot:
-                self.pins = pin_streams(snapshot.txn, self.read_options)
+                try:
+                    self.pins = pin_streams(snapshot.txn, self.read_options)
+                except (NoSuchKeyError, OptionError) as error:
+                    self.problem = error
 
     @classmethod
     def name(cls) -> str:
@@ -77,7 +87,16 @@ class StreamkeepSource(DataSource):
 
     def reader(self, schema: StructType) -> StreamkeepReader:
         """Return what plans and reads a batch."""
-        return StreamkeepReader(self._reading(), schema, self.pins)
+        options = self._reading()
+        if self.problem is not None:
+            raise self.problem
+        return StreamkeepReader(options, schema, self.pins)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what plans and reads micro-batches."""
+        from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+
+        return StreamkeepStreamReader(self._reading(), schema)
 
     def _reading(self) -> ReadOptions:
         if self.read_options is None:
@@ -94,9 +113,9 @@ class StreamkeepReader(DataSourceReader):
         self.pins = pins
         check_schema(schema, options)
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[SlicePartition]:
         """Return the partitions: neighbouring slices of about equal size."""
-        return list(plan_pins(self.options, self.pins))
+        return plan_pins(self.options, self.pins)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the entries of a partition as record batches."""
@@ -129,10 +148,9 @@ def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[SlicePartitio
         target = partition_bytes(total, min_partitions=options.min_partitions)
         # Slices much smaller than partitions, so that these come out even.
         slices = [one for pin in pins for one in cut_stream(snapshot.txn, pin, max(1, target // 8))]
-    covered = sum(one.size_bytes for one in slices)
     partitions = pack(
         slices,
-        partition_bytes(covered, min_partitions=options.min_partitions),
+        target,
         min_partitions=options.min_partitions,
         max_entries=options.max_records,
     )

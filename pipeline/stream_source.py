@@ -1,0 +1,181 @@
+"""The Spark data source `streamkeep`: streaming reads.
+
+A micro-batch is a range of IDs per stream, chosen by `latestOffset` and written into Spark's
+checkpoint before anything is read. Reading a range again gives the same entries, so a batch that
+failed, or that a crash interrupted, is simply read again. No consumer group takes part: nothing of
+a query's progress is in the store, two queries do not disturb each other, and nothing is delivered
+to one task and lost with it.
+
+For those who look at the store with XINFO GROUPS, `groupName` mirrors the progress into a group:
+its last_delivered_id and entries_read are set when Spark has finished with a batch, which it says
+when the next one begins. The group is only written, never read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from streamkeep.pipeline.offsets import (
+    BEGINNING,
+    DataLossError,
+    Positions,
+    decode_offset,
+    encode_offset,
+)
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source import SlicePartition, check_schema, plan_pins, read_slices
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api import Store
+    from streamkeep.pipeline.reading import Pin
+
+_log = logging.getLogger(__name__)
+
+
+class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, and reads their partitions in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self._bound: Positions | None = None  # of a query that ends by itself
+        self._planned: Positions = {}
+        self._mirror: Store[bytes] | None = None
+        check_schema(schema, options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mirror": None}  # tasks only read
+
+    # --- how far ----------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint begins."""
+        from streamkeep.pipeline.reading import reading
+        from streamkeep.pipeline.tailing import first_positions
+
+        with reading(self.options.path) as store, store.snapshot() as snapshot:
+            positions = first_positions(snapshot.txn, self.options)
+        offset = encode_offset(positions)
+        _log.info("a new query on %s begins at %s", self.options.path, offset)
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of a trigger, as the options say."""
+        if self.options.max_entries is not None:
+            return ReadMaxRows(self.options.max_entries)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return how far the next micro-batch reads."""
+        from streamkeep.pipeline.reading import reading
+        from streamkeep.pipeline.tailing import Budget, limited_positions
+
+        positions = decode_offset(start)
+        budget = Budget(None, None)
+        if not isinstance(limit, ReadAllAvailable):
+            budget = Budget(self.options.max_entries, self.options.max_bytes)
+        with reading(self.options.path) as store, store.snapshot() as snapshot:
+            if budget == Budget(None, None):
+                newest = self._newest(snapshot.txn, positions)
+            else:
+                newest = limited_positions(
+                    snapshot.txn, self.options, positions, budget, self._bound
+                )
+        self._planned = newest
+        return encode_offset(newest)
+
+    def _newest(self, txn: Any, positions: Positions) -> Positions:
+        from streamkeep.pipeline.tailing import newest_positions
+
+        if self._bound is None:
+            return newest_positions(txn, self.options, positions)
+        newest = dict(positions)
+        for key, end in self._bound.items():
+            start = positions.get(key, BEGINNING)
+            if end.id > start.id or end.number != start.number:
+                newest[key] = end
+        return newest
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note what there is now: the query ends when it has read that."""
+        from streamkeep.pipeline.reading import reading
+        from streamkeep.pipeline.tailing import newest_positions
+
+        with reading(self.options.path) as store, store.snapshot() as snapshot:
+            self._bound = newest_positions(snapshot.txn, self.options, {})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return what `lastProgress` shows as latestOffset: how far behind the query is."""
+        from streamkeep.pipeline.reading import reading
+        from streamkeep.pipeline.tailing import report
+
+        with reading(self.options.path) as store, store.snapshot() as snapshot:
+            return report(snapshot.txn, self.options, self._planned)
+
+    # --- one micro-batch --------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
+        """Return the partitions of a micro-batch."""
+        return plan_pins(self.options, self._pins(decode_offset(start), decode_offset(end)))
+
+    def _pins(self, start: Positions, end: Positions) -> tuple[Pin, ...]:
+        """Return the ranges between two offsets; complain about what is missing there."""
+        from streamkeep.pipeline.reading import Pin, reading
+        from streamkeep.pipeline.tailing import check_nothing_lost
+
+        pins = []
+        with reading(self.options.path) as store, store.snapshot() as snapshot:
+            for key, last in end.items():
+                position = start.get(key, BEGINNING)
+                try:
+                    check_nothing_lost(snapshot.txn, key, position)
+                except DataLossError as error:
+                    if self.options.fail_on_data_loss:
+                        raise
+                    _log.warning("%s", error)
+                if position.number not in (0, last.number):
+                    position = BEGINNING
+                stream = snapshot.txn.find_stream(key)
+                if last.id > position.id and stream is not None and stream.number == last.number:
+                    pins.append(Pin(key, last.number, position.id.next(), last.id))
+        return tuple(pins)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the entries of a partition as record batches."""
+        if not isinstance(partition, SlicePartition):
+            return iter(())
+        return read_slices(self.options, self.schema, partition.slices)
+
+    # --- after it ---------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Mirror into the group what Spark is done with."""
+        group = self.options.group
+        if group is None:
+            return
+        from streamkeep.engine.api import Store
+        from streamkeep.pipeline.mirror import mirror_positions
+
+        if self._mirror is None:
+            self._mirror = Store(self.options.path, sync="none", create=False)
+        mirror_positions(self._mirror, group, decode_offset(end))
+
+    def stop(self) -> None:
+        """Let go of what the query held."""
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = None

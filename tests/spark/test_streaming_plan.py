@@ -1,0 +1,277 @@
+"""Which entries micro-batches read: the reader that Spark drives, driven without Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
+from pyspark.sql.types import LongType, StringType, StructType
+
+from streamkeep.engine.api import Store
+from streamkeep.pipeline.offsets import DataLossError
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+
+SCHEMA = StructType().add("stream", StringType()).add("id", StringType()).add("ms", LongType())
+Query = Callable[..., StreamkeepStreamReader]
+
+
+@pytest.fixture
+def query(store: Store[bytes]) -> Query:
+    """A function that makes readers of streaming queries on the store."""
+
+    def make(**options: object) -> StreamkeepStreamReader:
+        if "subscribePattern" not in options:
+            options.setdefault("subscribe", "s")
+        options.setdefault("startingOffsets", "earliest")
+        given = {name: str(value) for name, value in options.items()}
+        return StreamkeepStreamReader(parse_read({"path": str(store.path), **given}), SCHEMA)
+
+    return make
+
+
+def through_spark(offset: dict[str, Any]) -> dict[str, Any]:
+    """Return an offset as it comes back from a checkpoint."""
+    loaded: dict[str, Any] = json.loads(json.dumps(offset))
+    return loaded
+
+
+def batch(
+    reader: StreamkeepStreamReader, start: dict[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+    """Run one micro-batch; return the IDs read, and where it ended."""
+    limit = reader.getDefaultReadLimit()
+    end = through_spark(reader.latestOffset(through_spark(start), limit))
+    if json.dumps(end) == json.dumps(start):  # how Spark tells that nothing is new
+        return [], end
+    return read(reader, start, end), end
+
+
+def read(reader: StreamkeepStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """Return the IDs between two offsets, read as tasks read them."""
+    ids = []
+    for partition in reader.partitions(start, end):
+        task = pickle.loads(pickle.dumps(reader))
+        for found in task.read(pickle.loads(pickle.dumps(partition))):
+            ids += found.column("id").to_pylist()
+    return ids
+
+
+def add(store: Store[bytes], first: int, count: int, key: str = "s") -> list[str]:
+    """Append entries with rising IDs; return these."""
+    ids = [f"{first + n}-0" for n in range(count)]
+    store.xadd_many(key, [{"n": str(n)} for n in range(count)], ids=ids)
+    return ids
+
+
+def test_each_entry_is_in_one_batch(store: Store[bytes], query: Query) -> None:
+    expected = add(store, 1, 1000)
+    reader = query(maxEntriesPerTrigger=300)
+    assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
+    offset = through_spark(reader.initialOffset())
+    sizes = []
+    found: list[str] = []
+    for _ in range(6):
+        ids, offset = batch(reader, offset)
+        sizes.append(len(ids))
+        found += ids
+    assert sizes == [300, 300, 300, 100, 0, 0]
+    assert found == expected
+    more = add(store, 5000, 7)
+    assert batch(reader, offset)[0] == more
+
+
+def test_a_batch_is_the_same_when_it_is_read_again(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 500)
+    reader = query(maxEntriesPerTrigger=123)
+    start = reader.initialOffset()
+    ids, end = batch(reader, start)
+    add(store, 1000, 500)
+    assert read(query(), start, end) == ids
+
+
+def test_new_queries_begin_where_they_are_told(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 10)
+    for starting, expected in (("latest", []), ("8-0", ["8-0", "9-0", "10-0"]), ("(9-0", ["10-0"])):
+        reader = query(startingOffsets=starting)
+        assert batch(reader, reader.initialOffset())[0] == expected
+
+
+def test_a_limit_of_bytes(store: Store[bytes], query: Query) -> None:
+    store.xadd_many("s", [{"f": "x" * 1000} for _ in range(100)])
+    reader = query(maxBytesPerTrigger=10_000)
+    assert isinstance(reader.getDefaultReadLimit(), ReadMaxBytes)
+    offset = reader.initialOffset()
+    found = 0
+    for _ in range(30):
+        ids, offset = batch(reader, offset)
+        assert len(ids) <= 12
+        found += len(ids)
+    assert found == 100
+    one = query(maxBytesPerTrigger=1)
+    assert len(batch(one, one.initialOffset())[0]) == 1
+
+
+def test_streams_share_a_limit_and_none_starves(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 1000, "a")
+    add(store, 1, 30, "b")
+    reader = query(subscribe="a,b", maxEntriesPerTrigger=100)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(100))
+    schema_rows = []
+    for partition in reader.partitions(start, end):
+        for found in reader.read(partition):
+            schema_rows += found.column("stream").to_pylist()
+    assert (schema_rows.count("a"), schema_rows.count("b")) == (70, 30)
+
+
+def test_streams_that_appear_are_read_from_their_beginning(
+    store: Store[bytes], query: Query
+) -> None:
+    reader = query(subscribePattern="s.*", startingOffsets="latest")
+    offset = reader.initialOffset()
+    assert offset == {}
+    add(store, 1, 3, "s1")
+    ids, offset = batch(reader, offset)
+    assert ids == ["1-0", "2-0", "3-0"]
+    add(store, 1, 2, "s2")
+    add(store, 1, 2, "other")
+    assert batch(reader, offset)[0] == ["1-0", "2-0"]
+
+
+def test_available_now_ends_at_what_was_there(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 10)
+    for reader in (query(), query(maxEntriesPerTrigger=4)):
+        offset = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        add(store, store.xlen("s") + 1, 5)
+        found: list[str] = []
+        for _ in range(5):
+            ids, offset = batch(reader, offset)
+            found += ids
+        assert found == [f"{n}-0" for n in range(1, len(found) + 1)]
+        assert len(found) == store.xlen("s") - 5
+
+
+def test_spark_may_ask_for_everything_whatever_the_options(
+    store: Store[bytes], query: Query
+) -> None:
+    add(store, 1, 100)
+    reader = query(maxEntriesPerTrigger=3)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(read(reader, start, end)) == 100
+
+
+# --- what is gone ---------------------------------------------------------------------------------
+
+
+def test_trimming_what_was_read_loses_nothing(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 100)
+    reader = query(maxEntriesPerTrigger=40)
+    _, offset = batch(reader, reader.initialOffset())
+    store.xtrim("s", minid="41-0", approximate=False)
+    ids, offset = batch(reader, offset)
+    assert ids[0] == "41-0"
+    assert len(ids) == 40
+
+
+@pytest.mark.parametrize("limit", [40, 100])
+def test_trimming_what_was_not_read_is_an_error(
+    store: Store[bytes], query: Query, limit: int
+) -> None:
+    add(store, 1, 100)
+    reader = query(maxEntriesPerTrigger=limit)
+    _, offset = batch(reader, reader.initialOffset())
+    add(store, 101, 50)
+    store.xtrim("s", maxlen=30, approximate=False)
+    behind = "from 41-0" if limit == 40 else "20 behind 100-0"
+    with pytest.raises(DataLossError, match=rf"{behind} were trimmed .* there is 121-0\."):
+        batch(reader, offset)
+    assert batch(query(failOnDataLoss=False), offset)[0] == [f"{n}-0" for n in range(121, 151)]
+
+
+def test_trimming_everything_is_noticed_with_an_empty_stream(
+    store: Store[bytes], query: Query
+) -> None:
+    add(store, 1, 10)
+    reader = query()
+    _, offset = batch(reader, reader.initialOffset())
+    add(store, 11, 5)
+    store.xtrim("s", maxlen=0, approximate=False)
+    end = reader.latestOffset(offset, ReadAllAvailable())
+    with pytest.raises(DataLossError, match=r"5 behind 10-0 were trimmed .* none is there now"):
+        reader.partitions(offset, end)
+
+
+def test_deleting_entries_is_no_loss(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 100)
+    reader = query(maxEntriesPerTrigger=40)
+    _, offset = batch(reader, reader.initialOffset())
+    store.xdel("s", "41-0", "42-0")
+    assert batch(reader, offset)[0][0] == "43-0"
+
+
+def test_a_stream_made_again_is_noticed(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 10)
+    reader = query()
+    _, offset = batch(reader, reader.initialOffset())
+    store.delete("s")
+    assert batch(reader, offset) == ([], offset)
+    add(store, 5, 10)
+    with pytest.raises(DataLossError, match="deleted and made again since entry 10-0"):
+        batch(reader, offset)
+    assert len(batch(query(failOnDataLoss=False), offset)[0]) == 10
+
+
+# --- what others see ------------------------------------------------------------------------------
+
+
+def test_progress_is_reported_and_mirrored_into_a_group(store: Store[bytes], query: Query) -> None:
+    add(store, 1000, 10_000)
+    reader = query(maxEntriesPerTrigger=4000, groupName="spark")
+    _, offset = batch(reader, reader.initialOffset())
+    latest = reader.reportLatestOffset()
+    assert latest == {"s": {"id": "10999-0", "entriesBehind": 6000, "secondsBehind": 6.0}}
+    for _ in range(2):  # made, then set
+        reader.commit(offset)
+    reader.stop()
+    (group,) = store.xinfo_groups("s")
+    assert (group["name"], group["last-delivered-id"]) == (b"spark", b"4999-0")
+    assert (group["entries-read"], group["lag"], group["pending"]) == (4000, 6000, 0)
+
+
+def test_random_lives_of_a_query(store: Store[bytes], query: Query) -> None:
+    """Whatever is added, deleted and limited: each entry that stays is read once, in order."""
+    rng = random.Random(7)
+    next_ms, kept = 1, set[str]()
+    found: list[str] = []
+    offset = query().initialOffset()
+    for _ in range(60):
+        ids = add(store, next_ms, count := rng.randrange(0, 200)) if rng.random() < 0.7 else []
+        next_ms += count + rng.randrange(1, 3) if ids else 0
+        kept.update(ids)
+        unread = sorted(kept - set(found), key=lambda one: int(one[:-2]))
+        if unread and rng.random() < 0.3:
+            gone = rng.sample(unread, min(len(unread), 5))
+            store.xdel("s", *gone)
+            kept.difference_update(gone)
+        limit = rng.choice([{}, {"maxEntriesPerTrigger": rng.randrange(1, 150)}])
+        read_now, offset = batch(query(minPartitions=rng.randrange(1, 4), **limit), offset)
+        found += read_now
+    for _ in range(3):
+        read_now, offset = batch(query(), offset)
+        found += read_now
+    assert found == sorted(kept, key=lambda one: int(one[:-2]))
