@@ -45,6 +45,7 @@ HOT = [
     "src/streamkeep/format/keys.py",
     "src/streamkeep/format/listpack.py",
     "src/streamkeep/format/lmdb_pages.py",
+    "src/streamkeep/format/lzf.py",
     "src/streamkeep/format/nacks.py",
     "src/streamkeep/format/node.py",
     "src/streamkeep/format/records.py",

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import lmdb
 
 from streamkeep.engine import environment as environments
-from streamkeep.engine import groups, keyspace
+from streamkeep.engine import groups, intake, keyspace
 from streamkeep.engine.arguments import to_bytes
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
@@ -31,7 +31,7 @@ from streamkeep.format.records import PAGE_FIT
 
 Sync = Literal["commit", "interval", "none"]
 _SYNC_MODES: Final = ("commit", "interval", "none")
-_LEAVE_GARBAGE: Final = (keyspace.delete, keyspace.rename, groups.xgroup_destroy)
+_LEAVE_GARBAGE: Final = (keyspace.delete, keyspace.rename, groups.xgroup_destroy, intake.restore)
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 

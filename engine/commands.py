@@ -14,7 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine import append, delete, info, keyspace, read, scan, trim
+from streamkeep.engine import (
+    append,
+    delete,
+    export,
+    info,
+    intake,
+    keyspace,
+    read,
+    scan,
+    trim,
+)
 from streamkeep.engine.allowance import NO_LIMIT, check_allowance
 from streamkeep.engine.arguments import (
     check_block,
@@ -40,6 +50,7 @@ from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import PAIRS, Range
 from streamkeep.format.producers import content_iid
+from streamkeep.format.redis_dump import TARGETS
 
 _SCAN_BATCH = 256
 
@@ -482,6 +493,40 @@ class StreamCommands(GroupCommands[Text]):
     def renamenx(self, src: Key, dst: Key) -> bool:
         """Rename a stream unless the new name is taken; say whether it was renamed (RENAMENX)."""
         return self._write(None, keyspace.rename, to_bytes(src), to_bytes(dst), True)
+
+    # --- to and from Redis ------------------------------------------------------------------
+
+    def dump(self, name: Key, server: str = "7.2") -> bytes | None:
+        """Return a stream as Redis's RESTORE takes it, groups included; None when missing (DUMP).
+
+        Costs memory for the whole stream; `streamkeep dump` and RDB files do not.
+
+        Args:
+            server: the oldest Redis that is to read it: "5.0", "7.0", "7.2" (also every Valkey),
+                "8.6", "8.8" or "8.10". Older ones have no place for all that a stream holds; only
+                "8.8" and later lose nothing.
+        """
+        if server not in TARGETS:
+            raise ArgumentError(f"server must be one of {', '.join(TARGETS)}, not {server!r}")
+        return self._read(None, export.dump, to_bytes(name), server)
+
+    def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool:
+        """Create a stream from what DUMP of a Redis, a Valkey or a store returned (RESTORE).
+
+        Every byte is checked; the macro nodes are taken over as they are.
+
+        Args:
+            ttl: must be 0: streams of a store do not expire.
+            replace: delete a stream of that name first; otherwise it is an error.
+
+        Raises:
+            KeyExistsError: the key exists.
+            CommandError: the payload is damaged, is of no stream, or of a newer version; the
+                CorruptionError that caused it says more. Nothing was changed.
+        """
+        if ttl != 0:
+            raise ArgumentError("ttl must be 0: streams of a store do not expire")
+        return self._free(None, intake.restore, to_bytes(name), to_bytes(value), replace)
 
     # --- observe ----------------------------------------------------------------------------
 

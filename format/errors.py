@@ -62,6 +62,12 @@ class GroupExistsError(CommandError):
     redis_code = "BUSYGROUP"
 
 
+class KeyExistsError(CommandError):
+    """The stream exists already, and was not to be replaced."""
+
+    redis_code = "BUSYKEY"
+
+
 class ArgumentError(CommandError):
     """An argument of the wrong type, out of range, or in a combination that is not allowed."""
 

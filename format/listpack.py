@@ -483,3 +483,49 @@ def decode(data: bytes) -> list[bytes]:
     while reader.position < reader.end:
         elements.append(reader.string())
     return elements
+
+
+# --- the two generations of backlens ------------------------------------------------------------
+
+
+def spell_backlens(data: bytes, newer: bool) -> bytes:
+    """Return a valid listpack with all backlens as Redis 8.10 and Valkey 9.1 write them, or older.
+
+    They differ for elements of three sizes only, which one generation takes for damage in what the
+    other wrote: with an abort of the server, unless it was told to check.
+    """
+    if len(data) < 16383:
+        return data
+    reader = open_elements(data)
+    pieces: list[bytes] = []
+    copied: i64 = 0
+    while reader.position < reader.end:
+        stop: i64 = reader.position + element_size(data, reader.position, reader.end)
+        size: i64 = stop - reader.position
+        reader.skip()
+        if size != 16383 and size != 2097151 and size != 268435455:
+            continue
+        wanted: i64 = 2 if size == 16383 else 3 if size == 2097151 else 4
+        if not newer:
+            wanted += 1
+        if reader.position - stop == wanted:
+            continue
+        pieces.append(data[copied:stop])
+        pieces.append(_backlen(size, wanted))
+        copied = reader.position
+    if copied == 0:
+        return data
+    pieces.append(data[copied:])
+    changed = b"".join(pieces)
+    return len(changed).to_bytes(4, "little") + changed[4:]
+
+
+def _backlen(size: i64, width: i64) -> bytes:
+    """Return the backlen of an element in `width` bytes."""
+    writer = BytesWriter()
+    index: i64 = width - 1
+    while index >= 0:
+        group: i64 = (size >> (7 * index)) & 127
+        writer.append(u8(group if index == width - 1 else group | 128))
+        index -= 1
+    return writer.getvalue()
