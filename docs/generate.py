@@ -27,9 +27,11 @@ from streamkeep.format.extension import IDEMPOTENCE_SECTION
 from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
 from streamkeep.format.journal import FILE_HEADER, RECORD_HEADER
 from streamkeep.format.keys import TABLES
+from streamkeep.format.manifest import ERASURE, SEGMENT_RECORD
 from streamkeep.format.nacks import NACK
 from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.records import STREAM_RECORD
+from streamkeep.format.segment import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.steady import SLOT
 from streamkeep.format.versions import HISTORY
 from streamkeep.recovery.catalogue import CATALOGUE
@@ -181,6 +183,11 @@ PARTS: Final = (
     Part("format.md", "journal file", FILE_HEADER.table),
     Part("format.md", "journal record", RECORD_HEADER.table),
     Part("format.md", "steady slot", SLOT.table),
+    Part("format.md", "segment trailer", TRAILER.table),
+    Part("format.md", "segment index", INDEX_HEADER.table),
+    Part("format.md", "segment row", INDEX_ROW.table),
+    Part("format.md", "segment record", SEGMENT_RECORD.table),
+    Part("format.md", "erasure", ERASURE.table),
     Part("format.md", "invariants", render_invariants),
     Part("format.md", "versions", render_versions),
 )

@@ -39,6 +39,7 @@ GARBAGE: Final = 13
 RETIRED: Final = 14
 SEGMENTS: Final = 15
 SCHEDULE: Final = 16
+ERASURES: Final = 17
 
 
 class Table(NamedTuple):
@@ -71,6 +72,7 @@ TABLES: Final[tuple[Table, ...]] = (
     Table("retired", "stream number, ms, seq", "envelope: a trimmed node not yet archived"),
     Table("segments", "stream number, first ID", "manifest record of one segment"),
     Table("schedule", "due time, number", "an entry to be appended later"),
+    Table("erasures", "stream number, ms, seq", "when this entry was erased"),
 )
 
 MAX_DB_KEY: Final = 511

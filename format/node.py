@@ -725,6 +725,50 @@ def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
     return Rewritten(_assemble(live, head.getvalue(), elements), kept)
 
 
+def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
+    """Return a node as history shows it: the live and the trimmed slots, all of them live.
+
+    History sees what was trimmed and not what was deleted. The node keeps its key; what reads
+    nodes reads the result. Nodes without tombstones, which is most, are returned as they are.
+
+    Args:
+        trimmed: the bitmap of trimmed slots in the node's envelope.
+
+    Returns:
+        The listpack; b"" when all slots were deleted.
+    """
+    node = read_header(data, ms, seq)
+    if node.deleted == 0:
+        return data
+    cursor = SlotCursor(node)
+    body = BytesWriter()
+    elements: i64 = 4 + len(node.fields)
+    count: i64 = 0
+    live: i64 = 0
+    bits_known: i64 = 8 * i64(len(trimmed))
+    while cursor.next():
+        start: i64 = cursor.start
+        index: i64 = cursor.index
+        cursor.skip_fields()
+        if not cursor.flags & DELETED:
+            live += 1
+        elif index >= bits_known or not i64(trimmed[index // 8]) >> (index % 8) & 1:
+            continue
+        body.append(u8(cursor.flags & SAME_FIELDS))
+        body.write(data[start + 1 : cursor.position])
+        elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
+        count += 1
+    if live != node.count or cursor.index + 1 - live != node.deleted:
+        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
+    if count == 0:
+        return b""
+    head = BytesWriter()
+    put_integer(head, 0)
+    head.write(data[node.after_deleted : node.first_slot])
+    head.write(body.getvalue())
+    return _assemble(count, head.getvalue(), elements)
+
+
 # --- checking -----------------------------------------------------------------------------------
 
 

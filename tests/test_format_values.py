@@ -158,6 +158,7 @@ def test_the_numbers_of_tables_are_permanent() -> None:
         "retired",
         "segments",
         "schedule",
+        "erasures",
     ]
 
 

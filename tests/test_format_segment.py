@@ -1,0 +1,575 @@
+"""Archive segments: round trips, what history keeps of a node, and damage of every kind."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamkeep.format import node
+from streamkeep.format.checksum import digest64
+from streamkeep.format.envelope import decode_envelope, encode_envelope, set_trimmed
+from streamkeep.format.errors import CorruptionError, FormatVersionError
+from streamkeep.format.manifest import (
+    SEGMENT_RECORD,
+    SegmentRecord,
+    decode_erasure,
+    decode_segment_record,
+    encode_erasure,
+    is_safe_path,
+    record_of,
+)
+from streamkeep.format.segment import (
+    INDEX_HEADER,
+    INDEX_ROW,
+    TRAILER,
+    Block,
+    Index,
+    Segment,
+    Trailer,
+    number_of,
+    seek_table,
+    segment_path,
+)
+from streamkeep.format.segment_writer import SegmentWriter
+
+GOLDEN = Path(__file__).parent / "golden" / "v1"
+TOP = (1 << 64) - 1
+UUID = bytes(range(16))
+NUMBER = 7
+
+Pairs = tuple[int, int, list[bytes]]
+
+
+def nodes_of(entries: list[Pairs], max_size: int = 200) -> list[bytes]:
+    """Return the envelopes of these entries."""
+    return [
+        encode_envelope(NUMBER, ms, seq, 1, 2, b"", data, b"")
+        for ms, seq, data in node.encode_nodes(entries, max_size)
+    ]
+
+
+def write(envelopes: list[bytes], **options: Any) -> bytes:
+    """Return a segment with these nodes."""
+    options.setdefault("block_bytes", 600)
+    writer = SegmentWriter(
+        store_uuid=UUID,
+        stream_number=NUMBER,
+        key=b"orders",
+        created_ms=1,
+        epoch=2,
+        sequence=3,
+        **options,
+    )
+    data = b"".join([writer.add(envelope, "node") for envelope in envelopes]) + writer.finish()
+    assert writer.size == len(data)
+    return data
+
+
+def opened(data: bytes) -> Segment:
+    return Segment.open(lambda offset, size: data[offset : offset + size], len(data), "here")
+
+
+def entries_of(segment: Segment) -> list[Pairs]:
+    """Return all entries of a segment."""
+    found: list[Any] = []
+    for number in range(len(segment.index.blocks)):
+        for one in segment.block(number):
+            wanted = node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
+            node.read_range(one.listpack, one.ms, one.seq, wanted, found)
+    return found
+
+
+def trained(size: int, samples: list[bytes]) -> bytes:
+    """Return a dictionary."""
+    return zstandard.train_dictionary(size, [*samples]).as_bytes()
+
+
+def some(count: int) -> list[Pairs]:
+    return [(1000 + i // 3, i % 3, [b"item", b"sku-%d" % i, b"n", b"%d" % i]) for i in range(count)]
+
+
+pairs = st.lists(st.binary(max_size=6), min_size=2, max_size=6).map(lambda x: x[: len(x) // 2 * 2])
+ids = st.tuples(
+    st.sampled_from([0, 5, (1 << 63) - 1, 1 << 63, TOP]) | st.integers(0, TOP), st.integers(0, TOP)
+)
+entry_lists = st.dictionaries(ids, pairs, min_size=1, max_size=30).map(
+    lambda found: [(*one, fields) for one, fields in sorted(found.items())]
+)
+
+
+@given(entry_lists, st.integers(30, 300), st.integers(1, 2000), st.integers(-3, 6))
+def test_what_is_written_is_read_back(
+    entries: list[Pairs], node_size: int, block_bytes: int, level: int
+) -> None:
+    envelopes = nodes_of(entries, node_size)
+    segment = opened(write(envelopes, block_bytes=block_bytes, level=level))
+    assert entries_of(segment) == entries
+    assert list(segment.check()) == []
+    trailer = segment.trailer
+    assert (trailer.entries, trailer.nodes) == (len(entries), len(envelopes))
+    assert (trailer.first_id, trailer.last_id) == (entries[0][:2], entries[-1][:2])
+    assert trailer.raw_size == sum(map(len, envelopes))
+    assert (trailer.created_ms, trailer.epoch, trailer.sequence) == (1, 2, 3)
+    index = segment.index
+    assert (index.store_uuid, index.stream_number, index.key) == (UUID, NUMBER, b"orders")
+    for block in index.blocks:
+        assert block.raw_size <= block_bytes or block.nodes == 1
+    for ms, seq, _ in entries:
+        for place in (segment.seek(ms, seq), segment.seek_last(ms, seq)):
+            assert index.blocks[place].first_id <= (ms, seq) <= index.blocks[place].last_id
+    assert segment.seek_last(0, 0) == (0 if entries[0][:2] == (0, 0) else -1)
+    last = trailer.last_id
+    assert segment.seek(TOP, TOP) == len(index.blocks) - (1 if last == (TOP, TOP) else 0)
+
+
+@given(entry_lists, st.data())
+def test_history_keeps_what_lives_and_what_was_trimmed(
+    entries: list[Pairs], data: st.DataObject
+) -> None:
+    ms, seq, fields = entries[0]
+    builder = node.NodeBuilder(ms, seq, fields[0::2])
+    for entry in entries:
+        builder.append(*entry)
+    listpack = builder.listpack()
+    states = data.draw(
+        st.lists(st.sampled_from(["live", "trimmed", "deleted"]), min_size=len(entries))
+    )
+    gone = [entry[:2] for entry, state in zip(entries, states, strict=False) if state != "live"]
+    if gone:
+        listpack = node.mark(listpack, ms, seq, gone, 0).data
+    slots = [i for i in range(len(entries)) if states[i] == "trimmed"]
+    bitmap = set_trimmed(b"", slots)
+    kept = [entries[i] for i in range(len(entries)) if states[i] != "deleted"]
+    shown = node.history_form(listpack, ms, seq, bitmap)
+    if not kept:
+        assert shown == b""
+        return
+    found: list[Any] = []
+    node.validate(shown, ms, seq)
+    node.read_range(shown, ms, seq, node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS), found)
+    assert found == kept
+    assert node.history_form(shown, ms, seq, b"") is shown
+
+    segment = opened(write([encode_envelope(NUMBER, ms, seq, 1, 2, b"r", listpack, bitmap)]))
+    assert entries_of(segment) == kept
+    assert list(segment.check()) == []
+
+
+def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
+    (data,) = nodes_of([(1, 0, [b"f", b"v"])])
+    found = decode_envelope(data, "")
+    empty = node.mark(found.listpack, 1, 0, [(1, 0)], 0).data
+    blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
+    writer = SegmentWriter(
+        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, sequence=0
+    )
+    assert writer.add(blank, "node") == b""
+    assert (writer.first_id, writer.last_id, writer.entries) == (None, None, 0)
+    with pytest.raises(ValueError, match="at least one entry"):
+        writer.finish()
+
+
+def test_nodes_that_do_not_belong_are_refused_and_the_writer_goes_on() -> None:
+    first, second, *_ = nodes_of(some(40))
+    writer = SegmentWriter(
+        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, sequence=0
+    )
+    data = writer.add(first, "node")
+    for bad in (first, first[:-1], encode_envelope(8, 9999, 0, 1, 2, b"", b"", b"")):
+        with pytest.raises(CorruptionError):
+            writer.add(bad, "node")
+    data += writer.add(second, "node")
+    segment = opened(data + writer.finish())
+    assert list(segment.check()) == []
+    assert segment.trailer.nodes == 2
+
+
+def test_a_dictionary_goes_with_the_segment() -> None:
+    envelopes = nodes_of(some(3000), 400)
+    dictionary = trained(4096, envelopes)
+    plain = write(envelopes, block_bytes=800)
+    data = write(envelopes, block_bytes=800, dictionary=dictionary)
+    segment = opened(data)
+    assert segment.dictionary() == dictionary
+    assert list(segment.check()) == []
+    assert entries_of(segment) == some(3000)
+    assert len(data) < len(plain)
+
+
+def test_the_index_of_a_long_segment_is_read_in_parts() -> None:
+    segment = opened(write(nodes_of(some(3000), 100), block_bytes=1))
+    assert segment.trailer.index_size > 32 << 10
+    assert entries_of(segment) == some(3000)
+
+
+def test_zstd_of_the_system_reads_a_segment(tmp_path: Path) -> None:
+    tool = shutil.which("zstd")
+    if tool is None:
+        pytest.skip("no zstd command")
+    envelopes = nodes_of(some(500))
+    path = tmp_path / "one.zst"
+    path.write_bytes(write(envelopes))
+    done = subprocess.run([tool, "-dc", path], capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"".join(envelopes)
+    dictionary = trained(4096, nodes_of(some(3000), 400))
+    path.write_bytes(write(envelopes, dictionary=dictionary))
+    (tmp_path / "dictionary").write_bytes(dictionary)
+    command = [tool, "-dc", "-D", str(tmp_path / "dictionary"), str(path)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"".join(envelopes)
+
+
+def test_the_file_is_a_zstd_stream_with_a_seek_table_of_all_its_frames() -> None:
+    envelopes = nodes_of(some(200))
+    data = write(envelopes)
+    reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
+    assert reader.read() == b"".join(envelopes)
+    count = int.from_bytes(data[-9:-5], "little")
+    rows = data[-9 - 8 * count : -9]
+    sizes = [int.from_bytes(rows[i : i + 4], "little") for i in range(0, len(rows), 8)]
+    assert sum(sizes) + 8 + 8 * count + 9 == len(data)
+
+
+def test_paths_of_segments_are_safe_and_unique() -> None:
+    path = segment_path(3, b"a/../b\0" * 20, (1, 2), (TOP, TOP), 4, 5)
+    assert is_safe_path(path)
+    folder, name = path.split("/")
+    assert folder.startswith("3-a%2F..%2Fb%00")
+    assert name == f"1-2_{TOP}-{TOP}.4-5.seg"
+    assert max(len(folder), len(name)) < 255
+    assert segment_path(3, b"", (1, 2), (3, 4), 5, 6).startswith("3-/")
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def problems(data: bytes) -> list[Exception]:
+    """Return what is found wrong with a file; anything but our errors comes out."""
+    try:
+        segment = opened(data)
+    except (CorruptionError, FormatVersionError) as error:
+        return [error]
+    return list(segment.check())
+
+
+@pytest.mark.parametrize("with_dictionary", [False, True])
+def test_every_flipped_bit_is_reported(with_dictionary: bool) -> None:
+    envelopes = nodes_of(some(60), 300)
+    dictionary = None
+    if with_dictionary:
+        dictionary = trained(512, nodes_of(some(3000), 300))
+    data = write(envelopes, dictionary=dictionary)
+    assert problems(data) == []
+    harmless = []
+    for bit in range(8 * len(data)):
+        bad = bytearray(data)
+        bad[bit // 8] ^= 1 << bit % 8
+        if not problems(bytes(bad)):
+            harmless.append(bit)
+    assert harmless == []
+
+
+def test_damage_is_named_by_block_and_the_others_are_read() -> None:
+    data = write(nodes_of(some(200)))
+    segment = opened(data)
+    block = segment.index.blocks[2]
+    bad = bytearray(data)
+    bad[block.offset + 20] ^= 1
+    found = [str(error) for error in problems(bytes(bad))]
+    assert len(found) == 1
+    assert found[0].startswith("block 2 of here: checksum")
+    assert opened(bytes(bad)).block(1)
+
+
+def test_every_truncation_is_reported() -> None:
+    data = write(nodes_of(some(60), 300))
+    for size in range(len(data)):
+        assert problems(data[:size])
+        assert problems(data[size + 1 :])
+
+
+def test_concatenated_and_swapped_files_are_reported() -> None:
+    one, two = write(nodes_of(some(60))), write(nodes_of(some(90)))
+    for data in (one + two, one + one, two + one, one + b"\n", b"\n" + one, one[:-1] + b"\n"):
+        assert problems(data)
+    a, b = opened(one), opened(two)
+    assert a.checksum != b.checksum
+    cut = a.trailer.blocks_size
+    assert problems(one[:cut] + two[b.trailer.blocks_size :])
+    assert "describes a segment of" in str(problems(one + two)[0])
+
+
+def test_a_text_mode_copy_is_named() -> None:
+    data = write(nodes_of(some(60)))
+    at = data.rindex(b"SKSEG\r\n")
+    assert "not a segment" in str(problems(data[:at] + b"SKSEGG\n\x1a" + data[at + 8 :])[0])
+
+
+def test_a_newer_format_is_refused_as_such() -> None:
+    data = write(nodes_of(some(60)))
+    segment = opened(data)
+    newer = segment.trailer._replace(version=2).encode()
+    at = len(data) - TRAILER.size - len(seek_table(segment.trailer, segment.index.blocks))
+    with pytest.raises(FormatVersionError, match="segment format 2"):
+        opened(data[:at] + newer + data[at + TRAILER.size :])
+
+
+def forge(blocks: list[bytes], rows: list[Block], wrong: dict[str, Any] | None = None) -> bytes:
+    """Return a file with these blocks and index rows, and all checksums right."""
+    index = Index(UUID, NUMBER, b"", rows).encode()
+    trailer = Trailer(
+        rows[0].first_ms,
+        rows[0].first_seq,
+        rows[-1].last_ms,
+        rows[-1].last_seq,
+        sum(row.entries for row in rows),
+        sum(row.nodes for row in rows),
+        sum(row.raw_size for row in rows),
+        sum(map(len, blocks)),
+        0,
+        len(index),
+        0,
+        number_of(index[-8:]),
+        0,
+        0,
+        0,
+        1,
+    )._replace(**(wrong or {}))
+    return b"".join(blocks) + index + trailer.encode() + seek_table(trailer, rows)
+
+
+def row_of(block: bytes, raw_size: int, offset: int = 0, **other: int) -> Block:
+    row = Block(1, 0, 9, 0, offset, len(block), raw_size, 1, 1, number_of(digest64(block)))
+    return row._replace(**other)
+
+
+def test_a_bomb_allocates_no_more_than_the_index_promises() -> None:
+    import tracemalloc
+
+    big = 256 << 20
+    compress = zstandard.ZstdCompressor(level=1).compress
+    bomb = compress(bytes(big))
+    honest_size = forge([bomb], [row_of(bomb, big)])
+    small_promise = forge([bomb], [row_of(bomb, 1000)])
+    streamed = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(4 << 20))
+    unknown_size = forge([streamed], [row_of(streamed, 1000)])
+    tiny = compress(bytes(100))
+    lying = bytearray(compress(bytes(100_000)))
+    lying[5:9] = (1 << 30).to_bytes(4, "little")  # content size in the frame's header
+    impossible = forge([tiny], [row_of(tiny, 1 << 31)])
+    tracemalloc.start()
+    try:
+        for data in (small_promise, unknown_size, impossible):
+            tracemalloc.reset_peak()
+            assert problems(data)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        assert problems(forge([bytes(lying)], [row_of(bytes(lying), 1 << 30)]))
+    finally:
+        tracemalloc.stop()
+    assert "promises the impossible" in str(problems(impossible)[0])
+    assert "the index 1000" in str(problems(small_promise)[0])
+    assert "an envelope of 0 bytes" in str(problems(honest_size)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entries": 5},
+        {"nodes": 2, "entries": 3},
+        {"first_ms": 2},
+        {"last_ms": 1, "last_seq": 0},
+        {"last_ms": 90},
+        {"offset": 1},
+        {"raw_size": 999},
+        {"size": 10},
+        {"nodes": 0},
+        {"first_ms": 95},
+    ],
+)
+def test_an_index_that_lies_with_right_checksums_is_reported(change: dict[str, int]) -> None:
+    raw = b"".join(nodes_of([(1, 0, [b"f", b"v"]), (9, 0, [b"f", b"w"]), (9, 1, [b"f", b"x"])]))
+    block = zstandard.ZstdCompressor(write_checksum=True).compress(raw)
+    good = row_of(block, len(raw), entries=3, last_seq=1)
+    assert problems(forge([block], [good])) == []
+    assert problems(forge([block], [good._replace(**change)]))
+
+
+def test_trailers_that_lie_with_right_checksums_are_reported() -> None:
+    raw = b"".join(nodes_of([(1, 0, [b"f", b"v"])]))
+    block = zstandard.ZstdCompressor().compress(raw)
+    row = row_of(block, len(raw), last_ms=1)
+    assert problems(forge([block], [row])) == []
+    for name in ("entries", "nodes", "raw_size", "first_ms", "last_seq", "index_size"):
+        assert problems(forge([block], [row], {name: 77}))
+    for name in ("blocks_size", "dictionary_size", "index_checksum"):
+        assert problems(forge([block], [row], {name: 3}))
+    twice = [row, row._replace(offset=len(block))]
+    assert problems(forge([block, block], twice))
+
+
+def test_blocks_with_what_does_not_belong_are_reported() -> None:
+    def one(raw: bytes, **other: int) -> str:
+        block = zstandard.ZstdCompressor().compress(raw)
+        row = row_of(block, len(raw), **other)
+        return "; ".join(map(str, problems(forge([block], [row]))))
+
+    first, second = nodes_of([(1, 0, [b"f", b"v"])]) + nodes_of([(9, 0, [b"f", b"v"])])
+    found = decode_envelope(first, "")
+    assert one(first + second, nodes=2, entries=2) == ""
+    assert "is not between" in one(second + first, nodes=2, entries=2)
+    assert "nodes, 1 expected" in one(first + second, entries=2)
+    assert "an envelope of" in one(first + second[:-1], nodes=2, entries=2)
+    other = encode_envelope(8, 1, 0, 1, 2, b"", found.listpack, b"")
+    assert "does not belong" in one(other, last_ms=1)
+    marked = encode_envelope(NUMBER, 1, 0, 1, 2, b"", found.listpack, b"\x01")
+    assert "does not belong" in one(marked, last_ms=1)
+    (both,) = nodes_of([(1, 0, [b"f", b"v"]), (2, 0, [b"f", b"v"])])
+    dead = node.mark(decode_envelope(both, "").listpack, 1, 0, [(2, 0)], 0).data
+    assert "tombstones" in one(encode_envelope(NUMBER, 1, 0, 1, 2, b"", dead, b""), last_ms=1)
+    assert "not a zstd frame" in one_of(b"no frame at all", 60)
+
+
+def one_of(block: bytes, raw_size: int) -> str:
+    return str(problems(forge([block], [row_of(block, raw_size)]))[0])
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=300))
+@example(b"")
+def test_any_bytes_are_reported(data: bytes) -> None:
+    assert problems(data)
+    footer = (1).to_bytes(4, "little") + b"\0" + (0x8F92EAB1).to_bytes(4, "little")
+    assert problems(data + footer)
+
+
+@settings(max_examples=200)
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_hostile_parts_with_right_checksums(rng: random.Random, damage_index: bool) -> None:
+    """Damage behind the checksums: only our errors come out, and nothing hangs."""
+    raw = bytearray(b"".join(nodes_of(some(20))))
+    rows_at = INDEX_HEADER.size - 8
+    for _ in range(0 if damage_index else rng.randint(1, 3)):
+        raw[rng.randrange(len(raw))] = rng.randrange(256)
+    block = zstandard.ZstdCompressor().compress(bytes(raw))
+    if not damage_index and rng.random() < 0.5:
+        hurt = bytearray(block)
+        hurt[rng.randrange(len(hurt))] ^= 1 << rng.randrange(8)
+        block = bytes(hurt)
+    row = row_of(block, len(raw), nodes=3, entries=20, first_ms=1000, last_ms=1006, last_seq=1)
+    data = bytearray(forge([block], [row]))
+    if damage_index:
+        index = Index(UUID, NUMBER, b"", [row]).encode()
+        hurt = bytearray(index)
+        at = rng.choice([rng.randrange(rows_at, INDEX_HEADER.size + INDEX_ROW.size)])
+        hurt[at] = rng.randrange(256)
+        hurt[-8:] = digest64(bytes(hurt[:-8]))
+        trailer = opened(bytes(data)).trailer._replace(index_checksum=number_of(bytes(hurt[-8:])))
+        data = bytearray(block + hurt + trailer.encode() + seek_table(trailer, [row]))
+    problems(bytes(data))
+
+
+# --- the manifest -------------------------------------------------------------------------------
+
+u64 = st.integers(0, TOP)
+paths = st.text("abc.%-", min_size=1, max_size=10).filter(lambda text: text not in (".", ".."))
+records = st.builds(
+    lambda numbers, first, last, epoch, origin, path, key: SegmentRecord._make(
+        (
+            numbers[0],
+            *min(first, last),
+            *max(first, last),
+            1 + numbers[1] // 2,
+            *numbers[2:9],
+            epoch,
+            origin,
+            path,
+            key,
+        )
+    ),
+    st.lists(u64, min_size=9, max_size=9),
+    ids,
+    ids,
+    st.integers(0, (1 << 32) - 1),
+    st.integers(0, 2),
+    st.lists(paths, min_size=1, max_size=3).map("/".join),
+    st.binary(max_size=80),
+)
+
+
+@given(records)
+def test_manifest_rows_come_back(record: SegmentRecord) -> None:
+    body = record.encode()
+    assert decode_segment_record(record.db_key(), body, "row") == record
+    for size in range(SEGMENT_RECORD.size + len(record.path.encode())):
+        with pytest.raises(CorruptionError):
+            decode_segment_record(record.db_key(), body[:size], "row")
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/.", "a\0b"])
+def test_paths_that_leave_the_archive_are_refused(path: str) -> None:
+    assert not is_safe_path(path)
+    record = record_of(
+        opened(write(nodes_of(some(5)))),
+        stream_number=NUMBER,
+        path=path,
+        key=b"k",
+        sequence=1,
+        created_ms=1,
+        epoch=1,
+        origin=0,
+    )
+    with pytest.raises(CorruptionError, match="leads out of the archive"):
+        decode_segment_record(record.db_key(), record.encode(), "row")
+
+
+def test_manifest_rows_that_make_no_sense_are_refused() -> None:
+    data = write(nodes_of(some(5)))
+    record = record_of(
+        opened(data),
+        stream_number=NUMBER,
+        path="7-o/x.seg",
+        key=b"k",
+        sequence=1,
+        created_ms=1,
+        epoch=1,
+        origin=0,
+    )
+    assert (record.size_bytes, record.entries) == (len(data), 5)
+    assert record.checksum == opened(data).checksum
+    wrong: tuple[dict[str, Any], ...] = ({"entries": 0}, {"origin": 3}, {"last_ms": 1})
+    for change in wrong:
+        bad = record._replace(**change)
+        with pytest.raises(CorruptionError):
+            decode_segment_record(bad.db_key(), bad.encode(), "row")
+
+
+@given(u64)
+def test_erasures_come_back(time_ms: int) -> None:
+    assert decode_erasure(encode_erasure(time_ms), "row") == time_ms
+    with pytest.raises(CorruptionError):
+        decode_erasure(encode_erasure(time_ms)[1:], "row")
+
+
+# --- golden files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "dictionary"])
+def test_segments_of_version_1_are_read(name: str) -> None:
+    data = (GOLDEN / f"{name}.seg").read_bytes()
+    expected = json.loads((GOLDEN / "segments.json").read_text())
+    segment = opened(data)
+    assert list(segment.check()) == []
+    found = [[ms, seq, [one.decode() for one in flat]] for ms, seq, flat in entries_of(segment)]
+    assert found == expected["entries"]
+    assert f"{segment.checksum:016x}" == expected["checksums"][name]
+    assert (segment.dictionary() != b"") == (name == "dictionary")
