@@ -49,6 +49,7 @@ HOT = [
     "src/streamkeep/format/nacks.py",
     "src/streamkeep/format/node.py",
     "src/streamkeep/format/records.py",
+    "src/streamkeep/format/stream_facts.py",
 ]
 
 # These write no wheel, and need not wait until mypyc has translated everything to C.

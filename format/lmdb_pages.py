@@ -90,6 +90,11 @@ class OverflowHeader(NamedTuple):
 _OVERFLOW: Final = struct.Struct("<QHHI")
 
 
+def overflow_header(number: int, pages: int) -> bytes:
+    """Return the header that the first page of an overflow value has."""
+    return _OVERFLOW.pack(number, 0, OVERFLOW, pages)
+
+
 def decode_overflow_header(data: bytes) -> OverflowHeader:
     """Parse the header of an overflow page, of which at least 16 bytes are given."""
     number, _, flags, pages = _OVERFLOW.unpack_from(data)

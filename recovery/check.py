@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import NoSuchKeyError
-from streamkeep.format.keys import NODES
+from streamkeep.format.keys import NODES, TABLES
 from streamkeep.recovery.catalogue import guarded
 from streamkeep.recovery.check_files import check_files
 from streamkeep.recovery.check_groups import check_group_numbers, check_groups
@@ -31,6 +31,7 @@ from streamkeep.recovery.check_pages import PageWalk
 from streamkeep.recovery.check_rows import check_garbage, check_meta, check_rows, check_unused
 from streamkeep.recovery.check_streams import check_stream, check_stream_keys
 from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.progress import Progress, Scope
 from streamkeep.recovery.source import Source, open_source, see_snapshot
 from streamkeep.recovery.tree import Tables
 
@@ -48,40 +49,11 @@ STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
 )
 
 
-class StreamCheck(Protocol):
-    """A check of one stream; a name of None is that of a stream that has lost its own."""
-
-    def __call__(
-        self, tables: Tables, number: int, name: bytes | None, *, quick: bool = False
-    ) -> Iterator[Finding]: ...
-
-
-STREAM_CHECKS: tuple[StreamCheck, ...] = (check_stream, check_groups, check_messages)
-
-
-class Progress:
-    """How far a check is, in pages of the data file; `moved` is called now and then.
-
-    Attributes:
-        total: what there is to do, in pages; 0 until that is known.
-        done: what has been done.
-    """
-
-    def __init__(self, moved: Callable[[Progress], None] | None = None) -> None:
-        self.total = 0
-        self.done = 0
-        self._moved = moved
-
-    def begin(self, pages: int) -> None:
-        """Begin a check of so many pages."""
-        self.total = pages
-        self.advance(0)
-
-    def advance(self, pages: int) -> None:
-        """Note that pages have been checked."""
-        self.done += pages
-        if self._moved is not None:
-            self._moved(self)
+STREAM_CHECKS: tuple[Callable[[Tables, int, bytes | None, Scope], Iterator[Finding]], ...] = (
+    check_stream,
+    check_groups,
+    check_messages,
+)
 
 
 def check(
@@ -106,56 +78,57 @@ def check(
         NotAStoreError, FormatVersionError, StoreLockedError: there is nothing that can be checked.
         NoSuchKeyError: the stream does not exist.
     """
-    progress = progress or Progress()
+    scope = Scope(quick, progress)
     if isinstance(store, Store):
         with store.snapshot() as snapshot:
             source = Source(store.path.absolute())
             try:
                 see_snapshot(source, snapshot.txn)
-                yield from check_source(source, quick=quick, stream=stream, progress=progress)
+                yield from check_source(source, scope, stream)
             finally:
                 source.close()
         return
     with open_source(Path(store).absolute()) as source:
-        yield from check_source(source, quick=quick, stream=stream, progress=progress)
+        yield from check_source(source, scope, stream)
 
 
-def check_source(
-    source: Source, *, quick: bool, stream: bytes | None, progress: Progress
-) -> Iterator[Finding]:
+def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> Iterator[Finding]:
     """Run every check on one commit of a store."""
     yield from source.found
     tables = source.tables
     if tables is None:
         return
-    nodes = tables.tree(NODES).database
-    progress.begin(tables.meta.last_page + nodes.overflow_pages)
+    progress = scope.progress
+    databases = [tables.tree(table).database for table in range(len(TABLES))]
+    pages = sum(one.branch_pages + one.leaf_pages for one in databases)
+    progress.size_bytes = (tables.meta.last_page + 1) * tables.pages.page_size
+    progress.begin(pages + databases[NODES].entries)
     yield from PageWalk(tables, progress.advance).findings()
     if stream is not None:
-        yield from _check_one(tables, stream, quick)
+        yield from _check_one(tables, stream, scope)
         return
     yield from check_files(source)
     for check_all in STORE_CHECKS:
         yield from guarded(check_all(tables))
     for number, name in named_streams(tables):
-        yield from _check_stream(tables, number, name, quick, progress)
+        yield from _check_stream(tables, number, name, scope)
     for number in nameless_streams(tables):
-        yield from _check_stream(tables, number, None, quick, progress)
+        yield from _check_stream(tables, number, None, scope)
 
 
 def _check_stream(
-    tables: Tables, number: int, name: bytes | None, quick: bool, progress: Progress
+    tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
     for check_one in STREAM_CHECKS:
-        yield from guarded(check_one(tables, number, name, quick=quick))
+        yield from guarded(check_one(tables, number, name, scope))
 
 
-def _check_one(tables: Tables, wanted: bytes, quick: bool) -> Iterator[Finding]:
+def _check_one(tables: Tables, wanted: bytes, scope: Scope) -> Iterator[Finding]:
     """Check the stream with a name."""
     exists = False
     for number, name in named_streams(tables):
         if name == wanted:
             exists = True
-            yield from _check_stream(tables, number, name, quick, Progress())
+            yield from _check_stream(tables, number, name, scope)
     if not exists:
         raise NoSuchKeyError("no such key")

@@ -53,7 +53,8 @@ from streamkeep.recovery.catalogue import finding, guarded
 from streamkeep.recovery.check_members import MemberKind, check_members
 from streamkeep.recovery.check_rows import check_counter
 from streamkeep.recovery.check_streams import stream_place
-from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.findings import Finding, quoted
+from streamkeep.recovery.progress import Scope
 from streamkeep.recovery.rows import (
     CONSUMER_SHAPE,
     GROUP_SHAPE,
@@ -96,7 +97,7 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     for row in rows.under(GROUP_SHAPE):
         record = row.record
         prefix = pack_number(row.stream)
-        where = f"stream {row.stream} group {record.name!r}"
+        where = f"stream {row.stream} group {quoted(record.name)}"
         if name_key(prefix, record.name) != row.db_key:
             yield finding("SK202", where, "it stands under the key of another name")
         if tables.lacks(STREAMS, prefix):
@@ -128,11 +129,11 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
 
 
 def check_groups(
-    tables: Tables, number: int, name: bytes | None, *, quick: bool = False
+    tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
     """Check every group of one stream."""
     for row in Rows(tables).under(GROUP_SHAPE, pack_number(number)):
-        where = f"{stream_place(number, name)} group {row.record.name!r}"
+        where = f"{stream_place(number, name)} group {quoted(row.record.name)}"
         yield from guarded(check_group(tables, where, row.record))
 
 
@@ -325,4 +326,4 @@ def check_consumers(rows: Rows, where: str, record: GroupRecord) -> Iterator[Fin
 
 def _name_of(rows: Rows, prefix: bytes, number: int) -> str:
     row = rows.get(CONSUMER_SHAPE, number_key(prefix, number))
-    return repr(row.name) if isinstance(row, NameOf) else f"number {number}"
+    return quoted(row.name) if isinstance(row, NameOf) else f"number {number}"

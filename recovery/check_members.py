@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from streamkeep.format.keys import name_key, number_key
 from streamkeep.recovery.catalogue import finding
-from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.findings import Finding, quoted
 from streamkeep.recovery.rows import Member, NameOf, Rows, Shape
 
 
@@ -42,7 +42,7 @@ def check_members(
 def _check_name(
     rows: Rows, kind: MemberKind, prefix: bytes, member: Member, following: int, where: str
 ) -> Iterator[Finding]:
-    place = f"{where} {kind.noun} {member.name!r}"
+    place = f"{where} {kind.noun} {quoted(member.name)}"
     if name_key(prefix, member.name) != member.db_key:
         yield finding(kind.misplaced, place, "it stands under the key of another name")
         return
@@ -55,7 +55,7 @@ def _check_name(
         return
     name_of = rows.get(kind.shape, db_key)
     if name_of is not None and name_of.name != member.name:
-        problem = f"number {member.number} leads to {name_of.name!r}"
+        problem = f"number {member.number} leads to {quoted(name_of.name)}"
         yield finding(kind.unmatched, place, problem)
 
 
@@ -65,9 +65,10 @@ def _check_number(
     place = f"{where} {kind.noun} number {name_of.number}"
     db_key = name_key(prefix, name_of.name)
     if rows.lacks(kind.shape, db_key):
-        yield finding(kind.unmatched, place, f"it leads to {name_of.name!r}, who does not exist")
+        problem = f"it leads to {quoted(name_of.name)}, who does not exist"
+        yield finding(kind.unmatched, place, problem)
         return
     member = rows.get(kind.shape, db_key)
     if member is not None and member.number != name_of.number:
-        problem = f"it leads to {name_of.name!r}, whose number is {member.number}"
+        problem = f"it leads to {quoted(name_of.name)}, whose number is {member.number}"
         yield finding(kind.unmatched, place, problem)

@@ -34,7 +34,8 @@ from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.check_members import MemberKind, check_members
 from streamkeep.recovery.check_rows import check_counter
 from streamkeep.recovery.check_streams import stream_place
-from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.findings import Finding, quoted
+from streamkeep.recovery.progress import Scope
 from streamkeep.recovery.rows import (
     MESSAGE_ORDER_SHAPE,
     MESSAGE_SHAPE,
@@ -105,14 +106,14 @@ def _shared_numbers(numbers: SortedPairs) -> Iterator[Finding]:
 
 
 def _idempotence(stream: Stream) -> Idempotence:
-    return idempotence_of(stream.record.extension, f"stream {stream.name!r}")
+    return idempotence_of(stream.record.extension, f"stream {quoted(stream.name)}")
 
 
 # --- one stream ---------------------------------------------------------------------------------
 
 
 def check_messages(
-    tables: Tables, number: int, name: bytes | None, *, quick: bool = False
+    tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
     """Check what one stream remembers of its producers."""
     try:
@@ -146,7 +147,7 @@ def check_producer(
     producer: Member,
 ) -> Iterator[Finding]:
     """SK256, SK257, SK260: a producer counts its messages, which are not too many."""
-    place = f"{where} producer {producer.name!r}"
+    place = f"{where} producer {quoted(producer.name)}"
     counted, highest, before = 0, -1, rows.unreadable
     prefix = producer_prefix(state.number, producer.number)
     for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
@@ -167,7 +168,7 @@ def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Fin
     """SK258, SK259: each message stands under its key, and has its place in the order."""
     for row in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
         message = row.message
-        place = f"{where} message {message.iid!r} of producer number {row.producer}"
+        place = f"{where} message {quoted(message.iid)} of producer number {row.producer}"
         if message_key(state.number, row.producer, message.iid) != row.db_key:
             yield finding("SK258", place, "it stands under the key of another message")
             continue
@@ -194,11 +195,11 @@ def check_by_order(
         db_key = message_key(state.number, row.producer, message.iid)
         place = f"{where} order {message.order} of producer number {row.producer}"
         if rows.lacks(MESSAGE_SHAPE, db_key):
-            yield finding("SK259", place, f"the message {message.iid!r} does not exist")
+            yield finding("SK259", place, f"the message {quoted(message.iid)} does not exist")
             continue
         found = rows.get(MESSAGE_SHAPE, db_key)
         if found is not None and found.message != message:
-            problem = f"the message {message.iid!r} has another order or entry"
+            problem = f"the message {quoted(message.iid)} has another order or entry"
             yield finding("SK259", place, problem)
 
 

@@ -23,7 +23,7 @@ from streamkeep.format.keys import (
 from streamkeep.format.records import STREAM_NODES, decode_key_row
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.check_rows import check_counter
-from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.findings import Finding, quoted
 from streamkeep.recovery.rows import Rows, numbers_in
 from streamkeep.recovery.sorting import SortedPairs
 from streamkeep.recovery.tree import Tables
@@ -34,7 +34,7 @@ class KeyRow:
 
     def __init__(self, db_key: bytes, value: bytes) -> None:
         """Parse a row; raise CorruptionError."""
-        where = f"key row {db_key!r}"
+        where = f"key row {quoted(db_key)}"
         self.number, self.name = decode_key_row(open_row(KEYS, db_key, value, where), where)
 
 
@@ -68,13 +68,14 @@ def check_names(tables: Tables) -> Iterator[Finding]:
         try:
             row = KeyRow(db_key, cursor.value())
         except CorruptionError as error:
-            yield finding("SK001", f"key row {db_key!r}", error.problem)
+            yield finding("SK001", f"key row {quoted(db_key)}", error.problem)
         else:
             if name_key(b"", row.name) != db_key:
-                yield finding("SK010", f"key row {db_key!r}", f"it holds the name {row.name!r}")
+                problem = f"it holds the name {quoted(row.name)}"
+                yield finding("SK010", f"key row {quoted(db_key)}", problem)
             if tables.lacks(STREAMS, pack_number(row.number)):
                 problem = f"stream number {row.number} has no record"
-                yield finding("SK012", f"stream {row.name!r}", problem)
+                yield finding("SK012", f"stream {quoted(row.name)}", problem)
         found = cursor.next()
 
 

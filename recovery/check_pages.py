@@ -28,10 +28,11 @@ from streamkeep.format.lmdb_pages import (
     TABLE,
     TreePage,
     falling_key,
+    overflow_header,
     overflow_pages,
 )
 from streamkeep.recovery.catalogue import finding
-from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.findings import Finding, quoted
 from streamkeep.recovery.tree import ROOT, Cursor, Tables, Tree
 
 Progress = Callable[[int], None]  # takes the number of pages done since the last call
@@ -49,16 +50,19 @@ class PageMap:
     def __init__(self, pages: int) -> None:
         self.pages = pages
         self._bits = bytearray(pages // 8 + 1)
-        for number in range(META_PAGES):
-            self.take(number, 1)
+        self._bits[0] = (1 << META_PAGES) - 1
 
     def take(self, first: int, count: int) -> str:
         """Mark pages; return what is wrong with that, or nothing."""
-        if first < META_PAGES and self._bits[0] & 3 == 3:
-            return f"page {first} is a meta page"
-        if first + count > self.pages:
-            return f"page {first + count - 1} is behind the last page {self.pages - 1}"
+        if not META_PAGES <= first <= self.pages - count:
+            return f"page {first} of {self.pages} is none that may be used"
         bits = self._bits
+        if count == 1:
+            mask = 1 << (first & 7)
+            if bits[first >> 3] & mask:
+                return f"page {first} is used, or free, already"
+            bits[first >> 3] |= mask
+            return ""
         twice = -1
         for number in range(first, first + count):
             mask = 1 << (number & 7)
@@ -108,7 +112,8 @@ class PageWalk:
         for number, table in enumerate(TABLES):
             yield from self._walk(tables.tree(number), f"`{table.name}`")
         for unknown in tables.unknown_tables():
-            yield finding("SK008", f"sub-database {unknown!r}", "no version of the format has it")
+            where = f"sub-database {quoted(unknown)}"
+            yield finding("SK008", where, "no version of the format has it")
         for number in tables.missing:
             name = TABLES[number].name
             yield finding("SK009", f"sub-database `{name}`", "its record is missing or damaged")
@@ -305,6 +310,14 @@ class _TreeWalk:
         """
         file, pages = self.walk.tables.pages, self.walk.map
         number, needed = page.places[index], overflow_pages(page.sizes[index], file.page_size)
+        if META_PAGES <= number < pages.pages and file.starts_with(
+            number, overflow_header(number, needed)
+        ):
+            self.overflows += needed
+            twice = pages.take(number, needed)
+            if twice:
+                yield finding("SK005", self.name, twice)
+            return
         where = f"{self.name}, LMDB page {number}"
         if not META_PAGES <= number < pages.pages:
             yield finding("SK004", where, f"no such page; page {page.number} refers to it")

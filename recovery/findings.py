@@ -36,3 +36,12 @@ class Finding:
             "where": self.where,
             "problem": self.problem,
         }
+
+
+def quoted(name: bytes) -> str:
+    """Return a name as findings show it: as text where it is one that can be printed."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return repr(name)
+    return repr(text) if text.isprintable() else repr(name)

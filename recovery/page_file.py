@@ -30,6 +30,7 @@ class PageFile:
         self.path = path
         self.page_size = page_size
         self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._size = self.size()
         self._kept: dict[int, TreePage] = {}
 
     def close(self) -> None:
@@ -57,6 +58,13 @@ class PageFile:
             self._kept[number] = page
         return page
 
+    def starts_with(self, number: int, header: bytes) -> bool:
+        """Say whether a page starts with these bytes."""
+        try:
+            return os.pread(self.handle, len(header), number * self.page_size) == header
+        except OSError:
+            return False
+
     def overflow_header(self, number: int) -> OverflowHeader:
         """Return the header of an overflow page; raise CorruptionError."""
         data = self.read(number, HEADER_SIZE)
@@ -69,10 +77,16 @@ class PageFile:
 
         The header of the page is not looked at: the value has a checksum of its own.
         """
-        if number * self.page_size + HEADER_SIZE + size > self.size():
-            problem = f"a value of {size} bytes goes beyond the end of the file"
-            raise CorruptionError(f"LMDB page {number}", problem)
-        value = self.read(number, size, skip=HEADER_SIZE)
+        start = number * self.page_size + HEADER_SIZE
+        if start + size > self._size:
+            self._size = self.size()  # it may have grown
+            if start + size > self._size:
+                problem = f"a value of {size} bytes goes beyond the end of the file"
+                raise CorruptionError(f"LMDB page {number}", problem)
+        try:
+            value = os.pread(self.handle, size, start)
+        except OSError as error:
+            raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
         if len(value) != size:
             raise CorruptionError(f"LMDB page {number}", f"only {len(value)} of {size} bytes")
         return value

@@ -150,6 +150,13 @@ class Cursor:
         self._index += 1
         return self._index < len(leaf.keys) or self._next_leaf()
 
+    def leaves(self) -> Iterator[TreePage]:
+        """Yield all leaves that can be read."""
+        found = self.first()
+        while found and self._leaf is not None:
+            yield self._leaf
+            found = self._next_leaf()
+
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows from this place on, or from the first one; raise CorruptionError."""
         found = self._leaf is not None or self.first()

@@ -12,6 +12,7 @@ import click
 import streamkeep
 from streamkeep.tools.claim_cmds import autoclaim, claim
 from streamkeep.tools.entry_cmds import add, del_, trim
+from streamkeep.tools.fsck_cmd import fsck
 from streamkeep.tools.group_cmds import consumer, group
 from streamkeep.tools.info_cmds import info
 from streamkeep.tools.load_cmd import load
@@ -28,6 +29,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
     ("Change streams", (rename, drop, config)),
+    ("Check a store", (fsck,)),
 )
 
 

@@ -142,7 +142,8 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
         )
     if isinstance(error, StoreFullError):
         return Failure(str(error), hint="streamkeep trim --help")
-    if isinstance(error, NotAStoreError) and "no such store" in str(error):
+    creates = ctx.command.name not in ("fsck", "repair")
+    if isinstance(error, NotAStoreError) and "no such store" in str(error) and creates:
         hint = f"streamkeep add {store} KEY FIELD VALUE creates it"
         return Failure(str(error), hint=hint, status=Exit.UNREADABLE)
     if isinstance(error, StoreError) and not isinstance(error, StoreClosedError):

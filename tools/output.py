@@ -264,7 +264,7 @@ def json_pairs(pairs: Pairs) -> Sequence[tuple[str | dict[str, str], str | dict[
 
 @contextmanager
 def progress(
-    wanted: bool | None, label: str, total: int | None, *, sized: bool
+    wanted: bool | None, label: str, total: int | None, *, sized: bool, unit: str = ""
 ) -> Iterator[Advance]:
     """Show progress on standard error; yield what moves it.
 
@@ -272,6 +272,7 @@ def progress(
         wanted: None for: when standard error is a terminal.
         total: how much there is to do; None when nobody knows, and then there is no bar.
         sized: what is done is counted in bytes.
+        unit: what is counted, when that is not entries.
     """
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda done, entries: None
@@ -300,7 +301,8 @@ def progress(
 
         def advance(done: int, entries: int) -> None:
             rate = entries / max(time.perf_counter() - began, 1e-9)
-            told = f"{entries_text(entries)}, {rate:,.0f}/s"
+            counted = f"{entries:,} {unit}" if unit else entries_text(entries)
+            told = f"{counted}, {rate:,.0f}/s"
             if sized and total is None:
                 told = f"{size_text(done)}, {told}"
             bar.update(task, completed=done, told=told)

@@ -1,0 +1,134 @@
+"""fsck: say whether a store is sound, and what to do when it is not."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamkeep.recovery.catalogue import CATALOGUE, Kind
+from streamkeep.recovery.findings import Severity
+from streamkeep.recovery.progress import Progress
+from streamkeep.tools import output
+from streamkeep.tools.command import (
+    Bytes,
+    Exit,
+    StoreCommand,
+    json_option,
+    progress_option,
+    quoted_option,
+    store_argument,
+)
+
+
+def explain(ctx: click.Context, param: click.Parameter, code: str | None) -> None:
+    """Print what a code means, and end."""
+    if code is None or ctx.resilient_parsing:
+        return
+    kind = CATALOGUE.get(code.upper())
+    if kind is None:
+        raise click.BadParameter(f"no such code: {code}; docs/fsck.md lists them", ctx, param)
+    click.echo(explained(code.upper(), kind))
+    ctx.exit(Exit.OK)
+
+
+def explained(code: str, kind: Kind) -> str:
+    """Return a code's severity, meaning and advice as text."""
+    return f"{code}: {kind.severity.name.lower()}: {kind.meaning}\nnext: {kind.advice}"
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Check all rows, checksums and counts, but entries only at both ends of each stream.",
+)
+@click.option("--stream", "key", type=Bytes(), metavar="KEY", help="Check only this stream.")
+@click.option(
+    "--explain",
+    metavar="CODE",
+    is_eager=True,
+    expose_value=False,
+    callback=explain,
+    help="Say what a code such as SK201 means and what to do; needs no STORE.",
+)
+@json_option
+@progress_option
+@quoted_option
+def fsck(
+    store_path: Path, quick: bool, key: bytes | None, as_json: bool, progress: bool | None
+) -> None:
+    """Check STORE for damage; never change it.
+
+    Every check runs to the end: one bad row does not hide the next. A store in use is checked as
+    of its newest commit; others go on using it. Exit status 0 means that nothing is wrong; what
+    only is worth knowing (notes) does not count.
+
+    \b
+    Exit status: 0  clean
+                 3  not a store, locked, or written by a newer version
+                 4  damaged: see the findings, then `streamkeep repair --help`
+
+    \b
+    Examples:
+      streamkeep fsck orders.store
+      streamkeep fsck orders.store --quick --json
+      streamkeep fsck --explain SK201
+    """
+    from streamkeep.recovery.check import check
+
+    began = time.perf_counter()
+    counts = dict.fromkeys(Severity, 0)
+    with output.progress(progress, "checking", 100, sized=False, unit="pages") as advance:
+
+        def show(state: Progress) -> None:
+            advance(round(100 * state.done / max(1, state.total)), state.done)
+
+        moved = Progress(show)
+        for found in check(store_path, quick=quick, stream=key, progress=moved):
+            counts[found.severity] += 1
+            if as_json:
+                members = found.as_json()
+                output.json_line(members.pop("type"), **members)
+            else:
+                output.line(str(found))
+    damaged = counts[Severity.ERROR] + counts[Severity.WARNING] > 0
+    figures = {
+        "verdict": "damaged" if damaged else "clean",
+        "errors": counts[Severity.ERROR],
+        "warnings": counts[Severity.WARNING],
+        "notes": counts[Severity.NOTE],
+        "quick": quick,
+        "streams": moved.streams,
+        "nodes": moved.nodes,
+        "size_bytes": moved.size_bytes,
+    }
+    _conclude(store_path, figures, as_json, time.perf_counter() - began)
+    if damaged:
+        click.get_current_context().exit(Exit.DAMAGED)
+
+
+def _conclude(path: Path, figures: dict[str, Any], as_json: bool, seconds: float) -> None:
+    """Say what came of it, and what to do next."""
+    if as_json:
+        output.json_summary("fsck", path=str(path), **figures, seconds=round(seconds, 3))
+    counted = [
+        output.count_text(figures[f"{name}s"], name, f"{name}s")
+        for name in ("error", "warning", "note")
+        if figures[f"{name}s"]
+    ]
+    streams = output.count_text(figures["streams"], "stream", "streams")
+    nodes = output.count_text(figures["nodes"], "node", "nodes")
+    size = output.size_text(figures["size_bytes"])
+    output.note(
+        f"{path}: {', '.join([figures['verdict'], *counted])}; {streams}, {nodes}, {size} in "
+        f"{seconds:.1f} s"
+    )
+    if figures["verdict"] == "damaged":
+        store = shlex.quote(str(path))
+        target = shlex.quote(f"{str(path).rstrip('/')}.repaired")
+        output.note(f"next: streamkeep repair {store} --output {target}")
