@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.pel import Pel
+from streamkeep.engine.resume import Resume
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Attached, Txn, WriteTxn
 from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError, NoSuchGroupError
 from streamkeep.format.group_records import Consumer, GroupRecord, decode_consumer, decode_group
+from streamkeep.format.id_codec import rises
 from streamkeep.format.keys import (
     CONSUMERS,
     GROUPS,
@@ -40,14 +42,15 @@ class Group(Attached):
         self.record = record
         self.prefix: bytes = pack_number(record.number)
         self.pel = Pel(txn, record)
+        self.resume = Resume()
         self.changed = False
         self._consumers: dict[bytes, Consumer] = {}
         self._names: dict[int, bytes] = {}
 
-    def resume(self, txn: WriteTxn) -> None:
+    def enter(self, txn: WriteTxn) -> None:
         """Go on in a later transaction."""
         self.txn = txn
-        self.pel = Pel(txn, self.record)
+        self.pel.enter(txn)
 
     def writer(self) -> WriteTxn:
         """Return the transaction, which must be one that writes."""
@@ -220,7 +223,9 @@ class Group(Attached):
     def ack_many(self, ids: list[tuple[int, int]]) -> int:
         """Remove entries from the pending entries; return how many were there."""
         acknowledged = 0
-        for number, count in self.pel.remove_many(sorted(set(ids))).items():
+        if not rises(ids):
+            ids = sorted(set(ids))
+        for number, count in self.pel.remove_many(ids).items():
             acknowledged += count
             if number == 0:
                 self.record.nacked -= count
@@ -279,7 +284,7 @@ def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     attached = txn.find_attached(key)
     if isinstance(attached, Group):
         if attached.txn is not txn:
-            attached.resume(txn)
+            attached.enter(txn)
         return attached
     group = load_group(txn, stream, name)
     if group is not None:

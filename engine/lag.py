@@ -7,13 +7,10 @@ it is unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from streamkeep.format.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.records import StreamRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Id = tuple[int, int]
 
@@ -63,7 +60,7 @@ def lag(record: StreamRecord, group: GroupRecord) -> int | None:
     return None if estimate == UNKNOWN else record.entries_added - estimate
 
 
-def advance(record: StreamRecord, group: GroupRecord, ids: Sequence[Id]) -> None:
+def advance(record: StreamRecord, group: GroupRecord, ids: list[Id]) -> None:
     """Note that the entries `ids`, ascending and all above last_delivered_id, were delivered."""
     first = (record.first_ms, record.first_seq)
     for index, entry_id in enumerate(ids):

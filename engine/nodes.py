@@ -116,6 +116,7 @@ class NodeWalk:
         else:
             record.sealed_nodes -= 1
             record.sealed_bytes -= self.size
+            self.stream.sealed_changes += 1
             txn.delete(NODES, node_key(self.stream.number, self.ms, self.seq))
         self.stream.changed = True
         if not self.stream.has_tail():
@@ -129,6 +130,7 @@ class NodeWalk:
             stream.replace_tail(self.ms, self.seq, data, trimmed)
             return
         stream.record.sealed_bytes += len(data) - self.size
+        stream.sealed_changes += 1
         put_node(txn, stream, self.ms, self.seq, data, trimmed)
         stream.changed = True
 

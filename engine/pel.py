@@ -98,6 +98,10 @@ class Pel:
         self._cursor: lmdb.Cursor[bytes] | None = None
         self._start()
 
+    def enter(self, txn: Txn) -> None:
+        """Go on in a later transaction, after a `flush`."""
+        self.txn = txn
+
     def _start(self) -> None:
         record = self.record
         if record.inline_nacks or record.pending == 0:
@@ -380,8 +384,10 @@ class Pel:
         txn = self.txn
         if isinstance(txn, WriteTxn):
             if self._inlined is not None:
-                self.record.inline_nacks = self._inlined.data
-                self._inlined.stored = self._inlined.data
+                inline = self._inlined
+                self.record.inline_nacks = inline.data
+                inline.stored = inline.data
+                inline.touched.clear()
                 return
             for page in self._pages.values():
                 if page.data != page.stored:

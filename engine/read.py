@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.allowance import NO_LIMIT, Allowance, shape_entry
+from streamkeep.engine.resume import Resume
 from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
@@ -98,19 +99,25 @@ def read_above(
     allowance: Allowance,
     shape: int,
     extra: tuple[int, ...] = (),
+    resume: Resume | None = None,
 ) -> tuple[list[Any], list[Id]]:
     """Return entries above an ID as far as the allowance goes, and their IDs.
 
     Args:
         extra: numbers that the reply adds to each entry.
+        resume: of a group that reads on.
     """
     if allowance.max_size:
         return _read_by_size(txn, stream, after, most, allowance, shape, extra)
-    wanted = Range(*next_id(*after), MAX, MAX, allowance.left(most), False, shape)
+    ms, seq = next_id(after[0], after[1])
+    wanted = Range(ms, seq, MAX, MAX, allowance.left(most), False, shape)
     ids: list[Id] = []
     wanted.ids = ids
     out: list[Any] = []
-    read_entries(txn, stream, wanted, out)
+    if resume is None:
+        read_entries(txn, stream, wanted, out)
+    else:
+        resume.read(txn, stream, after, wanted, out)
     allowance.add(len(out))
     return out, ids
 

@@ -86,14 +86,13 @@ def xreadgroup(
 ) -> list[list[Any]]:
     """Return [name, entries] of each stream that has something for the consumer."""
     allowance = allowance.fresh()  # when the map is full it grows, and the command runs again
-    for name, _ in streams:
-        _existing(txn, name, delivery.group_name)
+    found = [_existing(txn, name, delivery.group_name) for name, _ in streams]
     result: list[list[Any]] = []
     min_idle = delivery.min_idle
-    for name, position in streams:
+    for index, (name, position) in enumerate(streams):
         if allowance.counted_out:
             break
-        stream, group = _existing(txn, name, delivery.group_name)
+        stream, group = found[index]
         consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
             min_idle = None  # for the streams that follow, too, as in Redis
@@ -231,7 +230,9 @@ def _deliver(
     if most <= 0 or not allowance.admits() or not has_above(stream, group.last_id()):
         return []
     now_ms = txn.now_ms()
-    entries, ids = read_above(txn, stream, group.last_id(), most, allowance, delivery.shape, extra)
+    entries, ids = read_above(
+        txn, stream, group.last_id(), most, allowance, delivery.shape, extra, group.resume
+    )
     advance(stream.record, group.record, ids)
     group.changed = True
     if not delivery.noack and ids:

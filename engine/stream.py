@@ -44,6 +44,7 @@ class Stream:
         self.trimmed = b""  # bitmap of the tail's trimmed slots
         self.changed = False
         self.stored = b""  # the value of the row in `streams`, as the transaction has it
+        self.sealed_changes = 0  # how often a sealed node was changed or removed
         self._data = ABSENT
         self._builder: NodeBuilder | None = None
         self._behind = False  # `_data` lacks what was appended to `_builder`

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i16, i32, i64
+
 from streamkeep.format.errors import CorruptionError
+from streamkeep.format.id_codec import bits
 from streamkeep.format.layout import Field, Layout
 
 UNKNOWN: Final = -1  # entries_read that nobody knows
@@ -55,10 +59,18 @@ class Consumer:
 
     def encode(self) -> bytes:
         """Return the body of its row."""
-        fixed = CONSUMER_RECORD.struct.pack(
-            self.number, self.seen_time, self.active_time, self.pending
-        )
-        return fixed + self.name
+        writer = BytesWriter()
+        write_i32_be(writer, _low32(self.number))
+        write_i64_be(writer, i64(self.seen_time))
+        write_i64_be(writer, i64(self.active_time))
+        write_i64_be(writer, bits(self.pending))
+        writer.write(self.name)
+        return writer.getvalue()
+
+
+def _low32(value: int) -> i32:
+    wide = i64(value)
+    return i32(wide if wide < 1 << 31 else wide - (1 << 32))
 
 
 def decode_consumer(body: bytes, where: str) -> Consumer:
@@ -93,20 +105,21 @@ class GroupRecord:
 
     def encode(self) -> bytes:
         """Return the body of its row."""
-        fixed = GROUP_RECORD.struct.pack(
-            self.number,
-            self.last_ms,
-            self.last_seq,
-            self.entries_read,
-            self.pending,
-            self.nacked,
-            self.next_order,
-            self.last_order_time,
-            self.next_consumer,
-            self.consumers,
-            len(self.inline_nacks),
-        )
-        return fixed + self.inline_nacks + self.name
+        writer = BytesWriter()
+        write_i64_be(writer, bits(self.number))
+        write_i64_be(writer, bits(self.last_ms))
+        write_i64_be(writer, bits(self.last_seq))
+        write_i64_be(writer, i64(self.entries_read))
+        write_i64_be(writer, bits(self.pending))
+        write_i64_be(writer, bits(self.nacked))
+        write_i64_be(writer, bits(self.next_order))
+        write_i64_be(writer, bits(self.last_order_time))
+        write_i32_be(writer, _low32(self.next_consumer))
+        write_i32_be(writer, _low32(self.consumers))
+        write_i16_be(writer, i16(len(self.inline_nacks)))  # far below 2^15
+        writer.write(self.inline_nacks)
+        writer.write(self.name)
+        return writer.getvalue()
 
 
 def decode_group(body: bytes, where: str) -> GroupRecord:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from streamkeep.format.errors import InvalidIdError
+from streamkeep.format.errors import CorruptionError, InvalidIdError
 
 MAX: Final = (1 << 64) - 1
 _I64_MAX: Final = (1 << 63) - 1
@@ -44,8 +45,29 @@ def pack_id(ms: int, seq: int) -> bytes:
 
 
 def unpack_id(data: bytes) -> tuple[int, int]:
-    """Return `(ms, seq)` of 16 bytes."""
-    return int.from_bytes(data[:8], "big"), int.from_bytes(data[8:16], "big")
+    """Return `(ms, seq)` of 16 bytes, or of what begins with them."""
+    if len(data) < 16:
+        raise CorruptionError("entry ID", f"{len(data)} bytes, 16 expected")
+    return unsigned(read_i64_be(data, 0)), unsigned(read_i64_be(data, 8))
+
+
+def rises(ids: list[tuple[int, int]]) -> bool:
+    """Say whether each ID is above the one before it."""
+    total: i64 = len(ids)
+    if total == 0:
+        return True
+    ms = bits(ids[0][0])
+    seq = bits(ids[0][1])
+    index: i64 = 1
+    while index < total:
+        next_ms = bits(ids[index][0])
+        next_seq = bits(ids[index][1])
+        if not below(ms, seq, next_ms, next_seq):
+            return False
+        ms = next_ms
+        seq = next_seq
+        index += 1
+    return True
 
 
 def next_id(ms: int, seq: int) -> tuple[int, int]:
@@ -66,6 +88,41 @@ def previous_id(ms: int, seq: int) -> tuple[int, int]:
 
 def parse_id(text: bytes, default_seq: int) -> tuple[int, int]:
     """Parse `ms-seq`, or `ms` alone with the given `seq`; raise InvalidIdError."""
+    size: i64 = len(text)
+    ms_end = _digits_end(text, 0, size)
+    if ms_end > 0:
+        if ms_end == size:
+            return _decimal(text, 0, ms_end), default_seq
+        if text[ms_end] == 45 and _digits_end(text, ms_end + 1, size) == size:
+            return _decimal(text, 0, ms_end), _decimal(text, ms_end + 1, size)
+    return _parse_odd(text, default_seq)
+
+
+def _digits_end(text: bytes, start: i64, size: i64) -> i64:
+    """Return where the digits from `start` on end; -1 unless they are 1 to 18 and canonical."""
+    at = start
+    while at < size:
+        digit: i64 = i64(text[at])
+        if digit < 48 or digit > 57:
+            break
+        at += 1
+    if at == start or at - start > 18 or (at - start > 1 and text[start] == 48):
+        return -1
+    return at
+
+
+def _decimal(text: bytes, start: i64, stop: i64) -> int:
+    """Return the number that at most 18 digits say."""
+    value: i64 = 0
+    at = start
+    while at < stop:
+        value = value * 10 + (i64(text[at]) - 48)
+        at += 1
+    return int(value)
+
+
+def _parse_odd(text: bytes, default_seq: int) -> tuple[int, int]:
+    """Parse what only few callers write, by all of Redis's rules."""
     text = clean(text)
     dash = text.find(b"-")
     if dash < 0:
@@ -115,10 +172,11 @@ def _strtoull(text: bytes) -> int:
 
 # --- bit patterns -------------------------------------------------------------------------------
 
-_SIGN: Final[i64] = -(1 << 63)
-_TOP: Final[i64] = (1 << 63) - 1
 _SHORT: Final = (1 << 62) - 1  # compared fast by compiled code
 _U64: Final = 1 << 64
+_HALF: Final[i64] = 1 << 60  # of two numbers within it, sum and difference do not overflow
+_SIGN: Final[i64] = -(1 << 63)  # compiled code must build these two anew at each use
+_TOP: Final[i64] = (1 << 63) - 1
 
 
 def bits(value: int) -> i64:
@@ -136,12 +194,14 @@ def unsigned(pattern: i64) -> int:
 def below(ms: i64, seq: i64, other_ms: i64, other_seq: i64) -> bool:
     """Say whether the ID `ms-seq` is below `other_ms-other_seq`; all four are bit patterns."""
     if ms != other_ms:
-        return (ms ^ _SIGN) < (other_ms ^ _SIGN)
-    return (seq ^ _SIGN) < (other_seq ^ _SIGN)
+        return (ms < other_ms) != ((ms ^ other_ms) < 0)  # of two signs, the negative is above
+    return (seq < other_seq) != ((seq ^ other_seq) < 0)
 
 
 def add(base: i64, difference: i64) -> i64:
     """Return `base + difference` modulo 2^64."""
+    if -_HALF <= base <= _HALF and -_HALF <= difference <= _HALF:
+        return base + difference
     if difference >= 0:
         if base > _TOP - difference:
             return (base + _SIGN) + (difference + _SIGN)
@@ -152,6 +212,8 @@ def add(base: i64, difference: i64) -> i64:
 
 def subtract(value: i64, base: i64) -> i64:
     """Return `value - base` modulo 2^64 as a signed number."""
+    if -_HALF <= value <= _HALF and -_HALF <= base <= _HALF:
+        return value - base
     if base >= 0:
         if value < _SIGN + base:
             return (value - _SIGN) - (base + _SIGN)

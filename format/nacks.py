@@ -18,11 +18,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.id_codec import below, bits, pack_id
+from streamkeep.format.id_codec import below, bits, pack_id, unsigned
 from streamkeep.format.layout import Field, Layout
 
 NACK: Final = Layout(
@@ -168,6 +176,8 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
     size: i64 = len(page) // SIZE * SIZE
     at: i64 = 0
     kept_from: i64 = 0
+    owner: i64 = 0  # of the last ones that were found
+    owned: i64 = 0
     while at < size and index < total:
         one = ids[index]
         wanted_ms = bits(one[0])
@@ -175,8 +185,13 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
         ms = read_i64_be(page, at)
         seq = read_i64_be(page, at + 8)
         if ms == wanted_ms and seq == wanted_seq:
-            consumer = int.from_bytes(page[at + _CONSUMER_AT : at + SIZE], "big")
-            owners[consumer] = owners.get(consumer, 0) + 1
+            consumer = _consumer(page, at)
+            if consumer != owner:
+                if owned:
+                    owners[int(owner)] = owners.get(int(owner), 0) + int(owned)
+                owner = consumer
+                owned = 0
+            owned += 1
             if kept_from < at:
                 kept.append(page[kept_from:at])
             at += SIZE
@@ -187,9 +202,16 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
             index += 1
         else:
             at += SIZE
+    if owned:
+        owners[int(owner)] = owners.get(int(owner), 0) + int(owned)
     if kept_from < size:
         kept.append(page[kept_from:])
     return Removed(b"".join(kept), owners, int(removed))
+
+
+def _consumer(page: bytes, at: i64) -> i64:
+    """Return the number of the owner of the NACK at an offset of a page."""
+    return i64(read_i32_be(page, at + _CONSUMER_AT)) & 0xFFFFFFFF
 
 
 def _low16(value: i64) -> i16:
@@ -205,12 +227,14 @@ def decode_nack(page: bytes, index: int) -> Nack:
     at: i64 = i64(index) * SIZE
     if at + SIZE > len(page) or at < 0:
         raise CorruptionError("NACK page", f"no NACK {index} in {len(page)} bytes")
+    time: i64 = (i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF) << 32
+    time |= i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF
     return Nack(
-        int.from_bytes(page[at : at + 8], "big"),
-        int.from_bytes(page[at + 8 : at + 16], "big"),
-        int.from_bytes(page[at + _CONSUMER_AT : at + SIZE], "big"),
-        int.from_bytes(page[at + _TIME_AT : at + _COUNT_AT], "big"),
-        int.from_bytes(page[at + _COUNT_AT : at + _CONSUMER_AT], "big"),
+        unsigned(read_i64_be(page, at)),
+        unsigned(read_i64_be(page, at + 8)),
+        int(_consumer(page, at)),
+        int(time),
+        unsigned(read_i64_be(page, at + _COUNT_AT)),
         page[at + ORDER_KEY_AT : at + _TIME_AT],
     )
 
@@ -224,13 +248,14 @@ def count_nacks(page: bytes) -> int:
 
 def place_of(page: bytes, ms: int, seq: int) -> int:
     """Return how many NACKs of a page have an ID below `ms-seq`."""
-    wanted = pack_id(ms, seq)
+    wanted_ms = bits(ms)
+    wanted_seq = bits(seq)
     low: i64 = 0
     high: i64 = len(page) // SIZE
     while low < high:
         middle: i64 = (low + high) // 2
         at: i64 = middle * SIZE
-        if page[at : at + 16] < wanted:
+        if below(read_i64_be(page, at), read_i64_be(page, at + 8), wanted_ms, wanted_seq):
             low = middle + 1
         else:
             high = middle
@@ -240,7 +265,7 @@ def place_of(page: bytes, ms: int, seq: int) -> int:
 def id_at(page: bytes, index: int) -> tuple[int, int]:
     """Return the ID of the NACK at a place of a page."""
     at: i64 = i64(index) * SIZE
-    return int.from_bytes(page[at : at + 8], "big"), int.from_bytes(page[at + 8 : at + 16], "big")
+    return unsigned(read_i64_be(page, at)), unsigned(read_i64_be(page, at + 8))
 
 
 def find(page: bytes, ms: int, seq: int) -> int:
@@ -252,16 +277,15 @@ def find(page: bytes, ms: int, seq: int) -> int:
 
 def consumer_at(page: bytes, index: int) -> int:
     """Return the number of the owner of the NACK at a place of a page."""
-    at: i64 = i64(index) * SIZE
-    return int.from_bytes(page[at + _CONSUMER_AT : at + SIZE], "big")
+    return int(_consumer(page, i64(index) * SIZE))
 
 
 def owns(page: bytes, consumer: int) -> bool:
     """Say whether a consumer owns a NACK of a page."""
-    wanted = consumer.to_bytes(4, "big")
-    at: i64 = _CONSUMER_AT
-    while at < len(page):
-        if page[at : at + 4] == wanted:
+    wanted: i64 = i64(consumer)
+    at: i64 = 0
+    while at + SIZE <= len(page):
+        if _consumer(page, at) == wanted:
             return True
         at += SIZE
     return False
@@ -271,10 +295,10 @@ def owners_of(page: bytes) -> set[int]:
     """Return the numbers of all consumers that own a NACK of a page."""
     owners: set[int] = set()
     at: i64 = 0
-    while at < len(page):
-        consumer = int.from_bytes(page[at + _CONSUMER_AT : at + SIZE], "big")
+    while at + SIZE <= len(page):
+        consumer = _consumer(page, at)
         if consumer:
-            owners.add(consumer)
+            owners.add(int(consumer))
         at += SIZE
     return owners
 
@@ -292,14 +316,20 @@ def count_owners(page: bytes) -> dict[int, int]:
 
 def first_order_key(page: bytes) -> bytes:
     """Return the lowest order key of a page that is not empty."""
-    lowest = page[ORDER_KEY_AT:_TIME_AT]
-    at: i64 = SIZE + ORDER_KEY_AT
-    while at < len(page):
-        key = page[at : at + 12]
-        if key < lowest:
-            lowest = key
+    count_nacks(page)
+    lowest: i64 = 0  # offset of the NACK
+    high = read_i64_be(page, ORDER_KEY_AT)
+    low: i64 = i64(read_i32_be(page, ORDER_KEY_AT + 8)) & 0xFFFFFFFF
+    at: i64 = SIZE
+    while at + SIZE <= len(page):
+        at_high = read_i64_be(page, at + ORDER_KEY_AT)
+        at_low: i64 = i64(read_i32_be(page, at + ORDER_KEY_AT + 8)) & 0xFFFFFFFF
+        if below(at_high, at_low, high, low):
+            high = at_high
+            low = at_low
+            lowest = at
         at += SIZE
-    return lowest
+    return page[lowest + ORDER_KEY_AT : lowest + _TIME_AT]
 
 
 def validate_page(page: bytes, ms: int, seq: int) -> None:

@@ -411,6 +411,13 @@ def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object])
     cursor = SlotCursor(read_header(data, ms, seq))
     if wanted.newest_first:
         return _read_backwards(cursor, wanted, out)
+    return read_slots(cursor, wanted, out)
+
+
+def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
+    """As `read_range`, forwards, from where a cursor stands; it then stands behind the last slot
+    that was read.
+    """
     shape = wanted.shape
     start_ms = wanted.start_ms
     start_seq = wanted.start_seq
@@ -430,6 +437,31 @@ def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object])
         out.append(cursor.make(shape))
         wanted.limit -= 1
     return False
+
+
+def go_on(cursor: SlotCursor, data: bytes) -> SlotCursor | None:
+    """Return a cursor at the same place of a node that entries were appended to.
+
+    Args:
+        cursor: of the node as it was before.
+        data: the node now.
+
+    Returns:
+        None when the nodes differ before the cursor.
+    """
+    former = cursor.node
+    if data is former.data or data == former.data:
+        return cursor
+    node = NodeHeader(data, unsigned(former.ms), unsigned(former.seq))
+    position: i64 = cursor.position + node.after_count - former.after_count
+    if position > node.end:
+        return None
+    if data[node.after_count : position] != former.data[former.after_count : cursor.position]:
+        return None
+    moved = SlotCursor(node)
+    moved.position = position
+    moved.index = cursor.index
+    return moved
 
 
 def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
