@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from streamkeep.format.batches import BATCH_ROW
 from streamkeep.format.envelope import ENVELOPE
 from streamkeep.format.extension import IDEMPOTENCE_SECTION
 from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
@@ -172,6 +173,7 @@ def render_methods(node: ast.ClassDef) -> Iterator[str]:
 PARTS: Final = (
     Part("cli.md", "commands", render_commands),
     Part("format.md", "tables", render_tables),
+    Part("format.md", "batch", BATCH_ROW.table),
     Part("format.md", "envelope", ENVELOPE.table),
     Part("format.md", "record", STREAM_RECORD.table),
     Part("format.md", "group", GROUP_RECORD.table),

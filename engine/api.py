@@ -117,6 +117,11 @@ class Transaction(StreamCommands[Text]):
         self._set_decode(store._decode)
         self._thread = threading.get_ident()
 
+    @property
+    def txn(self) -> WriteTxn:
+        """The write transaction itself, for pipelines and tools."""
+        return self._txn
+
     def abort(self) -> None:
         """Undo everything; the block may go on, but the transaction takes no more commands."""
         self._txn.abort()

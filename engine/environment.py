@@ -76,7 +76,17 @@ META_FORMAT: Final = b"format_version"
 META_UUID: Final = b"store_uuid"
 META_CREATED: Final = b"created_ms"
 
-_OURS: Final = {DATA_FILE, STEADY_FILE, JOURNAL_FOLDER, LOCK_FILE, "waiters", "archive"}
+STAGING_FOLDER: Final = "staging"  # what pipelines have written and not yet committed
+
+_OURS: Final = {
+    DATA_FILE,
+    STEADY_FILE,
+    JOURNAL_FOLDER,
+    LOCK_FILE,
+    STAGING_FOLDER,
+    "waiters",
+    "archive",
+}
 PAGE: Final = 4096
 _META_PAGES: Final = 2
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))

@@ -33,6 +33,9 @@ NAMES: Final = (
     "recover:batch",  # a part of the journal was replayed
     "recover:epoch-raised",  # all of it
     "recover:replayed",  # LMDB is closed again
+    "sink:staged",  # Spark's tasks have written, the store knows nothing of it
+    "sink:applied",  # the batch and its number are in the transaction
+    "sink:committed",  # it is in the store, Spark does not know
 )
 
 _armed: dict[str, Callable[[], None]] = {}

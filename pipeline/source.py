@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from streamkeep.format.errors import NoSuchKeyError
-from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse_read
+from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse_read, parse_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,6 +99,18 @@ class StreamkeepSource(DataSource):
         from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 
         return StreamkeepStreamReader(self._reading(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a DataFrame."""
+        from streamkeep.pipeline.sink import StreamkeepWriter
+
+        return StreamkeepWriter(parse_write(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return what writes the batches of a streaming query."""
+        from streamkeep.pipeline.sink import StreamkeepStreamWriter
+
+        return StreamkeepStreamWriter(parse_write(self.options), schema, overwrite)
 
     def _reading(self) -> ReadOptions:
         if self.read_options is None:

@@ -10,6 +10,8 @@ from streamkeep.engine.group import NEXT_GROUP
 from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.recover import META_EPOCH, META_RECOVERY, decode_recovery
 from streamkeep.engine.txn import NEXT_GARBAGE, NEXT_STREAM
+from streamkeep.format.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.batches import decode_batch
 from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import META, PENDING_IN, SCHEDULE, TABLES
@@ -56,6 +58,8 @@ def _check_meta_row(name: bytes, body: bytes, where: str) -> None:
         decode_number(body, where)
     elif name == META_RECOVERY:
         decode_recovery(body)
+    elif name.startswith(BATCH_PREFIX):
+        decode_batch(body, name)
 
 
 def check_rows(tables: Tables) -> Iterator[Finding]:

@@ -1,0 +1,172 @@
+"""The Spark data source `streamkeep`: batch and streaming writes.
+
+    >>> frame.write.format("streamkeep").option("stream", "orders").mode("append").save("s.store")
+
+Tasks stage what they are given (`staging`), and `commit`, on the driver, applies it in one
+transaction: everybody sees the whole batch or nothing of it, and a task that failed and ran again
+leaves no trace.
+
+**Exactly once**: the transaction also sets the number of the batch under the name of the
+application (`engine/batches`). For a streaming query the name is its checkpoint, or the option
+`txnAppId`, and the number is Spark's. When the driver dies between the transaction and Spark's own
+note of it, Spark runs the batch again, and `commit` finds its number and does nothing. A batch job
+that may be repeated gives `txnAppId` and `txnVersion` itself.
+
+`abort` never takes anything back: Spark also calls it when `commit` has failed after the data were
+durable. It only removes what was staged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from streamkeep.engine import failpoints
+from streamkeep.engine.environment import STAGING_FOLDER
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline.options import OptionError, WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamkeep.pipeline.staging import Staged
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    folder: str
+    staged: Staged
+
+
+class _Writer:
+    """What batch and streaming writes have in common."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        from streamkeep.pipeline.source import arrow_schema
+        from streamkeep.pipeline.staging import RowReader, new_folder
+
+        if overwrite:
+            raise OptionError(
+                "streams are appended to: use .mode('append'), or outputMode('append') or "
+                "('update'); `streamkeep drop` deletes a stream"
+            )
+        RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
+        self.options = options
+        self.staging = options.staging or str(Path(options.path).absolute() / STAGING_FOLDER)
+        self.folder = new_folder(self.staging)
+
+    def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: write the rows of one partition into a file."""
+        from streamkeep.pipeline.staging import stage
+
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        partition = context.partitionId() if context is not None else 0
+        name = f"{partition:06d}-{attempt}.arrow"
+        return StagedMessage(self.folder, stage(rows, self.folder, name, self.options.key))
+
+    def apply(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        application: str | None,
+        batch: int | None,
+    ) -> None:
+        """On the driver: append all that was staged, in one transaction, unless that was done."""
+        from streamkeep.engine.api import Store
+        from streamkeep.engine.batches import newest_batch, note_batch
+        from streamkeep.pipeline.staging import apply_staged, sweep
+
+        told = [one for one in messages if isinstance(one, StagedMessage)]
+        if len(told) != len(messages):
+            raise StreamkeepError(
+                f"{len(messages) - len(told)} partitions have not said what they wrote"
+            )
+        options = self.options
+        name = None if application is None else application.encode()
+        failpoints.hit("sink:staged")
+        with Store(options.path) as store:
+            with store.transaction() as transaction:
+                txn = transaction.txn
+                if name is not None and batch is not None:
+                    newest = newest_batch(txn, name)
+                    if newest is not None and batch <= newest:
+                        _log.warning("%s: batch %d was applied before", application, batch)
+                        transaction.abort()
+                        self.clean(messages)
+                        return
+                    note_batch(txn, name, batch)
+                for key in apply_staged(txn, [one.staged for one in told]):
+                    if options.maxlen is not None or options.minid is not None:
+                        minid = None if options.minid is None else str(options.minid)
+                        limit = 0 if options.approximate else None
+                        transaction.xtrim(
+                            key, options.maxlen, options.approximate, minid=minid, limit=limit
+                        )
+                failpoints.hit("sink:applied")
+            failpoints.hit("sink:committed")
+        self.clean(messages)
+        sweep(self.staging)
+
+    def clean(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        from streamkeep.pipeline.staging import remove_folder
+
+        for folder in {one.folder for one in messages if isinstance(one, StagedMessage)}:
+            remove_folder(folder)
+
+
+class StreamkeepWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame into a store."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one partition."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append everything."""
+        self.apply(messages, self.options.application, self.options.version)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        from streamkeep.pipeline.staging import remove_folder
+
+        remove_folder(self.folder)
+
+
+class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query into a store."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        if options.application is None:
+            raise OptionError(
+                "a streaming write needs .option('checkpointLocation', ...) or "
+                ".option('txnAppId', ...): under that name the store remembers its batches"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one partition."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append everything, unless this batch was appended before."""
+        self.apply(messages, self.options.application, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged; what was appended stays."""
+        self.clean(messages)

@@ -1,0 +1,342 @@
+"""Writing: rows to entries, staged by tasks and applied at once; driven without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import (
+    StringType,
+    StructType,
+)
+
+from streamkeep.engine import failpoints
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import IdTooSmallError
+from streamkeep.pipeline import staging
+from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SchemaError
+from streamkeep.pipeline.options import OptionError, parse_write
+from streamkeep.pipeline.sink import StreamkeepStreamWriter, StreamkeepWriter
+
+FIELDS = StructType().add("id", StringType()).add("n", StringType())
+PLAIN = StructType().add("n", StringType())
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    """Return a record batch."""
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def write(
+    store: Store[bytes], *partitions: list[pa.RecordBatch], schema: StructType = PLAIN, **given: Any
+) -> None:
+    """Write partitions as Spark does."""
+    options = {"path": str(store.path), "stream": "s", **{k: str(v) for k, v in given.items()}}
+    writer = StreamkeepWriter(parse_write(options), schema, False)
+    messages: list[WriterCommitMessage | None] = []
+    for at, rows in enumerate(partitions):
+        message = writer.write(iter(rows))
+        # Tasks run elsewhere: each has a file of its own.
+        assert message.staged.location.endswith("000000-0.arrow")  # type: ignore[attr-defined]
+        folder = Path(writer.folder)
+        moved = folder / f"{at}.arrow"
+        if message.staged.location:  # type: ignore[attr-defined]
+            (folder / "000000-0.arrow").rename(moved)
+        messages.append(moved_to(message, str(moved)))
+    writer.commit(messages)
+
+
+def moved_to(message: Any, location: str) -> Any:
+    """Return a task's message for a file that was moved."""
+    from dataclasses import replace
+
+    return replace(message, staged=replace(message.staged, location=location))
+
+
+def entries(store: Store[bytes], key: str = "s") -> list[tuple[str, list[bytes]]]:
+    """Return what a stream holds."""
+    return [
+        (str(entry.id), [part for pair in entry.pairs for part in pair])
+        for entry in store.scan(key)
+    ]
+
+
+@pytest.fixture
+def leftovers(store: Store[bytes]) -> Callable[[], list[Path]]:
+    """A function that lists what jobs have left in the staging folder."""
+    return lambda: list((store.path / "staging").glob("*"))
+
+
+def test_rows_become_entries_in_order_of_partitions(
+    store: Store[bytes], leftovers: Callable[[], list[Path]]
+) -> None:
+    parts = [[batch(n=[f"{p}.{b}.{n}" for n in range(50)]) for b in range(3)] for p in range(2)]
+    write(store, *parts)
+    found = [pairs[1].decode() for _, pairs in entries(store)]
+    assert found == [f"{p}.{b}.{n}" for p in range(2) for b in range(3) for n in range(50)]
+    assert leftovers() == []
+
+
+def test_given_ids_are_merged_whatever_their_order(store: Store[bytes]) -> None:
+    numbers = [(n * 7919) % 1000 for n in range(1000)]
+    parts = [numbers[0::3], numbers[1::3], numbers[2::3]]
+    write(
+        store,
+        *[[batch(id=[f"{n + 1}-0" for n in part], n=[str(n) for n in part])] for part in parts],
+        schema=FIELDS,
+    )
+    assert entries(store) == [(f"{n + 1}-0", [b"n", b"%d" % n]) for n in range(1000)]
+
+
+def test_what_was_read_is_written_as_it_was(open_store: Callable[..., Store[bytes]]) -> None:
+    fields = [[{"field": b"a", "value": b"\xff"}, {"field": b"a", "value": b""}]] * 3
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "stream": ["x", "y", "x"],
+            "id": ["1-1", "1-1", "2-1"],
+            "ms": [1, 1, 2],
+            "seq": [1, 1, 1],
+            "ts": [0, 0, 0],
+            "fields": fields,
+        },
+        schema=DEFAULT_SCHEMA,
+    )
+    store = open_store("copy")
+    reader = staging.RowReader(rows.schema, None)
+    assert reader.read(rows.slice(1)) == {
+        b"y": [(1, 1, [b"a", b"\xff", b"a", b""])],
+        b"x": [(2, 1, [b"a", b"\xff", b"a", b""])],
+    }
+    staged = staging.stage([rows], str(store.path / "staging" / "job"), "0", None)
+    with store.transaction() as transaction:
+        assert staging.apply_staged(transaction.txn, [staged]) == {b"x": 2, b"y": 1}
+    assert entries(store, "x") == [(f"{n}-1", [b"a", b"\xff", b"a", b""]) for n in (1, 2)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.sampled_from([b"x", b"y"]), st.integers(1, 1000), st.binary(max_size=5)),
+            max_size=30,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 40),
+)
+def test_whatever_tasks_stage_is_applied(
+    tmp_path: Path, parts: list[list[tuple[bytes, int, bytes]]], chunk: int
+) -> None:
+    used: set[tuple[bytes, int]] = set()
+    unique = [
+        [row for row in part if (row[0], row[1]) not in used and not used.add((row[0], row[1]))]  # type: ignore[func-returns-value]
+        for part in parts
+    ]
+    job = staging.new_folder(str(tmp_path / "staging"))
+    before = staging._CHUNK_ROWS
+    staging._CHUNK_ROWS = chunk  # type: ignore[misc]  # so that there are many runs
+    try:
+        staged = [
+            staging.stage(
+                [
+                    batch(
+                        stream=pa.array([row[0]], pa.binary()),
+                        id=[f"{row[1]}-0"],
+                        v=pa.array([row[2]], pa.binary()),
+                    )
+                    for row in part
+                ],
+                job,
+                str(at),
+                None,
+            )
+            for at, part in enumerate(unique)
+        ]
+    finally:
+        staging._CHUNK_ROWS = before  # type: ignore[misc]
+    path = Path(staging.new_folder(str(tmp_path / "stores")))
+    with Store(path, sync="none") as store:
+        with store.transaction() as transaction:
+            staging.apply_staged(transaction.txn, staged)
+        for key in (b"x", b"y"):
+            expected = sorted((row[1], row[2]) for part in unique for row in part if row[0] == key)
+            found = [(entry.id.ms, entry.pairs[0][1]) for entry in store.scan(key)]
+            assert found == expected
+
+
+def test_plain_columns_become_fields_as_text(store: Store[bytes]) -> None:
+    noon = dt.datetime(2013, 1, 31, 12, tzinfo=dt.UTC)
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "flag": [True, None],
+            "count": [7, -1],
+            "price": [1.5, None],
+            "sum": pa.array([Decimal("1.50"), None], pa.decimal128(6, 2)),
+            "day": [dt.date(2013, 1, 31), None],
+            "at": pa.array([noon, None], pa.timestamp("us", "UTC")),
+            "field.ms": [b"\xff", None],
+        }
+    )
+    (first, second) = staging.RowReader(rows.schema, b"s").read(rows)[b"s"]
+    pairs = dict(zip(first[2][0::2], first[2][1::2], strict=True))
+    assert pairs == {
+        b"flag": b"true",
+        b"count": b"7",
+        b"price": b"1.5",
+        b"sum": b"1.50",
+        b"day": b"2013-01-31",
+        b"at": b"2013-01-31 12:00:00.000000Z",
+        b"ms": b"\xff",
+    }
+    assert second[2] == [b"count", b"-1"]
+
+
+def test_a_map_of_fields(store: Store[bytes]) -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    rows = pa.RecordBatch.from_pydict({"fields": pa.array([[("a", "1")], [("b", "2")]], kind)})
+    reader = staging.RowReader(rows.schema, b"s")
+    assert [pairs for _, _, pairs in reader.read(rows.slice(1))[b"s"]] == [[b"b", b"2"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"n": pa.int64(), "fields": pa.map_(pa.string(), pa.string())}, "beside column 'fields'"),
+        ({"id": pa.string()}, "no column 'fields'"),
+        ({"ms": pa.int64(), "n": pa.string()}, "needs both columns 'ms' and 'seq'"),
+        ({"fields": pa.string()}, "array<struct<field,value>> or map"),
+        ({"n": pa.list_(pa.string())}, "a field holds text"),
+    ],
+)
+def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SchemaError, match=problem):
+        staging.RowReader(pa.schema(list(columns.items())), b"s")
+
+
+def test_where_to_write_must_be_said() -> None:
+    with pytest.raises(SchemaError, match="the option 'stream', or such a column"):
+        staging.RowReader(pa.schema([("n", pa.string())]), None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"n": [None]}, "no field that is not null"),
+        ({"id": ["x"], "n": ["1"]}, "column 'id' is 'x'"),
+        ({"id": [None], "n": ["1"]}, "column 'id' is None"),
+        ({"ms": [-1], "seq": [0], "n": ["1"]}, "column 'ms' or 'seq' is -1"),
+    ],
+)
+def test_rows_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
+    rows = pa.RecordBatch.from_pydict(columns)
+    with pytest.raises(staging.RowError, match=problem):
+        staging.RowReader(rows.schema, b"s").read(rows)
+
+
+def test_an_id_that_is_not_new_leaves_the_store_as_it_was(store: Store[bytes]) -> None:
+    store.xadd("s", {"n": "0"}, id="5-0")
+    for ids in (["6-0", "5-0"], ["7-0", "7-0"], ["4-0", "8-0"]):
+        with pytest.raises(IdTooSmallError, match=r"stream b's': entry [457]-0 is not above"):
+            write(store, [batch(id=ids, n=["1", "2"])], schema=FIELDS, txnAppId="a", txnVersion=1)
+    assert store.xlen("s") == 1
+    write(store, [batch(id=["6-0"], n=["1"])], schema=FIELDS, txnAppId="a", txnVersion=1)
+    assert store.xlen("s") == 2
+
+
+def test_retention_options(store: Store[bytes]) -> None:
+    write(store, [batch(n=[str(n) for n in range(100)])], maxLen=10, approximate=False)
+    assert store.xlen("s") == 10
+    ids = [f"{10**15 + n}-0" for n in range(10)]
+    rows = batch(id=ids, n=[str(n) for n in range(10)])
+    write(store, [rows], schema=FIELDS, minId=ids[4], approximate=False)
+    assert [entry for entry, _ in entries(store)] == ids[4:]
+
+
+def test_a_batch_that_is_repeated_counts_once(
+    store: Store[bytes], leftovers: Callable[[], list[Path]]
+) -> None:
+    for version in (1, 1, 2, 1, 2):
+        write(store, [batch(n=[str(version)])], txnAppId="job", txnVersion=version)
+    write(store, [batch(n=["other"])], txnAppId="another", txnVersion=1)
+    assert [pairs[1] for _, pairs in entries(store)] == [b"1", b"2", b"other"]
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("place", ["sink:staged", "sink:applied", "sink:committed"])
+def test_a_crash_at_any_place_of_a_commit(
+    store: Store[bytes], place: str, leftovers: Callable[[], list[Path]]
+) -> None:
+    """Spark then calls abort, and runs the batch again."""
+    options = parse_write({"path": str(store.path), "stream": "s", "checkpointLocation": "/c"})
+
+    def attempt(batch_id: int) -> None:
+        writer = StreamkeepStreamWriter(options, PLAIN, False)
+        rows = [batch(n=[f"{batch_id}.{n}" for n in range(5)])]
+        messages: list[WriterCommitMessage | None] = [writer.write(iter(rows))]
+        again = StreamkeepStreamWriter(options, PLAIN, False)  # commits run in another process
+        try:
+            again.commit(messages, batch_id)
+        except RuntimeError:
+            again.abort(messages, batch_id)
+            raise
+
+    def crash() -> None:
+        raise RuntimeError(place)
+
+    attempt(0)
+    failpoints.arm(place, crash)
+    with pytest.raises(RuntimeError, match=place):
+        attempt(1)
+    attempt(1)
+    attempt(2)
+    found = [pairs[1].decode() for _, pairs in entries(store)]
+    assert found == [f"{b}.{n}" for b in range(3) for n in range(5)]
+    assert leftovers() == []
+
+
+def test_streaming_writes_need_a_name(store: Store[bytes]) -> None:
+    options = parse_write({"path": str(store.path), "stream": "s"})
+    with pytest.raises(OptionError, match="checkpointLocation"):
+        StreamkeepStreamWriter(options, PLAIN, False)
+    with pytest.raises(OptionError, match="streams are appended to"):
+        StreamkeepWriter(options, PLAIN, True)
+
+
+def test_a_store_is_made_where_there_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "new.store"
+    writer = StreamkeepWriter(parse_write({"path": str(path), "stream": "s"}), PLAIN, False)
+    writer.commit([writer.write(iter([batch(n=["1"])]))])
+    with Store(path, readonly=True) as store:
+        assert store.xlen("s") == 1
+
+
+def test_folders_of_dead_jobs_are_swept(tmp_path: Path) -> None:
+    old = Path(staging.new_folder(str(tmp_path)))
+    old.mkdir()
+    (old / "0.arrow").write_bytes(b"x")
+    assert staging.sweep(str(tmp_path)) == 0
+    began = int(old.name.partition("-")[0])
+    assert staging.sweep(str(tmp_path), now_s=began + 8 * 24 * 3600) == 1
+    assert not old.exists()
+    assert staging.sweep(str(tmp_path / "nowhere")) == 0
+
+
+def test_a_staged_file_that_the_driver_cannot_see(store: Store[bytes]) -> None:
+    staged = staging.Staged("/nowhere/0.arrow", (staging.Run(b"s", 0, 1, 1),), False)
+    with (
+        store.transaction() as transaction,
+        pytest.raises(staging.StagedFileMissingError, match="set the option 'stagingPath'"),
+    ):
+        staging.apply_staged(transaction.txn, [staged])
