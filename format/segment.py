@@ -82,7 +82,7 @@ TRAILER: Final = Layout(
         Field("dictionary_checksum", "Q", "XXH3-64 of the dictionary frame; 0 without one"),
         Field("index_checksum", "Q", "the checksum that ends the index"),
         Field("created_ms", "Q", "Unix time"),
-        Field("sequence", "Q", "manifest sequence that it was written under"),
+        Field("file_number", "Q", "number of the file; its store gives none twice"),
         Field("epoch", "I", "epoch of the store when it was written"),
         Field("version", "I", "1; a reader refuses any higher one"),
         Field("checksum", "Q", "XXH3-64 of all fields above; stands for the whole file"),
@@ -139,7 +139,7 @@ class Trailer(NamedTuple):
     dictionary_checksum: int
     index_checksum: int
     created_ms: int
-    sequence: int
+    file_number: int
     epoch: int
     version: int
 
@@ -212,14 +212,14 @@ class Index(NamedTuple):
         return content + digest64(content)
 
 
-def segment_path(number: int, key: bytes, first: Id, last: Id, epoch: int, sequence: int) -> str:
+def segment_path(number: int, key: bytes, first: Id, last: Id, epoch: int, file_number: int) -> str:
     """Return the path of a new segment below `archive/`; no store uses a path twice.
 
     The folder's name is for people: stream number and the beginning of the key.
     """
     quoted = quote(key[:40], safe="")  # a byte becomes three at most
     folder = f"{number}-{quoted}"
-    return f"{folder}/{first[0]}-{first[1]}_{last[0]}-{last[1]}.{epoch}-{sequence}{SUFFIX}"
+    return f"{folder}/{first[0]}-{first[1]}_{last[0]}-{last[1]}.{epoch}-{file_number}{SUFFIX}"
 
 
 # --- parts --------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class SegmentWriter:
         key: bytes,
         created_ms: int,
         epoch: int,
-        sequence: int,
+        file_number: int,
         level: int = DEFAULT_LEVEL,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         dictionary: bytes | None = None,
@@ -57,6 +57,7 @@ class SegmentWriter:
 
         Args:
             key: the stream's whole key.
+            file_number: as `Trailer` has it.
             level: zstd's, from negative (fast) to 22.
             block_bytes: a block ends before it would have more bytes uncompressed; a bigger node
                 is a block alone.
@@ -70,7 +71,7 @@ class SegmentWriter:
         self._index = Index(store_uuid, stream_number, key, [])
         self._created_ms = created_ms
         self._epoch = epoch
-        self._sequence = sequence
+        self._file_number = file_number
         self._block_bytes = block_bytes
         self._dictionary = dictionary or b""
         self._compressor = zstandard.ZstdCompressor(
@@ -171,7 +172,7 @@ class SegmentWriter:
             number_of(digest64(dictionary)) if dictionary else 0,
             number_of(index[-CHECKSUM_SIZE:]),
             self._created_ms,
-            self._sequence,
+            self._file_number,
             self._epoch,
             VERSION,
         )

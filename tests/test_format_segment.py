@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
 from streamkeep.format import node
 from streamkeep.format.checksum import digest64
 from streamkeep.format.envelope import decode_envelope, encode_envelope, set_trimmed
@@ -34,7 +35,6 @@ from streamkeep.format.segment import (
     TRAILER,
     Block,
     Index,
-    Segment,
     Trailer,
     number_of,
     seek_table,
@@ -43,59 +43,12 @@ from streamkeep.format.segment import (
 from streamkeep.format.segment_writer import SegmentWriter
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
-TOP = (1 << 64) - 1
-UUID = bytes(range(16))
 NUMBER = 7
-
-Pairs = tuple[int, int, list[bytes]]
-
-
-def nodes_of(entries: list[Pairs], max_size: int = 200) -> list[bytes]:
-    """Return the envelopes of these entries."""
-    return [
-        encode_envelope(NUMBER, ms, seq, 1, 2, b"", data, b"")
-        for ms, seq, data in node.encode_nodes(entries, max_size)
-    ]
-
-
-def write(envelopes: list[bytes], **options: Any) -> bytes:
-    """Return a segment with these nodes."""
-    options.setdefault("block_bytes", 600)
-    writer = SegmentWriter(
-        store_uuid=UUID,
-        stream_number=NUMBER,
-        key=b"orders",
-        created_ms=1,
-        epoch=2,
-        sequence=3,
-        **options,
-    )
-    data = b"".join([writer.add(envelope, "node") for envelope in envelopes]) + writer.finish()
-    assert writer.size == len(data)
-    return data
-
-
-def opened(data: bytes) -> Segment:
-    return Segment.open(lambda offset, size: data[offset : offset + size], len(data), "here")
-
-
-def entries_of(segment: Segment) -> list[Pairs]:
-    """Return all entries of a segment."""
-    found: list[Any] = []
-    for number in range(len(segment.index.blocks)):
-        for one in segment.block(number):
-            wanted = node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
-            node.read_range(one.listpack, one.ms, one.seq, wanted, found)
-    return found
 
 
 def trained(size: int, samples: list[bytes]) -> bytes:
     """Return a dictionary."""
     return zstandard.train_dictionary(size, [*samples]).as_bytes()
-
-
-def some(count: int) -> list[Pairs]:
-    return [(1000 + i // 3, i % 3, [b"item", b"sku-%d" % i, b"n", b"%d" % i]) for i in range(count)]
 
 
 pairs = st.lists(st.binary(max_size=6), min_size=2, max_size=6).map(lambda x: x[: len(x) // 2 * 2])
@@ -119,7 +72,7 @@ def test_what_is_written_is_read_back(
     assert (trailer.entries, trailer.nodes) == (len(entries), len(envelopes))
     assert (trailer.first_id, trailer.last_id) == (entries[0][:2], entries[-1][:2])
     assert trailer.raw_size == sum(map(len, envelopes))
-    assert (trailer.created_ms, trailer.epoch, trailer.sequence) == (1, 2, 3)
+    assert (trailer.created_ms, trailer.epoch, trailer.file_number) == (1, 2, 3)
     index = segment.index
     assert (index.store_uuid, index.stream_number, index.key) == (UUID, NUMBER, b"orders")
     for block in index.blocks:
@@ -171,7 +124,7 @@ def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
     empty = node.mark(found.listpack, 1, 0, [(1, 0)], 0).data
     blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
     writer = SegmentWriter(
-        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, sequence=0
+        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
     )
     assert writer.add(blank, "node") == b""
     assert (writer.first_id, writer.last_id, writer.entries) == (None, None, 0)
@@ -182,7 +135,7 @@ def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
 def test_nodes_that_do_not_belong_are_refused_and_the_writer_goes_on() -> None:
     first, second, *_ = nodes_of(some(40))
     writer = SegmentWriter(
-        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, sequence=0
+        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
     )
     data = writer.add(first, "node")
     for bad in (first, first[:-1], encode_envelope(8, 9999, 0, 1, 2, b"", b"", b"")):
