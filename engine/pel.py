@@ -380,7 +380,10 @@ class Pel:
     # --- writing ----------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write changed pages and their index rows, and forget what was loaded."""
+        """Write changed pages and their index rows, and forget all but the current page.
+
+        Most deliveries and acknowledgements concern the page that the one before did.
+        """
         txn = self.txn
         if isinstance(txn, WriteTxn):
             if self._inlined is not None:
@@ -394,10 +397,16 @@ class Pel:
                     self._write(txn, page)
         self._pages = {}
         self._fresh = []
-        self._current = None
-        self._next_key = b""
         self._cursor = None
         self._start()
+        current = self._current
+        if current is None or not current.data or self._inlined is not None:
+            self._current = None
+            self._next_key = b""
+            return
+        current.stored = current.data
+        current.touched.clear()
+        self._pages[current.db_key] = current
 
     def _write(self, txn: WriteTxn, page: Page) -> None:
         data = page.data
