@@ -320,3 +320,64 @@ def test_plot_without_matplotlib_names_the_extra(
 def test_plot_refuses_other_files_before_counting(stored: str) -> None:
     assert ".png or .svg" in run("stat", stored, "--plot", "a.pdf", status=2).stderr
     assert "nowhere" in run("stat", stored, "--plot", "nowhere/a.png", status=1).stderr
+
+
+# --- set-id and remember ------------------------------------------------------------------------
+
+
+def test_set_id_lets_the_next_entry_follow_an_id(stored: str) -> None:
+    result = run(
+        "set-id", stored, "empty", "900-3", "--entries-added", "12", "--max-deleted-id", "70"
+    )
+    assert (result.stdout, result.stderr) == ("", "")
+    with streamkeep.open(stored, readonly=True) as store:
+        counters = store.xinfo_stream("empty")
+    assert counters["last-generated-id"] == b"900-3"
+    assert counters["entries-added"] == 12
+    assert counters["max-deleted-entry-id"] == b"70-0"
+    assert run("add", stored, "empty", "f", "v", "--id", "900-*").stdout == "900-4\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("orders", "1-0"), "smaller than the target stream top item"),
+        (("nothing", "1-0"), "no such key"),
+        (("empty", "6-0", "--max-deleted-id", "7-0"), "smaller than the provided max_deleted"),
+    ],
+)
+def test_set_id_says_why_it_refuses(stored: str, args: tuple[str, ...], problem: str) -> None:
+    result = run("set-id", stored, *args, status=1)
+    assert problem in result.stderr
+
+
+def test_set_id_takes_no_count_below_zero(stored: str) -> None:
+    run("set-id", stored, "empty", "9-0", "--entries-added", "-1", status=2)
+
+
+def test_a_message_that_is_remembered_is_not_added_again(stored: str) -> None:
+    (added,) = lines("add", stored, "orders", "n", "1")
+    for _ in range(2):  # the second time it is known already
+        result = run("remember", stored, "orders", "till", "m1", added)
+        assert (result.stdout, result.stderr) == ("", "")
+    assert lines("add", stored, "orders", "n", "1", "--idmp", "till", "m1") == [added]
+    assert lines("len", stored, "orders") == ["51"]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("orders", "till", "m1", "7-7"), "No such message in stream"),
+        (("orders", "", "m1", f"{NOON}-0"), "producer ID must be non-empty"),
+        (("nothing", "till", "m1", "1-0"), "no such key"),
+    ],
+)
+def test_remember_says_why_it_refuses(stored: str, args: tuple[str, ...], problem: str) -> None:
+    result = run("remember", stored, *args, status=1)
+    assert problem in result.stderr
+
+
+def test_a_message_has_one_id(stored: str) -> None:
+    run("remember", stored, "orders", "till", "m1", f"{NOON}-0")
+    result = run("remember", stored, "orders", "till", "m1", f"{NOON + 1}-0", status=1)
+    assert "with a different stream ID" in result.stderr

@@ -20,7 +20,7 @@ from streamkeep.tools.pending_cmds import ack, nack, pending
 from streamkeep.tools.range_cmds import len_, range_, revrange, tail
 from streamkeep.tools.read_cmd import read
 from streamkeep.tools.stat_cmd import stat
-from streamkeep.tools.stream_cmds import config, drop, rename, streams
+from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id, streams
 
 # Every command, under the heading of its family in the help text.
 COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
@@ -28,7 +28,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Read entries", (len_, range_, revrange, read, tail)),
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
-    ("Change streams", (rename, drop, config)),
+    ("Change streams", (rename, drop, config, set_id, remember)),
     ("Check a store", (fsck,)),
 )
 

@@ -1,4 +1,4 @@
-"""Commands about whole streams: streams, rename, drop, config."""
+"""Commands about whole streams: streams, rename, drop, config, set-id, remember."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
+    Id,
     StoreCommand,
     confirm_loss,
     json_option,
@@ -219,3 +220,64 @@ def config(
         return
     for name, value in settings.items():
         output.line(f"{name:<13}  {value:,}")
+
+
+@click.command("set-id", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("last_id", metavar="ID", type=Id())
+@click.option(
+    "--entries-added",
+    type=click.IntRange(0, (1 << 63) - 1),
+    metavar="N",
+    help="How many entries were ever added.",
+)
+@click.option("--max-deleted-id", type=Id(), metavar="ID", help="The highest ID ever deleted.")
+@sync_option
+@quoted_option
+def set_id(
+    store_path: Path,
+    key: bytes,
+    last_id: bytes,
+    entries_added: int | None,
+    max_deleted_id: bytes | None,
+    sync: Sync,
+) -> None:
+    """Set the last ID that KEY has generated, and its counters (XSETID).
+
+    The next entry gets a higher ID. So a copy of a stream goes on where the original stopped,
+    though its last entries were deleted there. An ID below that of an entry is refused; below IDs
+    that were deleted or trimmed, the stream gives them a second time.
+
+    \b
+    Examples:
+      streamkeep set-id orders.store orders 1718004800000-7
+      streamkeep set-id orders.store orders 1718004800000-7 --entries-added 1200
+    """
+    with open_store(store_path, sync=sync) as store:
+        store.xsetid(key, last_id, entries_added, max_deleted_id)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("producer", type=Bytes())
+@click.argument("message", type=Bytes())
+@click.argument("entry_id", metavar="ID", type=Id())
+@sync_option
+@quoted_option
+def remember(
+    store_path: Path, key: bytes, producer: bytes, message: bytes, entry_id: bytes, sync: Sync
+) -> None:
+    """Remember which entry of KEY a message became (XIDMPRECORD).
+
+    `streamkeep add --idmp PRODUCER MESSAGE` then prints ID and adds nothing, as if it had added
+    that entry itself: for entries that came another way, from a copy of a stream, say. A
+    message that is known with another ID is refused.
+
+    \b
+    Example:
+      streamkeep remember orders.store orders till-3 receipt-4711 1717977600000-0
+    """
+    with open_store(store_path, sync=sync) as store:
+        store.xidmprecord(key, producer, message, entry_id)
