@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import lmdb
 
 from streamkeep.engine import environment as environments
-from streamkeep.engine import groups, intake, keyspace
+from streamkeep.engine import garbage_files, groups, intake, keyspace
 from streamkeep.engine.arguments import to_bytes
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
@@ -497,9 +497,13 @@ class Store(StreamCommands[Text]):
             raise StoreClosedError("the store is closed")
 
     def _collect_garbage(self) -> None:
-        """Remove what deleted streams left, in bounded transactions."""
-        while self._environment.read(_has_garbage):
-            self._environment.write(keyspace.collect_garbage, wait=False, frees=True)
+        """Remove what deleted streams left, in bounded transactions, and files that may go."""
+        environment = self._environment
+        if not environment.read(_has_garbage):
+            return
+        while environment.write(keyspace.collect_garbage, wait=False, frees=True):
+            pass
+        garbage_files.remove(environment)
 
 
 def check_sync(sync: Sync) -> Sync:

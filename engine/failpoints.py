@@ -33,6 +33,13 @@ NAMES: Final = (
     "recover:batch",  # a part of the journal was replayed
     "recover:epoch-raised",  # all of it
     "recover:replayed",  # LMDB is closed again
+    "segment:begun",  # a segment is being written, under a temporary name
+    "segment:written",  # all of it, and not synced
+    "segment:synced",  # it is on disk, but for its name
+    "segment:renamed",  # it has its name, perhaps not on disk
+    "segment:named",  # the file is there for good, and no row names it
+    "garbage:synced",  # no commit that names the files can come back
+    "garbage:removed",  # the files are gone, the rows that say so are there
     "sink:staged",  # Spark's tasks have written, the store knows nothing of it
     "sink:applied",  # the batch and its number are in the transaction
     "sink:committed",  # it is in the store, Spark does not know

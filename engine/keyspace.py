@@ -32,6 +32,7 @@ from streamkeep.format.keys import (
     pack_number,
 )
 from streamkeep.format.records import (
+    ARCHIVE_FILE,
     GROUP_ROWS,
     IDEMPOTENCE_ROWS,
     STREAM_NODES,
@@ -124,8 +125,13 @@ _ROWS_OF: Final = {
 
 
 def collect_garbage(txn: WriteTxn) -> bool:
-    """Remove up to GARBAGE_STEP rows of what was deleted; say whether more are there."""
+    """Remove up to GARBAGE_STEP rows of what was deleted; say whether more may be there.
+
+    Files are left to `segment_files.remove_garbage`.
+    """
     for db_key, kind, number in iter_garbage(txn):
+        if kind == ARCHIVE_FILE:
+            continue
         tables = _ROWS_OF.get(kind)
         if tables is None:
             raise CorruptionError("garbage", f"unknown kind {kind}")

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import node_key, unpack_node_key
 from streamkeep.format.layout import Field, Layout
+from streamkeep.format.records import is_safe_path
 from streamkeep.format.segment import Segment
 
 # Where a segment came from. Permanent.
@@ -157,12 +158,6 @@ def decode_segment_record(db_key: bytes, body: bytes, where: str) -> SegmentReco
     if record.origin >= len(ORIGINS):
         raise CorruptionError(where, f"origin {record.origin}, at most {len(ORIGINS) - 1} expected")
     return record
-
-
-def is_safe_path(path: str) -> bool:
-    """Say whether a relative path stays below the folder that it is relative to."""
-    parts = path.split("/")
-    return "\0" not in path and all(part not in ("", ".", "..") for part in parts)
 
 
 # --- erasures -----------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
 STREAM_NODES: Final = 1  # the nodes of a stream that was deleted
 GROUP_ROWS: Final = 2  # consumers and pending entries of a group that was destroyed
 IDEMPOTENCE_ROWS: Final = 3  # producers and messages that a stream has forgotten
+ARCHIVE_FILE: Final = 4  # a file below archive/ that no row names any more; its path follows
 
 _GARBAGE: Final = struct.Struct(">BQ")
 
@@ -171,8 +172,34 @@ def encode_garbage(kind: int, number: int) -> bytes:
 
 
 def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
-    """Parse the body of a `garbage` row."""
-    if len(body) != _GARBAGE.size:
+    """Parse the body of a `garbage` row; of a file, see `decode_file_garbage`."""
+    if len(body) < _GARBAGE.size:
         raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
-    kind, number = _GARBAGE.unpack(body)
+    kind, number = _GARBAGE.unpack_from(body)
+    if kind != ARCHIVE_FILE and len(body) != _GARBAGE.size:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
     return kind, number
+
+
+def encode_file_garbage(path: str) -> bytes:
+    """Return the body of a `garbage` row for a file, by its path below archive/."""
+    return encode_garbage(ARCHIVE_FILE, 0) + path.encode()
+
+
+def decode_file_garbage(body: bytes, where: str) -> str:
+    """Return the path below archive/ of a file that is garbage."""
+    try:
+        path = body[_GARBAGE.size :].decode()
+    except UnicodeDecodeError:
+        raise CorruptionError(where, "the path is not UTF-8") from None
+    if not is_safe_path(path):
+        raise CorruptionError(where, f"the path {path!r} leads out of the archive")
+    return path
+
+
+def is_safe_path(path: str) -> bool:
+    """Say whether a relative path stays below the folder that it is relative to."""
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            return False
+    return "\0" not in path

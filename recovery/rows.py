@@ -40,9 +40,11 @@ from streamkeep.format.producers import (
     unpack_order_key,
 )
 from streamkeep.format.records import (
+    ARCHIVE_FILE,
     GROUP_ROWS,
     IDEMPOTENCE_ROWS,
     STREAM_NODES,
+    decode_file_garbage,
     decode_garbage,
 )
 from streamkeep.recovery.sorting import SortedPairs
@@ -201,7 +203,9 @@ def _parse_message_order(db_key: bytes, body: bytes, where: str) -> MessageRow:
 
 def _parse_garbage(db_key: bytes, body: bytes, where: str) -> GarbageRow:
     kind, number = decode_garbage(body, where)
-    if kind not in _GARBAGE_KINDS:
+    if kind == ARCHIVE_FILE:
+        decode_file_garbage(body, where)
+    elif kind not in _GARBAGE_KINDS:
         raise CorruptionError(where, f"unknown kind {kind}")
     return GarbageRow(unpack_number(db_key), kind, number)
 

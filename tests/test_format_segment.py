@@ -26,9 +26,9 @@ from streamkeep.format.manifest import (
     decode_erasure,
     decode_segment_record,
     encode_erasure,
-    is_safe_path,
     record_of,
 )
+from streamkeep.format.records import is_safe_path
 from streamkeep.format.segment import (
     INDEX_HEADER,
     INDEX_ROW,

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from segments import TOP, entries_of, some, write_file
-from streamkeep.engine import manifest
+from streamkeep.engine import failpoints, files, garbage_files, manifest
 from streamkeep.engine.api import Store
-from streamkeep.engine.segment_files import SegmentFiles, open_segment
-from streamkeep.engine.txn import WriteTxn
-from streamkeep.format.errors import CorruptionError, MissingSegmentError
+from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles, open_segment
+from streamkeep.engine.segment_output import segment_output
+from streamkeep.engine.txn import NEXT_GARBAGE, WriteTxn
+from streamkeep.format.errors import (
+    CorruptionError,
+    MissingSegmentError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+)
+from streamkeep.format.keys import GARBAGE, pack_number
 from streamkeep.format.manifest import SegmentRecord
+from streamkeep.format.records import decode_file_garbage, encode_file_garbage
 
 
 def row(first: int, last: int, number: int = 7) -> SegmentRecord:
@@ -136,3 +151,144 @@ def test_the_store_names_no_segments(open_store: Callable[..., Store]) -> None:
     with store.snapshot() as snapshot:
         assert list(manifest.iter_segments(snapshot.txn)) == []
         assert manifest.sequence(snapshot.txn) == 0
+
+
+# --- writing and removing -----------------------------------------------------------------------
+
+
+def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "7-k" / "1.seg"
+    with segment_output(path) as output:
+        output.write(b"some")
+        output.write(b"thing")
+        assert not path.exists()
+    assert path.read_bytes() == b"something"
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(StoreError, match="may take its place"), segment_output(path) as output:
+        output.write(b"another")
+    with pytest.raises(KeyError), segment_output(path.with_name("2.seg")) as output:
+        raise KeyError
+    assert list(path.parent.iterdir()) == [path]
+    assert path.read_bytes() == b"something"
+
+
+def test_a_full_disk_leaves_nothing_of_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(files, "sync_data", full)
+    path = tmp_path / "7-k" / "1.seg"
+    with pytest.raises(StoreFullError), segment_output(path) as output:
+        output.write(b"something")
+    assert list(path.parent.iterdir()) == []
+
+
+def garbage_of(store: Store) -> list[str]:
+    with store.snapshot() as snapshot:
+        return [path for _, path in garbage_files.doomed_files(snapshot.txn)]
+
+
+def leave(store: Store, *paths: str) -> None:
+    """Commit rows of garbage, and make the files."""
+    with store.transaction() as transaction:
+        for path in paths:
+            transaction._txn.put_row(
+                GARBAGE,
+                pack_number(transaction._txn.take_number(NEXT_GARBAGE)),
+                encode_file_garbage(path),
+            )
+    for path in paths:
+        place = store.path / ARCHIVE_FOLDER / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"x")
+
+
+def test_files_that_are_garbage_go_when_the_store_is_opened(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store()
+    leave(store, "7-k/1.seg", "7-k/2.seg", "8-k/1.seg")
+    other = store.path / ARCHIVE_FOLDER / "7-k/3.seg"
+    other.write_bytes(b"x")
+    os.unlink(store.path / ARCHIVE_FOLDER / "7-k/2.seg")  # killed before the rows went
+    assert len(garbage_of(store)) == 3
+    store.close()
+    store = open_store()
+    assert garbage_of(store) == []
+    assert [path.name for path in (store.path / ARCHIVE_FOLDER).glob("*/*")] == ["3.seg"]
+
+
+@pytest.mark.parametrize("name", ["garbage:synced", "garbage:removed"])
+def test_removal_that_was_interrupted_is_done_again(
+    open_store: Callable[..., Store], name: str
+) -> None:
+    store = open_store()
+    leave(store, "7-k/1.seg")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    failpoints.arm(name, stop)
+    with pytest.raises(KeyboardInterrupt):
+        garbage_files.remove(store._environment)
+    assert garbage_of(store) == ["7-k/1.seg"]
+    store.close()
+    store = open_store()
+    assert garbage_of(store) == []
+    assert not (store.path / ARCHIVE_FOLDER / "7-k/1.seg").exists()
+
+
+def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
+    open_store: Callable[..., Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store()
+    leave(store, "7-k/1.seg", "7-k/2.seg")
+    stubborn = store.path / ARCHIVE_FOLDER / "7-k/1.seg"
+    stubborn.unlink()
+    (stubborn / "inside").mkdir(parents=True)
+    garbage_files.remove(store._environment)
+    assert "cannot remove" in caplog.text
+    assert garbage_of(store) == ["7-k/1.seg"]
+    (stubborn / "inside").rmdir()
+    stubborn.rmdir()
+    garbage_files.remove(store._environment)
+    assert garbage_of(store) == []
+
+
+def test_rows_of_garbage_that_lead_out_of_the_archive_are_refused(store: Store) -> None:
+    with pytest.raises(CorruptionError, match="leads out"):
+        decode_file_garbage(encode_file_garbage("../data.mdb"), "garbage")
+
+
+def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_path: Path) -> None:
+    environment = store._environment
+    with archive_lock(environment):
+        with pytest.raises(StoreLockedError), archive_lock(environment, wait=False):
+            pass
+        child = (
+            "import fcntl, sys\n"
+            "with open(sys.argv[1]) as file:\n"
+            "    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        )
+        lock = store.path / ARCHIVE_FOLDER / "lock"
+        command = [sys.executable, "-c", child, str(lock)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert "BlockingIOError" in done.stderr
+        waiting = threading.Thread(target=take_lock, args=(store,))
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    with lock.open() as file:  # held by another process, as far as flock can tell
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StoreLockedError), archive_lock(environment, wait=False):
+            pass
+    take_lock(store)
+
+
+def take_lock(store: Store) -> None:
+    with archive_lock(store._environment):
+        pass
