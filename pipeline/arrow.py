@@ -323,18 +323,34 @@ def record_batches(
         nodes: of one stream.
         start, end: IDs, both included.
     """
-    writer = shape.writer(max_entries, max_bytes)
+    for columns in decode(lambda: shape.writer(max_entries, max_bytes), nodes, start, end):
+        yield shape.batch(columns)
+
+
+def decode(
+    new_writer: Callable[[], ColumnWriter],
+    nodes: Iterable[Node],
+    start: StreamId = MIN_ID,
+    end: StreamId = MAX_ID,
+) -> Iterator[Columns]:
+    """Yield the entries of ascending nodes as columns, as many at a time as a writer takes.
+
+    Args:
+        nodes: of one stream.
+        start, end: IDs, both included.
+    """
+    writer = new_writer()
     for ms, seq, listpack, trimmed in nodes:
         state = writer.add(listpack, ms, seq, *start, *end, trimmed)
         while state == FULL:
             at = (writer.next_ms, writer.next_seq)
-            yield shape.batch(writer.finish())
-            writer = shape.writer(max_entries, max_bytes)
+            yield writer.finish()
+            writer = new_writer()
             state = writer.add(listpack, ms, seq, *at, *end, trimmed)
         if state == PAST_END:
             break
     if writer.entries:
-        yield shape.batch(writer.finish())
+        yield writer.finish()
 
 
 # --- arrays ---------------------------------------------------------------------------------------

@@ -16,13 +16,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from streamkeep.format.entry import StreamId
 
 MIN_PARTITION_BYTES: Final = 16 << 20  # below, starting a task takes as long as its work
 MAX_PARTITION_BYTES: Final = 128 << 20  # above, a failed task loses much, and cores idle at the end
 _PARTITIONS_PER_CORE: Final = 2
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,26 @@ def pack(
     if group:
         partitions.append(tuple(group))
     return partitions
+
+
+def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[tuple[Item, ...]]:
+    """Return items in groups of about equal size, neighbours together: a group for each task.
+
+    Args:
+        sizes: of the items, in bytes.
+        cores: that will share the work; 0 for those of this machine.
+    """
+    target = partition_bytes(sum(sizes), cores=cores)
+    groups: list[tuple[Item, ...]] = []
+    group: list[Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and total + size // 2 > target:
+            groups.append(tuple(group))
+            group, total = [], 0
+        group.append(item)
+        total += size
+    return [*groups, tuple(group)] if group else groups
 
 
 def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:

@@ -25,10 +25,12 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.nodes import NodeWalk
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
+from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.envelope import PAGE_VALUE
 from streamkeep.format.errors import NoSuchKeyError, StreamkeepError
-from streamkeep.format.keys import NODES, node_key, unpack_node_key
+from streamkeep.format.keys import NODES, SEGMENTS, node_key, unpack_node_key
+from streamkeep.format.manifest import SegmentRecord, decode_segment_record
 from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.options import EARLIEST, LATEST, Offset, OptionError, ReadOptions
 from streamkeep.pipeline.plan import Slice
@@ -104,6 +106,13 @@ def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
 
 def _resolved(offset: Offset, bound: StreamId) -> StreamId:
     return offset if isinstance(offset, StreamId) else bound
+
+
+def manifest(txn: Txn) -> Iterator[SegmentRecord]:
+    """Yield the segments that the archive has, by stream number and ID."""
+    for db_key, value in txn.cursor(SEGMENTS):
+        body = open_row(SEGMENTS, db_key, value, "segment record")
+        yield decode_segment_record(db_key, body, "segment record")
 
 
 # --- where it is cut ------------------------------------------------------------------------------

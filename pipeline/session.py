@@ -25,6 +25,11 @@ from streamkeep.pipeline.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# For JVMs whose log nobody reads: errors only.
+QUIET_JVM: Final = (
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('quiet.properties').as_uri()}"
+)
+
 _FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

@@ -19,6 +19,7 @@ from streamkeep.tools.load_cmd import load
 from streamkeep.tools.pending_cmds import ack, nack, pending
 from streamkeep.tools.range_cmds import len_, range_, revrange, tail
 from streamkeep.tools.read_cmd import read
+from streamkeep.tools.spark_cmd import spark
 from streamkeep.tools.stat_cmd import stat
 from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id, streams
 
@@ -29,6 +30,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
     ("Change streams", (rename, drop, config, set_id, remember)),
+    ("Work on Spark", (spark,)),
     ("Check a store", (fsck,)),
 )
 

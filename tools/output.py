@@ -22,15 +22,19 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from streamkeep.format.shown import EPOCH as EPOCH
+from streamkeep.format.shown import MAX_CALENDAR_MS as MAX_CALENDAR_MS
+from streamkeep.format.shown import calendar as calendar
+from streamkeep.format.shown import count_text as count_text
+from streamkeep.format.shown import size_text as size_text
+from streamkeep.format.shown import span_text as span_text
+from streamkeep.format.shown import time_text as time_text
 
 Pairs = Sequence[tuple[bytes, bytes]]
 Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_CALENDAR_MS: Final = 253_402_300_799_999  # the end of the year 9999
-_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _NAME_WIDTH: Final = 40
 _SUMMARY_VALUE: Final = 200
 
@@ -158,43 +162,6 @@ def brief_pairs(pairs: Pairs) -> str:
     return " ".join(f"{field}={value}" for field, value in short)
 
 
-def size_text(size: int) -> str:
-    """Return a size in bytes as people read it, such as `1.2 GiB`."""
-    if size < 1024:
-        return f"{size} B"
-    number = float(size)
-    for unit in _UNITS:
-        number /= 1024
-        if number < 1023.95 or unit == _UNITS[-1]:
-            return f"{number:.1f} {unit}"
-    raise AssertionError(size)
-
-
-def time_text(ms: int) -> str:
-    """Return Unix milliseconds as `2024-06-10T07:33:20Z`; as a number beyond the calendar."""
-    if ms > MAX_CALENDAR_MS:
-        return f"{ms} ms"
-    return calendar(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def calendar(ms: int) -> datetime:
-    """Return Unix milliseconds as a date in UTC; exact, which a float would not be."""
-    return EPOCH + timedelta(milliseconds=ms)
-
-
-def span_text(seconds: float) -> str:
-    """Return how long something took, such as `3.4 s` or `12 min 5 s`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"
-
-
-def count_text(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 entry`, `1,204 entries`; the plural of `one` is `one` + s unless given."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def entries_text(count: int) -> str:
     """Return `1 entry`, `1,204 entries`."""
     return count_text(count, "entry", "entries")
@@ -260,6 +227,23 @@ def json_pairs(pairs: Pairs) -> Sequence[tuple[str | dict[str, str], str | dict[
 
 
 # --- progress -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def steps(wanted: bool | None, label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many parts of some work are done; yield what takes that number and all of them."""
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(file=sys.stderr, force_terminal=True if wanted else None, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(escape(cut(label, 20)), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -1,118 +1,28 @@
-"""Entries over time: counted in buckets, drawn in the terminal or as a picture.
-
-The time of an entry is the millisecond part of its ID. Buckets are of equal length, and begin
-where people expect it: on the hour, at midnight UTC, on a Monday. Beyond some weeks they are
-calendar months and years, which differ in length. IDs that are no times (1-0, 2-0, ...) work as
-well; beyond the year 9999 buckets are plain numbers of milliseconds.
-"""
+"""Entries over time: counted in buckets, drawn in the terminal or as a picture."""
 
 from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.entry import StreamId
+from streamkeep.format.shown import MOST_BUCKETS as MOST_BUCKETS
+from streamkeep.format.shown import Plan as Plan
+from streamkeep.format.shown import calendar
+from streamkeep.format.shown import plan_buckets as plan_buckets
 from streamkeep.tools.command import Failure
-from streamkeep.tools.output import EPOCH, MAX_CALENDAR_MS, calendar
 
 if TYPE_CHECKING:
     from streamkeep.engine.api import Snapshot
 
-MOST_BUCKETS: Final = 24
 _BATCH: Final = 4096
 
-_SECOND: Final = 1000
-_MINUTE: Final = 60 * _SECOND
-_HOUR: Final = 60 * _MINUTE
-_DAY: Final = 24 * _HOUR
-_WEEK: Final = 7 * _DAY
-_FIRST_MONDAY: Final = 4 * _DAY  # 1970-01-05
-
-# Length in milliseconds, its name, and how the start of a bucket is written.
-_STEPS: Final = (
-    (1, "millisecond", "%Y-%m-%d %H:%M:%S.%f"),
-    *((n, f"{n} ms", "%Y-%m-%d %H:%M:%S.%f") for n in (2, 5, 10, 20, 50, 100, 200, 500)),
-    (_SECOND, "second", "%Y-%m-%d %H:%M:%S"),
-    *((n * _SECOND, f"{n} seconds", "%Y-%m-%d %H:%M:%S") for n in (2, 5, 10, 15, 30)),
-    (_MINUTE, "minute", "%Y-%m-%d %H:%M"),
-    *((n * _MINUTE, f"{n} minutes", "%Y-%m-%d %H:%M") for n in (2, 5, 10, 15, 30)),
-    (_HOUR, "hour", "%Y-%m-%d %H:%M"),
-    *((n * _HOUR, f"{n} hours", "%Y-%m-%d %H:%M") for n in (2, 3, 6, 12)),
-    (_DAY, "day", "%Y-%m-%d"),
-    (2 * _DAY, "2 days", "%Y-%m-%d"),
-    (_WEEK, "week", "%Y-%m-%d"),
-)
-_MONTHS: Final = (
-    (1, "month"),
-    (3, "3 months"),
-    (6, "6 months"),
-    (12, "year"),
-    *((12 * n, f"{n} years") for n in (2, 5, 10, 20, 50, 100, 200, 500, 1000)),
-)
-
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
-
-
-class Plan(NamedTuple):
-    """Where buckets begin and end: bucket i is edges[i] <= ms < edges[i + 1]."""
-
-    edges: tuple[int, ...]
-    unit: str  # the length of a bucket, in words
-    style: str  # how its start is written, for strftime; empty beyond the calendar
-
-    def label(self, index: int) -> str:
-        """Return the start of a bucket as text."""
-        ms = self.edges[index]
-        if not self.style:
-            return f"{ms:,} ms"
-        text = calendar(ms).strftime(self.style)
-        return text[:-3] if self.style.endswith("%f") else text
-
-
-def plan_buckets(first_ms: int, last_ms: int, most: int = MOST_BUCKETS) -> Plan:
-    """Choose buckets, at most `most`, that cover both times."""
-    for length, unit, style in _STEPS:
-        offset = _FIRST_MONDAY if length == _WEEK and first_ms >= _FIRST_MONDAY else 0
-        start = (first_ms - offset) // length * length + offset
-        if last_ms - start < most * length and last_ms <= MAX_CALENDAR_MS - length:
-            count = (last_ms - start) // length + 1
-            return Plan(tuple(start + n * length for n in range(count + 1)), unit, style)
-    if last_ms <= MAX_CALENDAR_MS:
-        for months, unit in _MONTHS:
-            edges = _month_edges(first_ms, last_ms, months, most)
-            if edges:
-                style = "%Y-%m" if months < 12 else "%Y"
-                return Plan(edges, unit, style)
-    length = 1
-    while last_ms - first_ms // length * length >= most * length:
-        length *= 10
-    start = first_ms // length * length
-    count = (last_ms - start) // length + 1
-    return Plan(tuple(start + n * length for n in range(count + 1)), f"{length:,} ms", "")
-
-
-def _month_edges(first_ms: int, last_ms: int, months: int, most: int) -> tuple[int, ...]:
-    """Return the edges of buckets of some months; none when there would be too many."""
-    begin = calendar(first_ms)
-    number = (begin.year * 12 + begin.month - 1) // months * months
-    edges: list[int] = []
-    while len(edges) <= most:
-        year, month = divmod(number, 12)
-        if year > 9999:
-            return ()
-        edges.append((datetime(max(year, 1), month + 1, 1, tzinfo=UTC) - EPOCH) // _MILLISECOND)
-        if edges[-1] > last_ms:
-            return tuple(edges)
-        number += months
-    return ()
-
-
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def count_entries(

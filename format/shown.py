@@ -1,0 +1,142 @@
+"""Sizes, times and spans of time as people read them, and buckets of time to count in.
+
+The time of an entry is the millisecond part of its ID. Buckets are of equal length, and begin
+where people expect it: on the hour, at midnight UTC, on a Monday. Beyond some weeks they are
+calendar months and years, which differ in length. IDs that are no times (1-0, 2-0, ...) work as
+well; beyond the year 9999 buckets are plain numbers of milliseconds.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_CALENDAR_MS: Final = 253_402_300_799_999  # the end of the year 9999
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+MOST_BUCKETS: Final = 24
+_SECOND: Final = 1000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_WEEK: Final = 7 * _DAY
+_FIRST_MONDAY: Final = 4 * _DAY  # 1970-01-05
+
+# Length in milliseconds, its name, and how the start of a bucket is written.
+_STEPS: Final = (
+    (1, "millisecond", "%Y-%m-%d %H:%M:%S.%f"),
+    *((n, f"{n} ms", "%Y-%m-%d %H:%M:%S.%f") for n in (2, 5, 10, 20, 50, 100, 200, 500)),
+    (_SECOND, "second", "%Y-%m-%d %H:%M:%S"),
+    *((n * _SECOND, f"{n} seconds", "%Y-%m-%d %H:%M:%S") for n in (2, 5, 10, 15, 30)),
+    (_MINUTE, "minute", "%Y-%m-%d %H:%M"),
+    *((n * _MINUTE, f"{n} minutes", "%Y-%m-%d %H:%M") for n in (2, 5, 10, 15, 30)),
+    (_HOUR, "hour", "%Y-%m-%d %H:%M"),
+    *((n * _HOUR, f"{n} hours", "%Y-%m-%d %H:%M") for n in (2, 3, 6, 12)),
+    (_DAY, "day", "%Y-%m-%d"),
+    (2 * _DAY, "2 days", "%Y-%m-%d"),
+    (_WEEK, "week", "%Y-%m-%d"),
+)
+_MONTHS: Final = (
+    (1, "month"),
+    (3, "3 months"),
+    (6, "6 months"),
+    (12, "year"),
+    *((12 * n, f"{n} years") for n in (2, 5, 10, 20, 50, 100, 200, 500, 1000)),
+)
+
+
+def size_text(size: int) -> str:
+    """Return a size in bytes as people read it, such as `1.2 GiB`."""
+    if size < 1024:
+        return f"{size} B"
+    number = float(size)
+    for unit in _UNITS:
+        number /= 1024
+        if number < 1023.95 or unit == _UNITS[-1]:
+            return f"{number:.1f} {unit}"
+    raise AssertionError(size)
+
+
+def time_text(ms: int) -> str:
+    """Return Unix milliseconds as `2024-06-10T07:33:20Z`; as a number beyond the calendar."""
+    if ms > MAX_CALENDAR_MS:
+        return f"{ms} ms"
+    return calendar(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def calendar(ms: int) -> datetime:
+    """Return Unix milliseconds as a date in UTC; exact, which a float would not be."""
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def span_text(seconds: float) -> str:
+    """Return how long something took, such as `3.4 s`, `12 min 5 s`, `3 h 20 min` or `12 days`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s"
+    if minutes < 2880:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} days"
+
+
+def count_text(count: int, one: str, many: str | None = None) -> str:
+    """Return `1 entry`, `1,204 entries`; the plural of `one` is `one` + s unless given."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+class Plan(NamedTuple):
+    """Where buckets begin and end: bucket i is edges[i] <= ms < edges[i + 1]."""
+
+    edges: tuple[int, ...]
+    unit: str  # the length of a bucket, in words
+    style: str  # how its start is written, for strftime; empty beyond the calendar
+
+    def label(self, index: int) -> str:
+        """Return the start of a bucket as text."""
+        ms = self.edges[index]
+        if not self.style:
+            return f"{ms:,} ms"
+        text = calendar(ms).strftime(self.style)
+        return text[:-3] if self.style.endswith("%f") else text
+
+
+def plan_buckets(first_ms: int, last_ms: int, most: int = MOST_BUCKETS) -> Plan:
+    """Choose buckets, at most `most`, that cover both times."""
+    for length, unit, style in _STEPS:
+        offset = _FIRST_MONDAY if length == _WEEK and first_ms >= _FIRST_MONDAY else 0
+        start = (first_ms - offset) // length * length + offset
+        if last_ms - start < most * length and last_ms <= MAX_CALENDAR_MS - length:
+            count = (last_ms - start) // length + 1
+            return Plan(tuple(start + n * length for n in range(count + 1)), unit, style)
+    if last_ms <= MAX_CALENDAR_MS:
+        for months, unit in _MONTHS:
+            edges = _month_edges(first_ms, last_ms, months, most)
+            if edges:
+                style = "%Y-%m" if months < 12 else "%Y"
+                return Plan(edges, unit, style)
+    length = 1
+    while last_ms - first_ms // length * length >= most * length:
+        length *= 10
+    start = first_ms // length * length
+    count = (last_ms - start) // length + 1
+    return Plan(tuple(start + n * length for n in range(count + 1)), f"{length:,} ms", "")
+
+
+def _month_edges(first_ms: int, last_ms: int, months: int, most: int) -> tuple[int, ...]:
+    """Return the edges of buckets of some months; none when there would be too many."""
+    begin = calendar(first_ms)
+    number = (begin.year * 12 + begin.month - 1) // months * months
+    edges: list[int] = []
+    while len(edges) <= most:
+        year, month = divmod(number, 12)
+        if year > 9999:
+            return ()
+        edges.append((datetime(max(year, 1), month + 1, 1, tzinfo=UTC) - EPOCH) // _MILLISECOND)
+        if edges[-1] > last_ms:
+            return tuple(edges)
+        number += months
+    return ()

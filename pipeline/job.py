@@ -1,0 +1,158 @@
+"""What all jobs have in common: their report, and how their work is spread.
+
+A job plans on the driver, where all facts are that the plan needs, and ends there, with one commit.
+In between stands `run_units`: units of work go to Spark's workers, which do all of it, reading and
+writing files themselves, and give back a few facts each. Entries never pass through the JVM; Spark
+gives distribution, retries and a view of what is going on. Against a DataFrame of entries that is
+written by Spark this took a third of the time.
+
+A unit may run twice (a retry, a speculative task), so it must not do harm when it does: it writes
+files under names of its own, which count only once the driver has committed them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Unit = TypeVar("Unit")
+
+Progress = Callable[[int, int], None]  # units done, units in all
+
+_RESULT: Final = pa.schema([pa.field("result", pa.string())])
+_POLL_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class Report:
+    """What a job did.
+
+    Attributes:
+        job: its name on the command line.
+        entries: processed.
+        files: written.
+        size_bytes: of these files.
+        seconds: it took.
+        details: what else there is to say, plain values by name; JSON shows it as it is.
+        problems: what is wrong, one line each; a job that only looks finds them.
+    """
+
+    job: str
+    entries: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    seconds: float = 0.0
+    details: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report for `--json`."""
+        return {
+            "type": "summary",
+            "job": self.job,
+            "entries": self.entries,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "seconds": round(self.seconds, 3),
+            **self.details,
+            "problems": self.problems,
+        }
+
+
+class Stopwatch:
+    """Fills in how long a job took."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def __enter__(self) -> Report:
+        self._start = time.monotonic()
+        return self._report
+
+    def __exit__(self, *error: object) -> None:
+        self._report.seconds = time.monotonic() - self._start
+
+
+def run_units(
+    spark: SparkSession,
+    units: Sequence[Unit],
+    work: Callable[[Unit], list[str]],
+    progress: Progress | None = None,
+) -> list[str]:
+    """Run `work` for each unit on Spark's workers; return what all of them returned.
+
+    Args:
+        units: one task each, so pack small ones together. They are pickled.
+        work: returns lines of text. It has to be a function that workers can import.
+        progress: called on the driver now and then.
+    """
+    if not units:
+        return []
+    count = len(units)
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                lines = work(units[number])
+                yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_RESULT)
+
+    frame = spark.range(0, count, 1, count).mapInArrow(each, "result string")
+    with _Watch(spark, count, progress):
+        return [row.result for row in frame.collect()]
+
+
+class _Watch:
+    """Tells `progress` how many tasks of the jobs begun inside have ended."""
+
+    def __init__(self, spark: SparkSession, count: int, progress: Progress | None) -> None:
+        # Spark Connect has no context to ask.
+        self._context = getattr(spark, "_sc", None) if progress is not None else None
+        self._count = count
+        self._progress = progress
+        self._group = uuid.uuid4().hex
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            self._context.setJobGroup(self._group, "streamkeep")
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._context is not None:
+            self._ended.set()
+            self._thread.join()
+            self._context.setLocalProperty("spark.jobGroup.id", None)
+        if self._progress is not None and error == (None, None, None):
+            self._progress(self._count, self._count)
+
+    def _watch(self) -> None:
+        assert self._context is not None
+        tracker = self._context.statusTracker()
+        said = -1
+        while not self._ended.wait(_POLL_S):
+            done = 0
+            for job in tracker.getJobIdsForGroup(self._group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info is not None else ():
+                    state = tracker.getStageInfo(stage)
+                    done += state.numCompletedTasks if state is not None else 0
+            assert self._progress is not None
+            if done != said:
+                said = done
+                self._progress(min(done, self._count), self._count)
+
+
+def facts(lines: Sequence[str]) -> list[Any]:
+    """Return lines of JSON as values."""
+    return [json.loads(line) for line in lines]

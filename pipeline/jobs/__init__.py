@@ -1,0 +1,1 @@
+"""The jobs: functions `job(spark, ...) -> Report`, one module each."""

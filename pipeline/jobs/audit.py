@@ -1,0 +1,256 @@
+"""The job `audit`: reads every byte of an archive and of a lake, and says what is wrong.
+
+Of a segment: its trailer, index and seek table, the checksum of each block, every envelope and
+listpack, order and counts of entries, and all of that against the manifest. Of a file of the lake:
+the checksum that its name carries, order of IDs, and row count, ID range and day against name, log
+and partition. Then, over all of them: segments that overlap, entries that a lake has twice, files
+that the log names and nobody has.
+
+It only reads. What it finds stands in the report's `problems`, in order of place, so that two runs
+can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import xxhash
+
+from streamkeep.format.entry import StreamId
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.lake import (
+    Lake,
+    LakeError,
+    LakeFile,
+    checksum_of_path,
+    day_of,
+    file_system,
+    folder_of,
+)
+from streamkeep.pipeline.parquet import read_file
+from streamkeep.pipeline.plan import spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamkeep.format.manifest import SegmentRecord
+
+NAME: Final = "audit"
+_CHUNK: Final = 8 << 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one worker looks at.
+
+    Attributes:
+        archive: folder of the segments.
+        lake: where the files are.
+    """
+
+    archive: str
+    segments: tuple[SegmentRecord, ...]
+    lake: str
+    files: tuple[LakeFile, ...]
+
+
+def audit(
+    spark: SparkSession,
+    store: str | None = None,
+    *,
+    lake: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check every segment of a store and every file of a lake.
+
+    Raises:
+        LakeError: there is no such lake, or neither store nor lake was named.
+        StoreError: the store cannot be opened.
+    """
+    if store is None and lake is None:
+        raise LakeError("nothing to audit: name a store, a lake, or both")
+    with Stopwatch(Report(NAME)) as report:
+        segments = _manifest(store) if store is not None else []
+        table = Lake.open(lake) if lake is not None else None
+        files = table.files() if table is not None else []
+        archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
+        tasks = plan(archive, segments, table.uri if table is not None else "", files)
+        found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
+        report.entries = sum(one["entries"] for one in found)
+        report.files = len(found)
+        report.size_bytes = sum(one["size_bytes"] for one in found)
+        report.problems += sorted(problem for one in found for problem in one["problems"])
+        report.problems += _overlapping(segments)
+        if lake is not None:
+            report.problems += _twice(files)
+        report.details = {"segments": len(segments), "lake_files": len(files)}
+        if table is not None:
+            report.details["lake_version"] = table.version
+    return report
+
+
+def plan(
+    archive: str, segments: Sequence[SegmentRecord], lake: str, files: Sequence[LakeFile]
+) -> list[Task]:
+    """Return tasks of about equal size, for segments and for files of a lake."""
+    tasks = [
+        Task(archive, part, "", ())
+        for part in spread(segments, [record.size_bytes for record in segments])
+    ]
+    tasks += [Task("", (), lake, part) for part in spread(files, [one.size_bytes for one in files])]
+    return tasks
+
+
+def look_at(task: Task) -> list[str]:
+    """Check the files of a task; return what was found in each. Runs in a worker."""
+    found = [_segment_facts(task.archive, record) for record in task.segments]
+    if task.files:
+        system, root = file_system(task.lake)
+        found += [_file_facts(system, root, file) for file in task.files]
+    return [json.dumps(one) for one in found]
+
+
+def _manifest(store: str) -> list[SegmentRecord]:
+    from streamkeep.pipeline.reading import manifest, reading
+
+    with reading(store) as opened, opened.snapshot() as snapshot:
+        return list(manifest(snapshot.txn))
+
+
+# --- one segment ----------------------------------------------------------------------------------
+
+
+def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
+    from streamkeep.format.segment import Segment
+
+    path = os.path.join(archive, record.path)
+    problems: list[str] = []
+    size = 0
+    try:
+        with open(path, "rb", buffering=0) as source:
+            size = os.fstat(source.fileno()).st_size
+            descriptor = source.fileno()
+            segment = Segment.open(
+                lambda offset, length: os.pread(descriptor, length, offset), size, record.where
+            )
+            problems += [str(error) for error in segment.check()]
+            problems += [f"{record.where}: {text}" for text in differences(segment, record)]
+    except FileNotFoundError:
+        problems.append(f"{record.where}: the file is missing")
+    except StreamkeepError as error:
+        problems.append(str(error))
+    return {"entries": record.entries, "size_bytes": size, "problems": problems}
+
+
+def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:
+    """Yield how a segment differs from its row in the manifest."""
+    trailer = segment.trailer
+    for what, is_there, expected in (
+        ("size", segment.size, record.size_bytes),
+        ("checksum", trailer.checksum, record.checksum),
+        ("first ID", trailer.first_id, record.first_id),
+        ("last ID", trailer.last_id, record.last_id),
+        ("number of entries", trailer.entries, record.entries),
+        ("number of nodes", trailer.nodes, record.nodes),
+    ):
+        if is_there != expected:
+            yield f"{what} is {is_there}, {expected} in the manifest"
+
+
+def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
+    """Return which segments of one stream overlap."""
+    ordered = sorted(segments, key=lambda one: (one.stream_number, one.first_id))
+    return [
+        f"{after.where}: begins before {before.path} ends"
+        for before, after in pairwise(ordered)
+        if before.stream_number == after.stream_number and after.first_id <= before.last_id
+    ]
+
+
+# --- one file of the lake -------------------------------------------------------------------------
+
+
+def _file_facts(system: pafs.FileSystem, root: str, file: LakeFile) -> dict[str, Any]:
+    where = f"lake file {file.path}"
+    problems: list[str] = []
+    try:
+        size, checksum = _digest(system, f"{root}/{file.path}")
+        if size != file.size_bytes:
+            problems.append(f"{where}: {size} bytes, {file.size_bytes} in the log")
+        if checksum != checksum_of_path(file.path):
+            problems.append(f"{where}: its checksum is {checksum}, not the one in its name")
+        else:
+            problems += [f"{where}: {text}" for text in _rows_problems(system, root, file)]
+    except FileNotFoundError:
+        problems.append(f"{where}: the log names it, but it is missing")
+    except (pa.ArrowException, OSError) as error:
+        problems.append(f"{where}: cannot be read: {error}")
+    return {"entries": file.entries, "size_bytes": file.size_bytes, "problems": problems}
+
+
+def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:
+    """Return size and XXH3-64 of a file."""
+    digest, size = xxhash.xxh3_64(), 0
+    with system.open_input_stream(path, compression=None) as source:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _rows_problems(system: pafs.FileSystem, root: str, file: LakeFile) -> Iterator[str]:
+    """Yield what is wrong with the IDs of a file."""
+    if not file.path.startswith(folder_of(file.key, file.date) + "/"):
+        yield f"it stands in the wrong partition, not in {folder_of(file.key, file.date)}"
+    last: StreamId | None = None
+    first: StreamId | None = None
+    entries = 0
+    for batch in read_file(system, root, file, ("ms", "seq")):
+        if not len(batch):
+            continue
+        ends = [_id_at(batch, 0), _id_at(batch, len(batch) - 1)]
+        if (last is not None and ends[0] <= last) or not ascending(batch):
+            yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
+        first, last = first or ends[0], ends[1]
+        entries += len(batch)
+        if any(day_of(one.ms) != file.date for one in ends):
+            yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"
+    if entries != file.entries:
+        yield f"{entries} rows, {file.entries} in the log"
+    if (first, last) != (file.first, file.last):
+        yield f"holds {first} to {last}, not what its name says"
+
+
+def ascending(batch: pa.RecordBatch) -> bool:
+    """Say whether the IDs of a batch rise strictly."""
+    ms, seq = batch.column("ms"), batch.column("seq")
+    falls = pc.greater(ms[:-1], ms[1:])
+    same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))
+    return not pc.any(pc.or_(falls, same)).as_py()
+
+
+def _id_at(batch: pa.RecordBatch, row: int) -> StreamId:
+    return StreamId(batch.column("ms")[row].as_py(), batch.column("seq")[row].as_py())
+
+
+def _twice(files: Sequence[LakeFile]) -> list[str]:
+    """Return which files of one stream overlap: entries may stand in the lake twice."""
+    problems = []
+    for _, group in groupby(files, key=lambda file: file.key):
+        reached: LakeFile | None = None
+        for file in group:
+            if reached is not None and file.first <= reached.last:
+                problems.append(f"lake file {file.path}: begins before {reached.path} ends")
+            if reached is None or file.last > reached.last:
+                reached = file
+    return problems

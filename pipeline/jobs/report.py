@@ -1,0 +1,384 @@
+"""The job `report`: what goes through the streams of a store, as plots that one wants to look at.
+
+Workers pass over the IDs of all entries, archived and live, and give back counts only: entries per
+bucket of time, and how many gaps of which length lie between neighbours. Gaps of a second and more
+are rounded to three digits, so that a worker returns some thousand numbers whatever it read, and
+percentiles are off by half a percent at most. Groups and their pending entries are read on the
+driver. `page` makes pictures, tables and one HTML page of it, with CSV files beside them.
+
+A *measure* is a numeric field of the entries of one stream, for example a delay: its mean and
+percentiles over time, and by the values of other fields, are computed by Spark SQL from promoted
+columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.format.columns import ColumnWriter
+from streamkeep.format.entry import StreamId
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.shown import MAX_CALENDAR_MS, Plan, plan_buckets
+from streamkeep.pipeline.arrow import BATCH_ENTRIES, decode
+from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.jobs.to_lake import read_options
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.plan import Slice
+from streamkeep.pipeline.reading import pin_streams, read_nodes, reading
+from streamkeep.pipeline.source import plan_pins
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamkeep.engine.api import Snapshot
+    from streamkeep.pipeline.reading import Pin
+
+NAME: Final = "report"
+PERCENTILES: Final = (50, 90, 99, 99.9)
+_BUCKETS: Final = 96
+_TOP_GROUPS: Final = 20  # values of a field that a plot has room for
+_PENDING_BATCH: Final = 5_000
+
+
+class MeasureError(StreamkeepError):
+    """A measure that entries do not have, or that is no number."""
+
+
+@dataclass(slots=True)
+class StreamFacts:
+    """One stream.
+
+    Attributes:
+        counts: entries in each bucket of the report's plan.
+        gaps: how often two neighbours were so many milliseconds apart, by milliseconds.
+    """
+
+    key: str
+    entries: int = 0
+    live: int = 0
+    live_bytes: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    counts: list[int] = field(default_factory=list)
+    gaps: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """One group of a stream.
+
+    Attributes:
+        lag: entries it has yet to read; None when nobody can know.
+        behind_ms: how much older its last delivered entry is than the newest one.
+        latencies: of pending entries, delivered once, the milliseconds from ID to delivery.
+        ages: of all pending entries, the milliseconds since the last delivery.
+    """
+
+    key: str
+    name: str
+    consumers: int
+    pending: int
+    lag: int | None
+    behind_ms: int | None
+    latencies: Counter[int] = field(default_factory=Counter)
+    ages: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class MeasureFacts:
+    """A numeric field over time and by other fields; rows as `columns` says."""
+
+    key: str
+    name: str
+    over_time: list[tuple[Any, ...]] = field(default_factory=list)
+    by_field: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+
+    columns: tuple[str, ...] = ("entries", "mean", "median", "p90")
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that a report shows."""
+
+    store: str
+    now_ms: int
+    plan: Plan | None
+    streams: list[StreamFacts]
+    groups: list[GroupFacts]
+    measures: list[MeasureFacts]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one worker counts."""
+
+    options: ReadOptions
+    slices: tuple[Slice, ...]
+    edges: tuple[int, ...]
+
+
+def report(
+    spark: SparkSession,
+    store: str,
+    output: str,
+    *,
+    streams: Sequence[str] | None = None,
+    pattern: str | None = None,
+    measures: Sequence[str] = (),
+    by: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Report:
+    """Write a report on the streams of a store: HTML, PNG and CSV files.
+
+    Args:
+        store: its directory.
+        output: folder for the files; `index.html` is the one to open.
+        streams, pattern: which streams; all without either.
+        measures: numeric fields.
+        by: fields by whose values the measures are grouped.
+
+    Raises:
+        MeasureError: no entry has the measure.
+        PlotMissingError: matplotlib is not installed; nothing was read.
+    """
+    from streamkeep.pipeline import page
+
+    page.check_plots()
+    with Stopwatch(Report(NAME)) as done:
+        facts = gather(spark, store, streams, pattern, measures, by, progress)
+        files = page.write(facts, Path(output))
+        done.entries = sum(one.entries for one in facts.streams)
+        done.files = len(files)
+        done.size_bytes = sum(path.stat().st_size for path in files)
+        done.details = {"streams": len(facts.streams), "page": str(Path(output) / "index.html")}
+    return done
+
+
+def gather(
+    spark: SparkSession,
+    store: str,
+    streams: Sequence[str] | None,
+    pattern: str | None,
+    measures: Sequence[str],
+    by: Sequence[str],
+    progress: Progress | None,
+) -> Facts:
+    """Return what the report shows."""
+    options = read_options(store, streams, pattern)
+    with reading(store) as source, source.snapshot() as snapshot:
+        pins = pin_streams(snapshot.txn, options)
+        found = {pin.key: _stream_facts(snapshot, pin) for pin in pins}
+        groups = [one for pin in pins for one in _group_facts(snapshot, pin)]
+        now_ms = snapshot.txn.now_ms()
+    times = [ms for one in found.values() for ms in (one.first_ms, one.last_ms) if ms is not None]
+    plan = plan_buckets(min(times), max(times), _BUCKETS) if times else None
+    edges = plan.edges if plan is not None else ()
+    for one in found.values():
+        one.counts = [0] * max(0, len(edges) - 1)
+    tasks = [Task(options, part.slices, edges) for part in plan_pins(options, pins)]
+    spans: dict[bytes, list[tuple[int, int]]] = {}
+    for line in run_units(spark, tasks, count_slice, progress):
+        part = json.loads(line)
+        key = bytes.fromhex(part["key"])
+        into = found[key]
+        into.entries += part["entries"]
+        into.counts = [a + b for a, b in zip(into.counts, part["counts"], strict=True)]
+        into.gaps.update({int(gap): count for gap, count in part["gaps"].items()})
+        spans.setdefault(key, []).append((part["first"], part["last"]))
+    for key, ends in spans.items():  # the gaps between what two tasks read
+        ends.sort()
+        for before, after in pairwise(ends):
+            found[key].gaps[_rounded(after[0] - before[1])] += 1
+    shown = [_measure(spark, options.path, key, name, by) for key in found for name in measures]
+    kept = [one for one in shown if one is not None]
+    missing = set(measures) - {one.name for one in kept}
+    if missing:
+        raise MeasureError(
+            f"no entry has a number in the field {', '.join(sorted(missing))}: "
+            "`streamkeep range --count 1` shows what fields there are"
+        )
+    return Facts(store, now_ms, plan, list(found.values()), groups, kept)
+
+
+# --- counting, in a worker ------------------------------------------------------------------------
+
+
+def count_slice(task: Task) -> list[str]:
+    """Count the entries of each slice of a task."""
+    import numpy as np
+
+    lines = []
+    with reading(task.options.path) as store:
+        for one in task.slices:
+            entries = 0
+            counts = np.zeros(max(0, len(task.edges) - 1), np.int64)
+            edges = np.array(task.edges[1:-1], np.uint64)
+            gaps: Counter[int] = Counter()
+            first: int | None = None
+            last = 0
+            for columns in decode(_id_writer, read_nodes(store, one), one.start, one.end):
+                ms = np.frombuffer(columns.ms, np.uint64)
+                counts += np.bincount(np.searchsorted(edges, ms, "right"), minlength=len(counts))
+                steps = np.diff(ms)
+                if first is None:
+                    first = int(ms[0])
+                else:
+                    gaps[_rounded(int(ms[0]) - last)] += 1
+                gaps.update(_histogram(steps))
+                last = int(ms[-1])
+                entries += len(ms)
+            if first is not None:
+                lines.append(
+                    json.dumps(
+                        {
+                            "key": one.key.hex(),
+                            "entries": entries,
+                            "counts": counts.tolist(),
+                            "gaps": gaps,
+                            "first": first,
+                            "last": last,
+                        }
+                    )
+                )
+    return lines
+
+
+def _id_writer() -> ColumnWriter:
+    return ColumnWriter([], False, BATCH_ENTRIES)
+
+
+def _histogram(steps: Any) -> dict[int, int]:
+    """Return how often each step occurs, long ones rounded to three digits."""
+    import numpy as np
+
+    if not len(steps):
+        return {}
+    digits = np.floor(np.log10(np.maximum(steps, 1))).astype(np.int64)
+    unit = (10 ** np.maximum(digits - 2, 0)).astype(np.uint64)
+    values, counts = np.unique(steps // unit * unit, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _rounded(step: int) -> int:
+    """Return a step as `_histogram` counts it."""
+    unit: int = 10 ** max(len(str(step)) - 3, 0)
+    return step // unit * unit
+
+
+def percentile(histogram: Counter[int], percent: float) -> int | None:
+    """Return the value that `percent` of the counted ones do not exceed; None for none."""
+    total = sum(histogram.values())
+    seen = 0
+    for value in sorted(histogram):
+        seen += histogram[value]
+        if seen * 100 >= percent * total:
+            return value
+    return None
+
+
+# --- on the driver --------------------------------------------------------------------------------
+
+
+def shown_key(key: bytes) -> str:
+    """Return a key as a report names it."""
+    return key.decode(errors="backslashreplace")
+
+
+def _stream_facts(snapshot: Snapshot[bytes], pin: Pin) -> StreamFacts:
+    facts = StreamFacts(shown_key(pin.key))
+    stream = snapshot.txn.find_stream(pin.key)
+    if stream is not None:
+        facts.live = stream.record.length
+        facts.live_bytes = stream.node_bytes()
+    if pin.start <= pin.end:
+        for oldest in snapshot.xrange(pin.key, count=1):
+            facts.first_ms, facts.last_ms = StreamId.parse(oldest.id.decode()).ms, pin.end.ms
+    return facts
+
+
+def _group_facts(snapshot: Snapshot[bytes], pin: Pin) -> Iterable[GroupFacts]:
+    now_ms = snapshot.txn.now_ms()
+    for group in snapshot.xinfo_groups(pin.key):
+        last = StreamId.parse(group["last-delivered-id"].decode())
+        behind = max(0, pin.end.ms - last.ms) if last.ms and pin.end.ms <= MAX_CALENDAR_MS else None
+        facts = GroupFacts(
+            shown_key(pin.key),
+            shown_key(group["name"]),
+            group["consumers"],
+            group["pending"],
+            group["lag"],
+            behind,
+        )
+        start = "-"
+        while page := snapshot.xpending_range(pin.key, group["name"], start, "+", _PENDING_BATCH):
+            for one in page:
+                delivered = now_ms - one["time_since_delivered"]
+                entry = StreamId.parse(one["message_id"].decode())
+                facts.ages[_rounded(max(0, one["time_since_delivered"]))] += 1
+                if one["times_delivered"] == 1 and entry.ms <= delivered:
+                    facts.latencies[_rounded(delivered - entry.ms)] += 1
+            start = "(" + page[-1]["message_id"].decode()
+        yield facts
+
+
+def _measure(
+    spark: SparkSession, store: str, key: bytes, name: str, by: Sequence[str]
+) -> MeasureFacts | None:
+    """Return a measure of one stream; None where its entries have none."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import (
+        DoubleType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
+
+    schema = StructType(
+        [
+            StructField("ts", TimestampType()),
+            StructField(name, DoubleType()),
+            *(StructField(one, StringType()) for one in by),
+        ]
+    )
+    rows = (
+        spark.read.format("streamkeep")
+        .schema(schema)
+        .options(path=store, subscribe=json.dumps([key.decode()]))
+        .load()
+        .where(f.col(_quoted(name)).isNotNull())
+    )
+    numbers = [
+        f.count("*"),
+        f.avg(_quoted(name)),
+        f.percentile_approx(_quoted(name), 0.5),
+        f.percentile_approx(_quoted(name), 0.9),
+    ]
+    rows = rows.cache() if by else rows
+    try:
+        facts = MeasureFacts(shown_key(key), name)
+        hours = rows.groupBy(f.hour("ts").alias("hour")).agg(*numbers).orderBy("hour")
+        facts.over_time = [tuple(row) for row in hours.collect()]
+        if not facts.over_time:
+            return None
+        for one in by:
+            groups = rows.groupBy(f.col(_quoted(one))).agg(*numbers)
+            chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(_TOP_GROUPS)
+            facts.by_field[one] = sorted(
+                (tuple(row) for row in chosen.collect()), key=lambda row: -row[2]
+            )
+    finally:
+        if by:
+            rows.unpersist()
+    return facts
+
+
+def _quoted(name: str) -> str:
+    """Return a column's name as SQL takes any."""
+    return "`" + name.replace("`", "``") + "`"

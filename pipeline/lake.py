@@ -1,0 +1,407 @@
+"""The lake: entries of streams in a Delta table of zstd Parquet files.
+
+One row per entry, in columns
+
+    stream, date   partitions: the key of the stream, and the day (UTC) of the ID; null after 9999
+    ms, seq        the ID
+    ts             ms as a time
+    fields         all fields in order, array<struct<field: binary, value: binary>>
+    ...            promoted fields, chosen when the lake is made
+
+The files of a partition stand in `stream=<key>/date=<day>/`, and are named by the first and the
+last ID they hold and by the checksum of their bytes. Which files count is said by the log of the
+Delta table alone: a directory listing also finds files that a job did not live to commit, and those
+that were replaced. Commits go through delta-rs, from the driver; Spark reads the files that the log
+names (`read_lake`), with its own Parquet reader. The table uses the lowest protocol version, so any
+reader of Delta reads it.
+
+How far a stream has come is part of each commit: two of Delta's application transactions,
+`streamkeep/<store>/<number>/ms` and `.../seq`, whose versions are the halves of the last ID (as
+signed numbers of the same bits). They live as long as the table, and two commits that both
+move the same one conflict: of two jobs at once, one wins, and the other learns of it. What brings
+entries of a stream, and what erases some, moves `streamkeep/key/<key>`, too, so that a job that
+read an entry before it was erased cannot bring it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from streamkeep.format.entry import StreamId
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.id_codec import bits, unsigned
+from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SYSTEM_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS: Final = ("stream", "date")
+_BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
+_LAST_MS: Final = 253_402_300_799_999  # of the year 9999: no later day has a name in ISO 8601
+_DAY_MS: Final = 86_400_000
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED: Final = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^]")
+_FILE_NAME: Final = re.compile(
+    r"(\d{1,20}-\d{1,20})_(\d{1,20}-\d{1,20})\.([0-9a-f]{16})\.[0-9a-f]{8}\.parquet"
+)
+
+
+class LakeError(StreamkeepError):
+    """A lake cannot be opened, or cannot hold what it was given."""
+
+
+class LakeConflictError(LakeError):
+    """Another job committed to the lake first; what this one wrote does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """One Parquet file of a lake.
+
+    Attributes:
+        path: below the lake, as it is on disk.
+        entries: rows.
+        first, last: IDs, in order.
+    """
+
+    path: str
+    key: bytes
+    date: str | None
+    entries: int
+    size_bytes: int
+    first: StreamId
+    last: StreamId
+
+    def as_json(self) -> str:
+        """Return the file as text, for the way from a worker to the driver."""
+        key = self.key.hex()
+        ids = (str(self.first), str(self.last))
+        return json.dumps([self.path, key, self.date, self.entries, self.size_bytes, *ids])
+
+    @classmethod
+    def from_json(cls, text: str) -> LakeFile:
+        """Return the file that `as_json` told of."""
+        path, key, day, entries, size, first, last = json.loads(text)
+        ids = (StreamId.parse(first), StreamId.parse(last))
+        return cls(path, bytes.fromhex(key), day, entries, size, *ids)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def day_of(ms: int) -> str | None:
+    """Return the day of an ID, `2024-06-10`; None after the year 9999."""
+    if ms > _LAST_MS:
+        return None
+    return str(date.fromordinal(date(1970, 1, 1).toordinal() + ms // _DAY_MS))
+
+
+def partition_name(key: bytes) -> str:
+    """Return a key as the value of the partition column `stream`."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise LakeError(
+            f"the key {key!r} cannot name a partition of a lake: UTF-8 is needed, and not empty; "
+            "rename the stream, or restore it under another key first"
+        )
+    return text
+
+
+def folder_of(key: bytes, day: str | None) -> str:
+    """Return the folder of a partition, with the escapes that Hive and Spark use."""
+    escaped = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", partition_name(key))
+    return f"stream={escaped}/date={day or _NO_VALUE}"
+
+
+def new_path(key: bytes, day: str | None, first: StreamId, last: StreamId, checksum: str) -> str:
+    """Return a path for a new file, which no other job can choose.
+
+    Args:
+        checksum: XXH3-64 of the file, 16 hexadecimal digits.
+    """
+    own = secrets.token_hex(4)
+    return f"{folder_of(key, day)}/{first}_{last}.{checksum}.{own}.parquet"
+
+
+def checksum_of_path(path: str) -> str | None:
+    """Return the checksum of a file, by its name; None for names of others."""
+    found = _FILE_NAME.fullmatch(path.rsplit("/", 1)[-1])
+    return None if found is None else found[3]
+
+
+def ids_of_path(path: str) -> tuple[StreamId, StreamId] | None:
+    """Return the first and the last ID in a file, by its name; None for names of others."""
+    found = _FILE_NAME.fullmatch(path.rsplit("/", 1)[-1])
+    return None if found is None else (StreamId.parse(found[1]), StreamId.parse(found[2]))
+
+
+def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a path or URI, and the path in it."""
+    if "://" not in uri:
+        return pafs.LocalFileSystem(), os.path.abspath(uri)
+    system, path = pafs.FileSystem.from_uri(uri)
+    return system, path
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+class Lake:
+    """A lake at one version of its table; `commit` moves it on."""
+
+    def __init__(self, uri: str, table: DeltaTable) -> None:
+        self.uri = uri
+        self.table = table
+        schema = pa.schema(table.schema().to_arrow())
+        missing = [name for name in (*PARTITIONS, *_BASE.names) if name not in schema.names]
+        if missing or tuple(table.metadata().partition_columns) != PARTITIONS:
+            raise LakeError(
+                f"{uri}: a Delta table, but not a lake of streams: it lacks "
+                f"{', '.join(missing) or 'the partitions stream and date'}"
+            )
+        self.promoted = pa.schema(
+            [field for field in schema if field.name not in (*PARTITIONS, *_BASE.names)]
+        )
+
+    @classmethod
+    def open(cls, uri: str, version: int | None = None) -> Lake:
+        """Open a lake.
+
+        Raises:
+            LakeError: there is none, or it has no such version.
+        """
+        try:
+            return cls(_location(uri), DeltaTable(_location(uri), version=version))
+        except TableNotFoundError:
+            raise LakeError(f"{uri}: no lake there; `streamkeep spark to-lake` makes one") from None
+        except DeltaError as error:
+            raise LakeError(f"{uri}: {error}") from error
+
+    @classmethod
+    def create(cls, uri: str, promoted: pa.Schema | None = None) -> Lake:
+        """Open a lake, made when there is none.
+
+        Args:
+            promoted: fields that get columns of their own. None for those that the lake has.
+
+        Raises:
+            LakeError: the lake has other columns, or the place is taken.
+        """
+        columns = promoted if promoted is not None else pa.schema([])
+        for field in columns:
+            if field.name in (*PARTITIONS, *SYSTEM_COLUMNS):
+                raise LakeError(f"column {field.name!r} is one of the lake's own")
+        schema = pa.schema(
+            [pa.field("stream", pa.string()), pa.field("date", pa.date32()), *_BASE, *columns]
+        )
+        if "://" not in uri:
+            os.makedirs(uri, exist_ok=True)
+        try:
+            DeltaTable.create(
+                _location(uri),
+                schema,
+                mode="ignore",
+                partition_by=list(PARTITIONS),
+                name="streamkeep lake",
+                description="entries of Redis streams, one per row",
+            )
+        except DeltaError as error:
+            raise LakeError(f"{uri}: {error}") from error
+        lake = cls.open(uri)
+        if promoted is not None and not promoted.equals(lake.promoted):
+            has = ", ".join(f"{field.name} {field.type}" for field in lake.promoted) or "none"
+            raise LakeError(f"{uri}: the promoted columns of a lake stay; this one has: {has}")
+        return lake
+
+    @property
+    def version(self) -> int:
+        """Return the version of the table that this is."""
+        return int(self.table.version())
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """Return the columns of the files: all but the partitions."""
+        return pa.schema([*_BASE, *self.promoted])
+
+    def files(self) -> list[LakeFile]:
+        """Return the files that count, by stream and ID."""
+        found = []
+        for row in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
+            path = unquote(row["path"])
+            ends = ids_of_path(path)
+            if ends is None:
+                raise LakeError(
+                    f"{self.uri}: {path} was written by another program; only `read_lake` takes it"
+                )
+            day = row["partition.date"]
+            found.append(
+                LakeFile(
+                    path,
+                    (row["partition.stream"] or "").encode(),
+                    None if day is None else str(day),
+                    row["num_records"],
+                    row["size_bytes"],
+                    *ends,
+                )
+            )
+        return sorted(found, key=lambda file: (file.key, file.first))
+
+    def checkpoint(self, application: str) -> StreamId | None:
+        """Return how far an application has come; None when it never committed."""
+        ms = self.table.transaction_version(f"{application}/ms")
+        seq = self.table.transaction_version(f"{application}/seq")
+        return None if ms is None or seq is None else StreamId(unsigned(ms), unsigned(seq))
+
+    def commit(
+        self,
+        job: str,
+        added: Sequence[LakeFile],
+        *,
+        removed: Sequence[LakeFile] = (),
+        checkpoints: Mapping[str, StreamId] | None = None,
+        keys: Iterable[bytes] = (),
+        moves_data: bool = True,
+    ) -> Lake:
+        """Commit files in one transaction; return the lake as it is then.
+
+        Args:
+            job: for the history of the table.
+            checkpoints: how far applications have come with it.
+            keys: streams of which it brings or erases entries: two such commits at once conflict.
+            moves_data: False when the same entries only stand in other files.
+
+        Raises:
+            LakeConflictError: another job moved one of the checkpoints, or removed one of the
+                files, since this lake was opened. Nothing was committed.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            _add_action(file, moves_data, now_ms) for file in added
+        ]
+        for file in removed:
+            values = {"stream": partition_name(file.key), "date": file.date}
+            gone = RemoveAction(file.path, moves_data, now_ms, file.size_bytes, values)
+            actions.append(gone)
+        moved = [Transaction(f"streamkeep/key/{key.hex()}", 0) for key in keys]
+        for application, last in (checkpoints or {}).items():
+            moved.append(Transaction(f"{application}/ms", bits(last.ms)))
+            moved.append(Transaction(f"{application}/seq", bits(last.seq)))
+        schema = pa.schema(self.table.schema().to_arrow())
+        try:
+            self.table.create_write_transaction(
+                actions,
+                "append",
+                schema,
+                partition_by=list(PARTITIONS),
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": f"streamkeep {job}"}, app_transactions=moved
+                ),
+            )
+        except CommitFailedError as error:
+            raise LakeConflictError(
+                f"{self.uri}: another job committed first ({error}); run {job} again"
+            ) from error
+        return Lake.open(self.uri)
+
+    def discard(self, files: Iterable[LakeFile]) -> None:
+        """Remove files that were written and not committed."""
+        system, root = file_system(self.uri)
+        for file in files:
+            try:
+                system.delete_file(f"{root}/{file.path}")
+            except FileNotFoundError:
+                continue
+
+    def sweep(self, retention_hours: int) -> list[str]:
+        """Remove files that no version within the retention names; return their paths."""
+        return [
+            unquote(path)
+            for path in self.table.vacuum(
+                retention_hours=retention_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+            )
+        ]
+
+
+def read_lake(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
+
+    Filters on `stream` and `date` choose partitions, those on `ms` files and row groups.
+
+    Args:
+        version: of the table, to see it as it was; None for the newest.
+
+    Raises:
+        LakeError: there is no lake, or no such version.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    lake = Lake.open(path, version)
+    arrow = pa.schema(
+        [*lake.file_schema, pa.field("stream", pa.string()), pa.field("date", pa.date32())]
+    )
+    schema = from_arrow_schema(arrow)
+    system, root = file_system(path)
+    prefix = root if isinstance(system, pafs.LocalFileSystem) else path.rstrip("/")
+    paths = [
+        f"{prefix}/{unquote(row)}"
+        for row in pa.table(lake.table.get_add_actions(flatten=True)).column("path").to_pylist()
+    ]
+    if paths:
+        rows = spark.read.schema(schema).option("basePath", prefix).parquet(*paths)
+    else:
+        rows = spark.createDataFrame([], schema)
+    names = ["stream", "date", "id", *lake.file_schema.names]
+    return rows.withColumn("id", f.concat_ws("-", "ms", "seq")).select(*names)
+
+
+def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
+    ends = [file.first, file.last]
+    stats: dict[str, Any] = {
+        "numRecords": file.entries,
+        "minValues": {"ms": ends[0].ms},
+        "maxValues": {"ms": ends[1].ms},
+        "nullCount": {"ms": 0, "seq": 0},
+    }
+    if ends[0].ms == ends[1].ms:
+        stats["minValues"]["seq"], stats["maxValues"]["seq"] = ends[0].seq, ends[1].seq
+    if ends[1].ms <= _LAST_MS:
+        stats["minValues"]["ts"], stats["maxValues"]["ts"] = (_iso(one.ms) for one in ends)
+    return AddAction(
+        path=file.path,
+        size=file.size_bytes,
+        partition_values={"stream": partition_name(file.key), "date": file.date},
+        modification_time=now_ms,
+        data_change=moves_data,
+        stats=json.dumps(stats),
+    )
+
+
+def _iso(ms: int) -> str:
+    at = datetime.fromtimestamp(ms // 1000, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def _location(uri: str) -> str:
+    return uri if "://" in uri else os.path.abspath(uri)

@@ -1,0 +1,121 @@
+"""The jobs on the command line: the examples of their help texts, and what they print."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from cli_runner import run
+from streamkeep.tools import spark_cmd
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture
+def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands use the session of the tests: starting one takes seconds."""
+
+    @contextmanager
+    def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(spark_cmd, "_running", session)
+
+
+@pytest.fixture
+def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a store of one stream."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(20):
+        entry = ("sku", str(number % 3), "price", str(number / 4))
+        run("add", "orders.store", "orders", *entry, "--id", f"{1718004800000 + number}-0")
+
+
+@pytest.mark.usefixtures("running", "orders")
+def test_the_examples_of_every_job_work() -> None:
+    count = 0
+    for command in (spark_cmd.spark, *spark_cmd.spark.commands.values()):
+        for example in re.findall(
+            r"^ +(streamkeep .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE
+        ):
+            if "--follow" in example:  # never ends
+                continue
+            if "--columns" in example:  # only a lake that is not there yet takes it
+                example = example.replace("orders.lake", "typed.lake")
+            run(*shlex.split(example)[1:])
+            count += 1
+    assert count >= 8
+
+
+@pytest.mark.usefixtures("running", "orders")
+def test_jobs_say_what_they_did() -> None:
+    done = run("spark", "to-lake", "orders.store", "orders.lake")
+    assert re.fullmatch(
+        r"orders\.lake: 20 entries more, in 1 file of [\d.]+ KiB, in [\d.]+ s\n", done.stderr
+    )
+    done = run("spark", "audit", "orders.store", "--lake", "orders.lake", "--json")
+    summary = json.loads(done.stdout)
+    assert summary["type"] == "summary"
+    assert summary["command"] == "spark audit"
+    assert (summary["entries"], summary["lake_files"], summary["problems"]) == (20, 1, [])
+    (path,) = Path("orders.lake").rglob("*.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    done = run("spark", "audit", "--lake", "orders.lake", status=4)
+    assert done.stdout.startswith("lake file stream=orders/date=2024-06-10/1718004800000-0_")
+    assert "damaged" in done.stderr
+    done = run("spark", "audit", "--lake", "orders.lake", "--json", status=4)
+    assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == [
+        "problem",
+        "problem",
+        "summary",
+    ]
+
+
+@pytest.mark.usefixtures("running", "orders")
+def test_a_report_is_a_page_that_needs_nothing_else() -> None:
+    pytest.importorskip("matplotlib")
+    run("group", "create", "orders.store", "orders", "mail", "--id", "0")
+    run("read", "orders.store", "orders", "--group", "mail", "--consumer", "ann", "--count", "5")
+    command = ("spark", "report", "orders.store", "--output", "page")
+    done = run(*command, "--measure", "price", "--by", "sku")
+    assert done.stderr.startswith("page/index.html: 20 entries of 1 stream, in ")
+    page = Path("page/index.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 5
+    assert "http" not in page
+    groups = Path("page/groups.csv").read_text().splitlines()
+    assert groups[1].startswith("mail,orders,1,5,15,15,")
+    by_sku = Path("page/orders-price-by-sku.csv").read_text().splitlines()
+    assert by_sku[0] == "sku,entries,mean,median,p90"
+    assert by_sku[1].startswith("1,7,2.5,")
+    assert Path("page/gaps.csv").read_text().splitlines()[1] == "orders,1,1,1,1,1"
+    done = run(*command, "--measure", "weight", status=1)
+    assert "no entry has a number in the field weight" in done.stderr
+
+
+@pytest.mark.usefixtures("orders")
+def test_bad_arguments_are_told_before_spark_starts() -> None:
+    for arguments, message in (
+        (("audit",), "name what to audit"),
+        (("to-lake", "orders.store", "l", "--stream", "a", "--pattern", "b"), "not both"),
+        (("compact", "l", "--conf", "nothing"), "'nothing' is not NAME=VALUE"),
+    ):
+        assert message in run("spark", *arguments, status=2).stderr
+
+
+def test_every_job_stands_in_the_help() -> None:
+    help_text = run("spark", "--help").stdout
+    for name in spark_cmd.spark.commands:
+        assert name in help_text
+    assert isinstance(spark_cmd.spark, click.Group)

@@ -1,0 +1,397 @@
+"""spark: the jobs of the data pipeline, on Spark.
+
+Nothing of Spark is loaded before a job runs: the other commands must not wait for it, and work
+where it is not installed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from streamkeep.tools import output
+from streamkeep.tools.command import (
+    Exit,
+    Failure,
+    StoreCommand,
+    json_option,
+    progress_option,
+    quoted_option,
+    store_argument,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamkeep.pipeline.job import Progress, Report
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_MIB: Final = 1 << 20
+
+
+def job_options(function: Function) -> Function:
+    """Add what all jobs take: where Spark runs, its settings, --json and --progress."""
+    for add in (
+        progress_option,
+        json_option,
+        click.option(
+            "--conf",
+            "settings",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A setting of Spark; may be given again.",
+        ),
+        click.option(
+            "--master",
+            default="local[*]",
+            show_default=True,
+            help="Where Spark runs: all cores of this machine, or spark://host:port and so on.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def stream_options(function: Function) -> Function:
+    """Add --stream and --pattern."""
+    for add in (
+        click.option(
+            "--pattern", metavar="REGEX", help="Take the streams whose whole key this matches."
+        ),
+        click.option(
+            "--stream",
+            "streams",
+            multiple=True,
+            metavar="KEY",
+            help="Take this stream; may be given again. All without it.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def lake_argument(function: Function) -> Function:
+    """Add the argument LAKE."""
+    return click.argument("lake", metavar="LAKE")(function)
+
+
+@click.group()
+def spark() -> None:
+    """Run jobs on Spark: build a lake, compact, audit, report.
+
+    Needs the extra: pip install 'streamkeep[spark]'. It brings Spark, and a Java where there is
+    none. A LAKE is a Delta table of Parquet files, one row per entry: a path, or the URI of an
+    object store.
+
+    \b
+    Example, from a store to a lake and a report:
+      streamkeep spark to-lake orders.store orders.lake
+      streamkeep spark audit orders.store --lake orders.lake
+      streamkeep spark report orders.store --output report
+    """
+
+
+@spark.command("to-lake", cls=StoreCommand)
+@store_argument
+@lake_argument
+@stream_options
+@click.option(
+    "--columns",
+    metavar="DDL",
+    help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
+)
+@click.option("--follow", is_flag=True, help="Go on until interrupted, round after round.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Begin a round this often, with --follow.",
+)
+@job_options
+@quoted_option
+def to_lake(
+    store_path: Path,
+    lake: str,
+    streams: tuple[str, ...],
+    pattern: str | None,
+    columns: str | None,
+    follow: bool,
+    every: float,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Take new entries over into a lake, archived and live ones.
+
+    Each run goes on where the last one ended, and all of it becomes visible at once. Killed at any
+    moment, run it again: no entry is left out, none comes twice.
+
+    \b
+    Examples:
+      streamkeep spark to-lake orders.store orders.lake
+      streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
+      streamkeep spark to-lake orders.store orders.lake --follow --every 300
+    """
+    _check_streams(streams, pattern)
+    with _running(master, settings) as session:
+        from streamkeep.pipeline.jobs.to_lake import promoted_columns
+        from streamkeep.pipeline.jobs.to_lake import to_lake as job
+
+        promoted = None if columns is None else promoted_columns(session, columns)
+        while True:
+            began = time.monotonic()
+            with _progress(progress, "to-lake") as advance:
+                report = job(
+                    session,
+                    str(store_path),
+                    lake,
+                    streams=streams or None,
+                    pattern=pattern,
+                    columns=promoted,
+                    progress=advance,
+                )
+            if not follow or report.entries:
+                _tell(
+                    report,
+                    f"{lake}: {output.entries_text(report.entries)} more, in "
+                    f"{output.count_text(report.files, 'file')} "
+                    f"of {output.size_text(report.size_bytes)}",
+                    as_json,
+                )
+            if not follow:
+                return
+            time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+@spark.command("compact", cls=StoreCommand)
+@lake_argument
+@click.option(
+    "--target",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="MIB",
+    help="Size of a file that is big enough.",
+)
+@click.option(
+    "--keep-hours",
+    type=click.IntRange(min=0),
+    default=168,
+    show_default=True,
+    metavar="N",
+    help="Keep replaced files that long, for readers of older versions and for running jobs.",
+)
+@job_options
+def compact(
+    lake: str,
+    target: int,
+    keep_hours: int,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Put small files of a lake together; sweep out old ones.
+
+    The entries stay the same, and readers see either all old files or all new ones.
+
+    \b
+    Example:
+      streamkeep spark compact orders.lake
+    """
+    with _running(master, settings) as session, _progress(progress, "compact") as advance:
+        from streamkeep.pipeline.jobs.compact import compact as job
+
+        report = job(
+            session,
+            lake,
+            target_bytes=target * _MIB,
+            retention_hours=keep_hours,
+            progress=advance,
+        )
+    replaced = output.count_text(report.details["files_replaced"], "file")
+    before = output.size_text(report.details["bytes_replaced"])
+    _tell(
+        report,
+        f"{lake}: {replaced} of {before} became {report.files:,} "
+        f"of {output.size_text(report.size_bytes)}; {report.details['files_swept']:,} old ones "
+        "removed",
+        as_json,
+    )
+
+
+@spark.command("audit", cls=StoreCommand)
+@click.argument("store_path", metavar="[STORE]", required=False, type=click.Path(path_type=Path))
+@click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
+@job_options
+def audit(
+    store_path: Path | None,
+    lake: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Read and check every file of an archive and of a lake.
+
+    Checksums, order and counts of entries, and all of it against manifest and log. What is live is
+    for `streamkeep fsck`.
+
+    \b
+    Examples:
+      streamkeep spark audit orders.store
+      streamkeep spark audit orders.store --lake orders.lake
+
+    \b
+    Exit status: 0  nothing is wrong
+                 4  something is: see what is said
+    """
+    if store_path is None and lake is None:
+        raise click.UsageError("name what to audit: STORE, --lake, or both")
+    with _running(master, settings) as session, _progress(progress, "audit") as advance:
+        from streamkeep.pipeline.jobs.audit import audit as job
+
+        report = job(
+            session,
+            None if store_path is None else str(store_path),
+            lake=lake,
+            progress=advance,
+        )
+    segments = output.count_text(report.details["segments"], "segment")
+    files = output.count_text(report.details["lake_files"], "file of the lake", "files of the lake")
+    _tell(
+        report,
+        f"{segments} and {files}, {output.entries_text(report.entries)}, "
+        f"{output.size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
+        as_json,
+    )
+
+
+@spark.command("report", cls=StoreCommand)
+@store_argument
+@click.option(
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    help="Folder for the files; index.html is the one to open.",
+)
+@stream_options
+@click.option(
+    "--measure",
+    "measures",
+    multiple=True,
+    metavar="FIELD",
+    help="Show this numeric field by hour of the day; may be given again.",
+)
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="FIELD",
+    help="Show the measures by the values of this field, too; may be given again.",
+)
+@job_options
+def report(
+    store_path: Path,
+    folder: str,
+    streams: tuple[str, ...],
+    pattern: str | None,
+    measures: tuple[str, ...],
+    by: tuple[str, ...],
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Draw what goes through streams: a page with plots.
+
+    Throughput, time between entries, sizes, what groups have before them and how late they are,
+    and fields of your choice. Plots are PNG files, and the numbers behind them CSV files.
+
+    \b
+    Examples:
+      streamkeep spark report orders.store --output report
+      streamkeep spark report orders.store --output report --measure price --by sku
+    """
+    _check_streams(streams, pattern)
+    with _running(master, settings) as session, _progress(progress, "report") as advance:
+        from streamkeep.pipeline.jobs.report import report as job
+
+        done = job(
+            session,
+            str(store_path),
+            folder,
+            streams=streams or None,
+            pattern=pattern,
+            measures=measures,
+            by=by,
+            progress=advance,
+        )
+    _tell(
+        done,
+        f"{done.details['page']}: {output.entries_text(done.entries)} of "
+        f"{output.count_text(done.details['streams'], 'stream')}",
+        as_json,
+    )
+
+
+# --- what all jobs share ------------------------------------------------------------------------
+
+
+@contextmanager
+def _running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
+    """Start Spark for a job, and stop it."""
+    from streamkeep.pipeline.session import QUIET_JVM, SparkMissingError, session
+
+    conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
+    for setting in settings:
+        name, found, value = setting.partition("=")
+        if not found or not name:
+            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
+        conf[name] = value
+
+    try:
+        running = session(master, fast_start=master.startswith("local"), **conf)
+    except SparkMissingError as error:
+        raise Failure(str(error), hint="pip install 'streamkeep[spark]'") from None
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@contextmanager
+def _progress(wanted: bool | None, label: str) -> Iterator[Progress]:
+    """Show how many parts of the work are done."""
+    with output.steps(wanted, label) as advance:
+        yield advance
+
+
+def _check_streams(streams: tuple[str, ...], pattern: str | None) -> None:
+    if streams and pattern is not None:
+        raise click.UsageError("give --stream or --pattern, not both")
+
+
+def _tell(report: Report, summary: str, as_json: bool) -> None:
+    """Print what a job did; end with a status that says whether something is wrong."""
+    if as_json:
+        for problem in report.problems:
+            output.json_line("problem", problem=problem)
+        facts = report.as_json()
+        facts.pop("type")
+        output.json_summary(f"spark {facts.pop('job')}", **facts)
+    else:
+        for problem in report.problems:
+            output.line(problem)
+        output.note(f"{summary}, in {output.span_text(report.seconds)}")
+    if report.problems:
+        raise click.exceptions.Exit(Exit.DAMAGED)
