@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, durable, groups, latency, store, wake
+from benchmarks import codec, durable, groups, latency, spark, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -61,6 +61,11 @@ def run_latency(report: Report, options: argparse.Namespace) -> None:
     latency.run(report, quick=options.quick)
 
 
+def run_spark(report: Report, options: argparse.Namespace) -> None:
+    """The data source for Spark, on two cores, beside Spark reading Parquet."""
+    spark.run(report, quick=options.quick)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -69,6 +74,7 @@ BENCHMARKS = {
     "wake": run_wake,
     "durable": run_durable,
     "latency": run_latency,
+    "spark": run_spark,
 }
 
 

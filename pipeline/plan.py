@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from streamkeep.format.entry import StreamId
 
-MIN_PARTITION_BYTES: Final = 16 << 20  # below, starting a task takes as long as its work
+MIN_PARTITION_BYTES: Final = 32 << 20  # a fifth of a second; starting a task takes a third of that
 MAX_PARTITION_BYTES: Final = 128 << 20  # above, a failed task loses much, and cores idle at the end
 _PARTITIONS_PER_CORE: Final = 2
 
@@ -70,27 +70,29 @@ def pack(
     min_partitions: int | None = None,
     max_entries: int | None = None,
 ) -> list[tuple[Slice, ...]]:
-    """Return partitions: neighbouring slices together, up to about `target_bytes` each.
+    """Return partitions: neighbouring slices together, as even as the slices allow.
 
     Args:
+        target_bytes: about how many a partition should have.
         min_partitions: make at least as many, while there are as many slices.
         max_entries: begin a new partition rather than go beyond.
     """
-    if min_partitions is not None and len(slices) <= min_partitions:
-        return [(one,) for one in slices]
+    total = sum(one.size_bytes for one in slices)
+    count = max(1, round(total / target_bytes), min(min_partitions or 1, len(slices)))
     partitions: list[tuple[Slice, ...]] = []
     group: list[Slice] = []
-    size = entries = 0
+    passed = entries = 0
     for at, one in enumerate(slices):
-        # Half a slice too much is better than half a slice too little, and the rest must suffice.
-        over = size + one.size_bytes // 2 > target_bytes
+        # The slice belongs to the partition that holds its middle; a task for a small rest would
+        # cost more than it does.
+        full = (passed + one.size_bytes / 2) * count > (len(partitions) + 1) * total
         many = max_entries is not None and entries + one.entries > max_entries
-        wanted = (min_partitions or 0) - len(partitions) - 1
-        if group and (over or many or len(slices) - at <= wanted):
+        must = len(slices) - at <= (min_partitions or 0) - len(partitions) - 1
+        if group and (full or many or must):
             partitions.append(tuple(group))
-            group, size, entries = [], 0, 0
+            group, entries = [], 0
         group.append(one)
-        size += one.size_bytes
+        passed += one.size_bytes
         entries += one.entries
     if group:
         partitions.append(tuple(group))

@@ -29,7 +29,7 @@ def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:
 
 def test_partitions_grow_with_the_data_within_bounds() -> None:
     assert partition_bytes(1000, cores=4) == MIN_PARTITION_BYTES
-    assert partition_bytes(80 * MIN_PARTITION_BYTES, cores=8) == 5 * MIN_PARTITION_BYTES
+    assert partition_bytes(48 * MIN_PARTITION_BYTES, cores=8) == 3 * MIN_PARTITION_BYTES
     assert partition_bytes(1 << 50, cores=4) == MAX_PARTITION_BYTES
     assert partition_bytes(1000, min_partitions=10) == 100
     assert partition_bytes(0, min_partitions=10) == 1
@@ -56,11 +56,18 @@ def test_every_slice_is_in_one_partition_in_order(
     assert all(partitions)
     if min_partitions is not None:
         assert len(partitions) >= min(min_partitions, len(sizes))
+    total, largest = sum(sizes), max(sizes, default=0)
     for part in partitions:
         size = sum(one.size_bytes for one in part)
-        assert len(part) == 1 or size <= target + (part[-1].size_bytes + 1) // 2
+        if max_entries is None and min_partitions is None:
+            assert size <= total / max(1, round(total / target)) + largest
         if max_entries is not None:
             assert len(part) == 1 or sum(one.entries for one in part) <= max_entries
+
+
+def test_no_partition_is_left_with_a_rest() -> None:
+    many = slices([10] * 81)
+    assert [len(part) for part in pack(many, 200)] == [20, 21, 20, 20]
 
 
 def test_neighbours_in_one_place_are_read_as_one() -> None:

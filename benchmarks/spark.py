@@ -1,0 +1,166 @@
+"""The data source for Spark beside Spark's own Parquet reader, and the latency of a tail."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import streamkeep
+from benchmarks.common import Report, best, scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FULL: Final = 2_000_000
+QUICK: Final = 50_000
+_BATCH: Final = 10_000
+_FLAT: Final = "ms bigint, seq bigint, sensor string, reading int, temperature double, site string"
+
+# Appends one entry after the other, and prints when each was there.
+_FEEDER: Final = """
+import sys, time, json, streamkeep
+with streamkeep.open(sys.argv[1]) as store:
+    for n in range(int(sys.argv[2])):
+        store.xadd("s", {"n": str(n)})
+        print(json.dumps([n, time.time()]), flush=True)
+        time.sleep(0.37)
+"""
+
+
+def fill(path: Path, count: int) -> None:
+    """Write entries of four fields."""
+    with streamkeep.open(path, sync="none") as store:
+        for first in range(0, count, _BATCH):
+            numbers = range(first, min(count, first + _BATCH))
+            store.xadd_many(
+                "s",
+                [
+                    {
+                        "sensor": f"sensor-{n * 7919 % 1000}",
+                        "reading": str(n % 100_000),
+                        "temperature": f"{n % 700 / 10:.1f}",
+                        "site": f"site-{n % 13}",
+                    }
+                    for n in numbers
+                ],
+                ids=[f"{1_700_000_000_000 + n // 5}-{n % 5}" for n in numbers],
+            )
+
+
+def reads(report: Report, spark: SparkSession, folder: Path, count: int) -> None:
+    """Read all entries through the source, and the same rows from Parquet, in turns."""
+    store = folder / "store"
+    fill(store, count)
+
+    def source(schema: str) -> DataFrame:
+        reader = spark.read.format("streamkeep").option("subscribe", "s")
+        return (reader.schema(schema) if schema else reader).load(str(store))
+
+    for name, schema in (("flat", _FLAT), ("array", "")):
+        parquet = folder / f"{name}.parquet"
+        source(schema).write.option("compression", "zstd").parquet(str(parquet))
+        table = spark.read.parquet(str(parquet))
+        assert table.count() == count
+        frame = source(schema)
+        assert frame.count() == count
+        ours, theirs = in_turns([consume(frame), consume(table)], 5)
+        report.figure(f"source, {name} schema", count / ours / 1e6, "M entries/s")
+        report.figure("  Parquet, zstd, by Spark", count / theirs / 1e6, "M entries/s")
+        report.figure("  source against Parquet", theirs / ours, "times", least=0.5)
+        planned = best(lambda schema=schema: source(schema).schema, 3)  # type: ignore[misc]
+        report.figure("  load()", planned * 1000, "ms")
+    narrow = source("ms bigint")
+    (ours,) = in_turns([lambda: narrow.count()], 3)
+    report.figure("count() of one column", count / ours / 1e6, "M entries/s")
+
+
+def consume(frame: DataFrame) -> Callable[[], object]:
+    """Return a call that makes Spark take every row, and do nothing with it."""
+    return lambda: frame.write.format("noop").mode("overwrite").save()
+
+
+def in_turns(calls: list[Callable[[], object]], repeat: int) -> list[float]:
+    """Return the shortest time of each call; they take turns, so that noise hits all of them."""
+    shortest = [float("inf")] * len(calls)
+    for _ in range(repeat):
+        for at, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            shortest[at] = min(shortest[at], time.perf_counter() - start)
+    return shortest
+
+
+def writes(report: Report, spark: SparkSession, folder: Path, count: int) -> None:
+    """Write a DataFrame into a store."""
+    frame = spark.range(count).selectExpr("id as n", "concat('sensor-', id % 1000) as sensor")
+    target = folder / "written"
+
+    def run() -> None:
+        writer = frame.write.format("streamkeep").option("stream", "s")
+        writer.mode("append").save(str(target))
+
+    start = time.perf_counter()
+    run()
+    report.figure("write", count / (time.perf_counter() - start) / 1e6, "M entries/s")
+
+
+def tail(report: Report, spark: SparkSession, folder: Path, samples: int) -> None:
+    """From an append in one process to the commit of the copy in another store, through Spark."""
+    source, sink = folder / "tail-source", folder / "tail-sink"
+    for path in (source, sink):
+        with streamkeep.open(path) as store:
+            store.xadd("s", {"n": "-1"})
+    query = (
+        spark.readStream.format("streamkeep")
+        .option("subscribe", "s")
+        .load(str(source))
+        .drop("id", "ms", "seq")
+        .writeStream.format("streamkeep")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start(str(sink))
+    )
+    time.sleep(5)
+    feeder = subprocess.Popen(
+        [sys.executable, "-c", _FEEDER, str(source), str(samples + 5)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    seen: dict[int, float] = {}
+    with streamkeep.open(sink, readonly=True) as store:
+        last = "$"
+        deadline = time.monotonic() + samples * 2 + 30
+        while len(seen) < samples + 5 and time.monotonic() < deadline:
+            for _, found in store.xread({"s": last}, block=200) or []:
+                for entry in found:
+                    seen[int(entry.fields[b"n"])] = time.time()
+                    last = entry.id.decode()
+    query.stop()
+    assert feeder.stdout is not None
+    made = dict(json.loads(line) for line in feeder.stdout)
+    feeder.wait()
+    delays = sorted(seen[n] - at for n, at in made.items() if n >= 5)  # the first warm it up
+    report.figure("tail, store to sink, median", statistics.median(delays), "s", most=0.6)
+    report.figure("  longest", delays[-1], "s")
+
+
+def run(report: Report, *, quick: bool) -> None:
+    """Measure in a session on two cores."""
+    from streamkeep import pipeline
+
+    settings: dict[str, Any] = {"spark.log.level": "ERROR"}
+    spark = pipeline.session("local[2]", **settings)
+    count = QUICK if quick else FULL
+    with scratch() as folder:
+        try:
+            reads(report, spark, folder, count)
+            writes(report, spark, folder, count // 2)
+            tail(report, spark, folder, 5 if quick else 30)
+        finally:
+            spark.stop()
