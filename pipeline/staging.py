@@ -23,13 +23,15 @@ Files are reached through `pyarrow.fs`: a path, or a URI that all hosts of a clu
 
 from __future__ import annotations
 
+import gc
 import heapq
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +48,7 @@ from streamkeep.pipeline.arrow import SchemaError
 
 NODE_BYTES: Final = 16 << 10
 _CHUNK_BYTES: Final = 64 << 20
-_CHUNK_ROWS: Final = 500_000
+_CHUNK_ROWS: Final = 250_000
 _APPLY_ENTRIES: Final = 10_000
 _STALE_S: Final = 7 * 24 * 3600
 _TOP: Final = (1 << 64) - 1
@@ -61,6 +63,7 @@ _SCHEMA: Final = pa.schema(
 )
 
 Pairs = tuple[int, int, list[bytes]]
+_id_of: Final = itemgetter(0, 1)
 
 
 class RowError(StreamkeepError):
@@ -112,6 +115,7 @@ class RowReader:
     def __init__(self, schema: pa.Schema, key: bytes | None) -> None:
         names = schema.names
         self.key = key
+        self.count = 0  # of rows so far; they count as IDs where there are none
         if key is None and "stream" not in names:
             raise SchemaError("where to write is missing: the option 'stream', or such a column")
         self.with_ids = "id" in names or {"ms", "seq"} <= set(names)
@@ -137,16 +141,17 @@ class RowReader:
                 )
 
     def read(self, batch: pa.RecordBatch) -> dict[bytes, list[Pairs]]:
-        """Return the rows of a batch as entries, by stream, in order; without IDs as (0, 0)."""
-        count = batch.num_rows
-        ids = self._ids(batch)
+        """Return the rows of a batch as entries, by stream, in order; IDs count where there are
+        none.
+        """
         entries = self._fields(batch) if self.has_fields else self._columns(batch)
-        for at, pairs in enumerate(entries):
-            if not pairs:
-                raise RowError(f"row {at} of a batch has no field that is not null")
-        made = [(ms, seq, pairs) for (ms, seq), pairs in zip(ids, entries, strict=True)]
+        if not all(entries):
+            at = next(at for at, pairs in enumerate(entries) if not pairs)
+            raise RowError(f"row {at} of a batch has no field that is not null")
+        ms, seq = self._ids(batch)
+        made = list(zip(ms, seq, entries, strict=True))
         if self.key is not None:
-            return {self.key: made} if count else {}
+            return {self.key: made} if made else {}
         found: dict[bytes, list[Pairs]] = {}
         keys = batch.column("stream").cast(pa.binary())
         if keys.null_count:
@@ -155,15 +160,17 @@ class RowReader:
             found.setdefault(key, []).append(entry)
         return found
 
-    def _ids(self, batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    def _ids(self, batch: pa.RecordBatch) -> tuple[Iterable[int], Iterable[int]]:
+        """Return the two halves of the IDs."""
         if not self.with_ids:
-            return [(0, 0)] * batch.num_rows
+            first = self.count + 1
+            self.count += batch.num_rows
+            return repeat(0, batch.num_rows), range(first, first + batch.num_rows)
         names = batch.schema.names
         if "ms" in names and "seq" in names:
-            halves = [batch.column(name) for name in ("ms", "seq")]
-            numbers = [[_half(value) for value in half.to_pylist()] for half in halves]
-            return list(zip(*numbers, strict=True))
-        return [_parse_id(value) for value in batch.column("id").to_pylist()]
+            return _halves(batch.column("ms"), "ms"), _halves(batch.column("seq"), "seq")
+        ids = [_parse_id(value) for value in batch.column("id").to_pylist()]
+        return [ms for ms, _ in ids], [seq for _, seq in ids]
 
     def _fields(self, batch: pa.RecordBatch) -> list[list[bytes]]:
         """Return field, value, field, value, ... of each row, from column `fields`."""
@@ -186,7 +193,15 @@ class RowReader:
     def _columns(self, batch: pa.RecordBatch) -> list[list[bytes]]:
         """Return the same from one column per field."""
         names = [name.removeprefix("field.").encode() for name in self.plain]
-        columns = [_as_text(batch.column(name)).to_pylist() for name in self.plain]
+        texts = [_as_text(batch.column(name)) for name in self.plain]
+        columns = [text.to_pylist() for text in texts]
+        if not any(text.null_count for text in texts):
+            width = 2 * len(names)
+            flat: list[Any] = [None] * (width * batch.num_rows)
+            for at, (name, column) in enumerate(zip(names, columns, strict=True)):
+                flat[2 * at :: width] = repeat(name, batch.num_rows)
+                flat[2 * at + 1 :: width] = column
+            return [flat[at : at + width] for at in range(0, len(flat), width)]
         return [
             [part for name, value in zip(names, row, strict=True) if value is not None
              for part in (name, value)]
@@ -223,10 +238,14 @@ def _as_text(column: Any) -> Any:
     return column.cast(pa.string()).cast(pa.binary())
 
 
-def _half(value: Any) -> int:
-    if value is None or not 0 <= value <= _TOP:
-        raise RowError(f"column 'ms' or 'seq' is {value}, 0 to 2^64-1 expected")
-    return int(value)
+def _halves(column: Any, name: str) -> list[int]:
+    """Return one half of all IDs."""
+    if not column.null_count:
+        with suppress(pa.ArrowInvalid):
+            numbers: list[int] = column.cast(pa.uint64()).to_pylist()
+            return numbers
+    bad = next(one for one in column.to_pylist() if one is None or not 0 <= one <= _TOP)
+    raise RowError(f"column {name!r} is {bad}, 0 to 2^64-1 expected")
 
 
 def _parse_id(value: Any) -> tuple[int, int]:
@@ -245,17 +264,28 @@ def stage(batches: Iterable[pa.RecordBatch], folder: str, name: str, key: bytes 
     """Write rows into a file of the folder; return what is in it."""
     writer: _Writer | None = None
     try:
-        for batch in batches:
-            if writer is None:
-                writer = _Writer(RowReader(batch.schema, key), folder, name)
-            writer.add(batch)
-        if writer is None:
-            return Staged("", (), False)
-        return writer.close()
+        with _without_collector():
+            for batch in batches:
+                if writer is None:
+                    writer = _Writer(RowReader(batch.schema, key), folder, name)
+                writer.add(batch)
+            return Staged("", (), False) if writer is None else writer.close()
     except BaseException:
         if writer is not None:
             writer.abandon()
         raise
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep Python from looking for cycles among millions of lists, which have none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Writer:
@@ -287,9 +317,7 @@ class _Writer:
     def _flush(self) -> None:
         for key, entries in self._waiting.items():
             if self.reader.with_ids:
-                entries.sort(key=lambda entry: entry[:2])
-            else:
-                entries = [(0, at + 1, pairs) for at, (_, _, pairs) in enumerate(entries)]
+                entries.sort(key=_id_of)
             self._write(key, entries)
         self._waiting.clear()
         self._rows = self._bytes = 0
@@ -350,13 +378,14 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
             by_key.setdefault(run.key, []).append((files[one.location], run))
     added: dict[bytes, int] = {}
     for key, runs in by_key.items():
-        sources = [_entries(reader, run) for reader, run in runs]
+        sources = [chain.from_iterable(_nodes(reader, run)) for reader, run in runs]
         if with_ids:
-            entries: Iterator[Pairs] = heapq.merge(*sources, key=lambda entry: entry[:2])
+            entries: Iterator[Pairs] = heapq.merge(*sources, key=_id_of)
         else:
-            entries = (entry for source in sources for entry in source)
+            entries = chain.from_iterable(sources)
         expected = sum(run.entries for _, run in runs)
-        added[key] = _append(txn, key, entries, with_ids)
+        with _without_collector():
+            added[key] = _append(txn, key, entries, with_ids)
         if added[key] != expected:
             raise StreamkeepError(
                 f"stream {key!r}: {expected} entries were staged, {added[key]} were read back"
@@ -382,7 +411,8 @@ def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool)
         done += len(part)
 
 
-def _entries(reader: Any, run: Run) -> Iterator[Pairs]:
+def _nodes(reader: Any, run: Run) -> Iterator[list[Pairs]]:
+    """Yield the entries of a run, a node at a time."""
     for at in range(run.first, run.last):
         batch = reader.get_batch(at)
         for ms, seq, data in zip(
@@ -391,7 +421,7 @@ def _entries(reader: Any, run: Run) -> Iterator[Pairs]:
             out: list[Any] = []
             wanted = Range(0, 0, _TOP, _TOP, 1 << 40, False, int(PAIRS))
             read_range(data, ms, seq, wanted, out)
-            yield from out
+            yield out
 
 
 def _open_staged(location: str) -> Any:

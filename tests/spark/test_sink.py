@@ -236,7 +236,7 @@ def test_where_to_write_must_be_said() -> None:
         ({"n": [None]}, "no field that is not null"),
         ({"id": ["x"], "n": ["1"]}, "column 'id' is 'x'"),
         ({"id": [None], "n": ["1"]}, "column 'id' is None"),
-        ({"ms": [-1], "seq": [0], "n": ["1"]}, "column 'ms' or 'seq' is -1"),
+        ({"ms": [-1], "seq": [0], "n": ["1"]}, "column 'ms' is -1"),
     ],
 )
 def test_rows_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
