@@ -344,6 +344,87 @@ def report(
     )
 
 
+@spark.command("tail", cls=StoreCommand)
+@store_argument
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["console", "parquet", "delta", "store"]),
+    default="console",
+    show_default=True,
+    help="Where to: this terminal, Parquet files, a Delta table, or another store.",
+)
+@click.option("--path", metavar="PATH", help="Of the files, the table or the store.")
+@stream_options
+@click.option("--from-start", is_flag=True, help="Begin with the oldest entry, archived or not.")
+@click.option("--once", is_flag=True, help="End when all that is there now has been written.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait this long from one batch to the next; 0 for as soon as possible.",
+)
+@click.option(
+    "--max-entries", type=click.IntRange(min=1), metavar="N", help="Take N entries at a time."
+)
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Folder that says how far it came; by default PATH.checkpoint.",
+)
+@job_options
+@quoted_option
+def tail(
+    store_path: Path,
+    target: str,
+    path: str | None,
+    streams: tuple[str, ...],
+    pattern: str | None,
+    from_start: bool,
+    once: bool,
+    every: float,
+    max_entries: int | None,
+    checkpoint: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Follow streams with a streaming query, to files or a store.
+
+    Goes on until interrupted. Started again with the same target, it goes on where it was, and no
+    entry comes twice into a Delta table or a store.
+
+    \b
+    Examples:
+      streamkeep spark tail orders.store --from-start --once
+      streamkeep spark tail orders.store --to delta --path orders.delta --from-start --once
+      streamkeep spark tail orders.store --to store --path copy.store --from-start --once
+    """
+    _check_streams(streams, pattern)
+    if (path is None) != (target == "console"):
+        raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
+    with _running(master, settings) as session:
+        from streamkeep.pipeline.jobs.tail import tail as job
+
+        report = job(
+            session,
+            str(store_path),
+            target,
+            path,
+            streams=streams or None,
+            pattern=pattern,
+            checkpoint=checkpoint,
+            from_start=from_start,
+            available_now=once,
+            every_s=every,
+            max_entries=max_entries,
+        )
+    _tell(report, f"{output.entries_text(report.entries)} followed", as_json)
+
+
 # --- what all jobs share ------------------------------------------------------------------------
 
 

@@ -163,9 +163,12 @@ def application_of(store_uuid: str, number: int) -> str:
 
 def read_options(store: str, streams: Sequence[str] | None, pattern: str | None) -> ReadOptions:
     """Return what a job on streams of a store reads, in the words of the data source."""
-    options = {"path": os.path.abspath(store)}  # workers have another working directory
+    path = os.path.abspath(store)  # workers have another working directory
+    return parse_read({"path": path, **subscription(streams, pattern)})
+
+
+def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str, str]:
+    """Return the options of the data source that choose streams; all without either."""
     if streams is not None:
-        options["subscribe"] = json.dumps(list(streams))
-    else:
-        options["subscribePattern"] = pattern if pattern is not None else "(?s).*"
-    return parse_read(options)
+        return {"subscribe": json.dumps(list(streams))}
+    return {"subscribePattern": pattern if pattern is not None else "(?s).*"}

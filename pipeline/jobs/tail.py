@@ -1,0 +1,189 @@
+"""The job `tail`: what comes into streams, on and on, to a place of your choice.
+
+A streaming query of the source `streamkeep`, with its offsets in a checkpoint beside the target:
+stopped and started again, it goes on where it was. Targets:
+
+    console    for people
+    parquet    Spark's own file sink: files that are read by Spark with the folder's metadata
+    delta      a Delta table; each batch is a transaction that carries its number, so exactly once
+    store      another store of Streamkeep, same IDs; each batch is a transaction, exactly once
+
+For a lake that grows by rounds and is compacted, erased from and audited, there is `to-lake`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline.job import Report, Stopwatch
+from streamkeep.pipeline.jobs.to_lake import subscription
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+NAME: Final = "tail"
+TARGETS: Final = ("console", "parquet", "delta", "store")
+_POLL_S: Final = 1  # whole seconds, for Spark
+
+
+class TailError(StreamkeepError):
+    """A tail was given a target that it cannot write to."""
+
+
+def tail(
+    spark: SparkSession,
+    store: str,
+    target: str = "console",
+    path: str | None = None,
+    *,
+    streams: Sequence[str] | None = None,
+    pattern: str | None = None,
+    checkpoint: str | None = None,
+    from_start: bool = False,
+    available_now: bool = False,
+    every_s: float = 0.0,
+    max_entries: int | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> Report:
+    """Follow streams until interrupted, or to their present end.
+
+    Args:
+        store: its directory.
+        target: console, parquet, delta or store.
+        path: of the target; none for the console.
+        checkpoint: folder for offsets; by default beside the target, `<path>.checkpoint`. The
+            console has none: it begins anew each time.
+        from_start: begin with the oldest entry, archived ones included, not behind the newest. A
+            checkpoint decides before that.
+        available_now: end when all that is there now has been written.
+        every_s: seconds from one batch to the next; 0 for as soon as possible.
+        max_entries: in one batch.
+        on_batch: called with the number of entries of each batch, not long after it.
+
+    Raises:
+        TailError: the target does not exist, or needs a path.
+    """
+    if target not in TARGETS:
+        raise TailError(f"no target {target!r}; there are {', '.join(TARGETS)}")
+    if (path is None) != (target == "console"):
+        raise TailError(f"the target {target} takes {'no' if path else 'a'} path")
+    frame = spark.readStream.format("streamkeep").options(**subscription(streams, pattern))
+    frame = frame.option("startingOffsets", "earliest" if from_start else "latest")
+    if max_entries is not None:
+        frame = frame.option("maxEntriesPerTrigger", max_entries)
+    rows = frame.load(os.path.abspath(store))
+    with Stopwatch(Report(NAME)) as report:
+        query = _start(spark, rows, target, path, checkpoint, available_now, every_s)
+        seen = -1
+        try:
+            while query.isActive:
+                seen = _tell(query, seen, report, on_batch)
+                query.awaitTermination(_POLL_S)
+            query.awaitTermination()  # raises what ended it
+        finally:
+            query.stop()
+        _tell(query, seen, report, on_batch)
+    report.details = {"target": target, "path": path}
+    return report
+
+
+def _tell(
+    query: StreamingQuery, seen: int, report: Report, on_batch: Callable[[int], None] | None
+) -> int:
+    """Count the batches that ended since the last call; return the newest one."""
+    for progress in query.recentProgress:
+        if progress["batchId"] > seen and progress["numInputRows"]:
+            seen = progress["batchId"]
+            report.entries += progress["numInputRows"]
+            if on_batch is not None:
+                on_batch(progress["numInputRows"])
+    return seen
+
+
+def _start(
+    spark: SparkSession,
+    rows: DataFrame,
+    target: str,
+    path: str | None,
+    checkpoint: str | None,
+    available_now: bool,
+    every_s: float,
+) -> StreamingQuery:
+    """Start the query."""
+    if target == "console":
+        rows = rows.selectExpr(
+            "stream",
+            "id",
+            "transform(fields, f -> concat(decode(f.field, 'UTF-8'), '=', "
+            "decode(f.value, 'UTF-8'))) AS fields",
+        )
+    writer = rows.writeStream
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif every_s:
+        writer = writer.trigger(processingTime=f"{every_s} seconds")
+    if target == "console":
+        return writer.format("console").option("truncate", False).start()
+    assert path is not None
+    location = path if "://" in path else os.path.abspath(path)
+    offsets = checkpoint or f"{location.rstrip('/')}.checkpoint"
+    writer = writer.option("checkpointLocation", offsets)
+    if target == "parquet":
+        return writer.format("parquet").option("compression", "zstd").start(location)
+    if target == "store":
+        return writer.format("streamkeep").start(location)
+    return writer.foreachBatch(_DeltaSink(location, _application(offsets))).start()
+
+
+class _DeltaSink:
+    """Appends each batch to a Delta table, once."""
+
+    def __init__(self, location: str, application: str) -> None:
+        self._location = location
+        self._application = application
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Write one batch; Spark calls it again for a batch that it is not sure of."""
+        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            newest = DeltaTable(self._location).transaction_version(self._application)
+        except TableNotFoundError:
+            newest = None
+        if newest is not None and number <= newest:
+            return
+        table: Any = batch.toArrow()
+        if not table.num_rows:
+            return
+        write_deltalake(
+            self._location,
+            table,
+            mode="append",
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(self._application, number)]
+            ),
+        )
+
+
+def _application(checkpoint: str) -> str:
+    """Return a name for the query that lives as long as its checkpoint."""
+    if "://" in checkpoint:
+        return f"streamkeep/tail/{checkpoint}"
+    path = Path(checkpoint) / "streamkeep-application"
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        name = f"streamkeep/tail/{uuid.uuid4()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{time.monotonic_ns()}")
+        draft.write_text(name, encoding="utf-8")
+        draft.replace(path)
+        return name

@@ -1,0 +1,80 @@
+"""Following streams into other places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamkeep.engine.api import Store
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+from streamkeep.pipeline.jobs.tail import TailError, tail
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def fill(store: Store[bytes], start: int, stop: int) -> None:
+    numbers = range(start, stop)
+    store.xadd_many("orders", [{"n": str(n)} for n in numbers], ids=[f"{n}-0" for n in numbers])
+
+
+def follow(spark: SparkSession, store: Store[bytes], target: str, path: Path) -> int:
+    """Take over what is there; return how many entries that was."""
+    done = tail(
+        spark,
+        str(store.path),
+        target,
+        str(path),
+        from_start=True,
+        available_now=True,
+        max_entries=400,
+    )
+    return done.entries
+
+
+def test_a_tail_goes_on_where_it_was(
+    spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable
+
+    store = open_store("orders.store")
+    other = open_store("other.store")
+    targets = {"delta": tmp_path / "delta", "parquet": tmp_path / "parquet", "store": other.path}
+    for start, stop in ((1, 1001), (1001, 1501)):
+        fill(store, start, stop)
+        for target, path in targets.items():
+            assert follow(spark, store, target, Path(path)) == stop - start
+            assert follow(spark, store, target, Path(path)) == 0
+    table = DeltaTable(targets["delta"])
+    assert table.to_pyarrow_table().num_rows == 1500
+    assert table.version() == 4  # three batches of at most 400, then two
+    assert spark.read.parquet(str(targets["parquet"])).select("id").distinct().count() == 1500
+    assert other.xrange("orders") == store.xrange("orders")
+
+
+def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    from streamkeep.pipeline.jobs.tail import _DeltaSink
+
+    sink = _DeltaSink(str(tmp_path / "delta"), "query")
+    frame = spark.createDataFrame([(1,), (2,)], "n int")
+    for number in (0, 0, 1, 0):
+        sink(frame, number)
+    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4
+
+
+def test_targets_are_checked(spark: SparkSession, open_store: Callable[..., Store[bytes]]) -> None:
+    store = open_store("orders.store")
+    with pytest.raises(TailError, match="no target 'kafka'; there are console"):
+        tail(spark, str(store.path), "kafka")
+    with pytest.raises(TailError, match="the target delta takes a path"):
+        tail(spark, str(store.path), "delta")
