@@ -32,6 +32,7 @@ from streamkeep.format.manifest import ERASURE, SEGMENT_RECORD
 from streamkeep.format.nacks import NACK
 from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.records import STREAM_RECORD
+from streamkeep.format.restoring import RESTORING_SECTION
 from streamkeep.format.segment import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.steady import SLOT
 from streamkeep.format.versions import HISTORY
@@ -185,6 +186,7 @@ PARTS: Final = (
     Part("format.md", "journal file", FILE_HEADER.table),
     Part("format.md", "journal record", RECORD_HEADER.table),
     Part("format.md", "steady slot", SLOT.table),
+    Part("format.md", "restoring", RESTORING_SECTION.table),
     Part("format.md", "segment trailer", TRAILER.table),
     Part("format.md", "segment index", INDEX_HEADER.table),
     Part("format.md", "segment row", INDEX_ROW.table),

@@ -13,6 +13,7 @@ import lmdb
 
 from streamkeep.engine import environment as environments
 from streamkeep.engine import garbage_files, groups, intake, keyspace
+from streamkeep.engine.archive_methods import ArchiveMethods
 from streamkeep.engine.arguments import to_bytes
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
@@ -185,7 +186,7 @@ class SyncView(StreamCommands[Text]):
         return self._store._begin_scan()
 
 
-class Store(StreamCommands[Text]):
+class Store(ArchiveMethods[Text], StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
     Safe to share between threads, and any number of processes may have the store open. A process

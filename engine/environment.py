@@ -42,6 +42,7 @@ from streamkeep.engine.recover import (
     needs_recovery,
     prepare,
 )
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
 from streamkeep.engine.steady import DATA_FILE, SteadyPoints
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.engine.txn import (
@@ -84,8 +85,8 @@ _OURS: Final = {
     JOURNAL_FOLDER,
     LOCK_FILE,
     STAGING_FOLDER,
+    ARCHIVE_FOLDER,
     "waiters",
-    "archive",
 }
 PAGE: Final = 4096
 _META_PAGES: Final = 2
@@ -130,6 +131,7 @@ class Environment:
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
         self.combiner = Combiner(self.write_alone)
+        self.segments = SegmentFiles(path / ARCHIVE_FOLDER)
         if not readonly and lock is not None:
             shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
             self.points = SteadyPoints(path, shared, lock, shared.journal)
@@ -409,6 +411,7 @@ class Environment:
             if self.points is not None:
                 self.points.close()
             self.lobby.close()
+            self.segments.close()
             self.raw.close()
             if shared.journal is not None:
                 shared.journal.close()

@@ -38,6 +38,10 @@ NAMES: Final = (
     "segment:synced",  # it is on disk, but for its name
     "segment:renamed",  # it has its name, perhaps not on disk
     "segment:named",  # the file is there for good, and no row names it
+    "adopt:copied",  # an adopted file is in its place, and no row names it
+    "adopt:named",
+    "drop:step",  # segments left the manifest, their files are garbage
+    "restore:step",  # a part of a restore is in the stream, with how far it has come
     "garbage:synced",  # no commit that names the files can come back
     "garbage:removed",  # the files are gone, the rows that say so are there
     "sink:staged",  # Spark's tasks have written, the store knows nothing of it

@@ -13,6 +13,7 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.layout import Field, Layout
 
 IDEMPOTENCE: Final = 1
+RESTORING: Final = 3  # `format/restoring.py`
 
 _HEAD: Final = struct.Struct(">BH")
 
@@ -42,6 +43,13 @@ def with_section(extension: bytes, tag: int, data: bytes) -> bytes:
     """Return the extension with one section set."""
     sections = split_sections(extension, "stream record")
     sections[tag] = data
+    return join_sections(sections)
+
+
+def without_section(extension: bytes, tag: int) -> bytes:
+    """Return the extension without one section."""
+    sections = split_sections(extension, "stream record")
+    sections.pop(tag, None)
     return join_sections(sections)
 
 

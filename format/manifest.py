@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import node_key, unpack_node_key
 from streamkeep.format.layout import Field, Layout
@@ -75,14 +76,14 @@ class SegmentRecord(NamedTuple):
     key: bytes
 
     @property
-    def first_id(self) -> tuple[int, int]:
+    def first_id(self) -> StreamId:
         """ID of the first entry."""
-        return self.first_ms, self.first_seq
+        return StreamId(self.first_ms, self.first_seq)
 
     @property
-    def last_id(self) -> tuple[int, int]:
+    def last_id(self) -> StreamId:
         """ID of the last entry."""
-        return self.last_ms, self.last_seq
+        return StreamId(self.last_ms, self.last_seq)
 
     @property
     def where(self) -> str:

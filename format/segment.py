@@ -262,6 +262,7 @@ class Segment:
     Attributes:
         where: the place for errors, such as the path.
         size: bytes of the file.
+        read_at: what the file is read through.
     """
 
     def __init__(
@@ -272,7 +273,7 @@ class Segment:
         self.size = size
         self.trailer = trailer
         self.index = index
-        self._read_at = read_at
+        self.read_at = read_at
         self._firsts = [block.first_id for block in index.blocks]
         self._lasts = [block.last_id for block in index.blocks]
         self._dictionary: zstandard.ZstdCompressionDict | None = None
@@ -383,7 +384,7 @@ class Segment:
     def compressed_block(self, number: int) -> bytes:
         """Read a block; return its bytes in the file, their checksum checked."""
         block = self.index.blocks[number]
-        data = read_exactly(self._read_at, block.offset, block.size, self.where)
+        data = read_exactly(self.read_at, block.offset, block.size, self.where)
         if number_of(digest64(data)) != block.checksum:
             problem = f"checksum of {block.size} bytes does not match"
             raise ChecksumError(self._block_where(number), problem, offset=block.offset)
@@ -396,7 +397,7 @@ class Segment:
             return b""
         where = f"dictionary of {self.where}"
         at = trailer.blocks_size
-        frame = read_exactly(self._read_at, at, trailer.dictionary_size, self.where)
+        frame = read_exactly(self.read_at, at, trailer.dictionary_size, self.where)
         if number_of(digest64(frame)) != trailer.dictionary_checksum:
             raise ChecksumError(where, f"checksum of {len(frame)} bytes does not match", offset=at)
         if frame[: _FRAME.size] != _FRAME.pack(_DICTIONARY_FRAME, len(frame) - _FRAME.size):

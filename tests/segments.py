@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from streamkeep.engine import manifest
 from streamkeep.engine.segment_files import open_segment
 from streamkeep.format import node
-from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.envelope import decode_envelope, encode_envelope
+from streamkeep.format.keys import RETIRED, node_key
 from streamkeep.format.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment import Segment, segment_path
 from streamkeep.format.segment_writer import SegmentWriter
@@ -89,3 +91,45 @@ def write_file(
         epoch=1,
         origin=ARCHIVED,
     )
+
+
+def archive(store: Any, key: str, *parts: list[Pairs], **options: Any) -> int:
+    """Make these entries the archive of a stream, one segment for each part; return its number.
+
+    The stream is created when it is missing, and goes up to the last entry.
+    """
+    with store.transaction() as transaction:
+        txn = transaction._txn
+        stream = txn.find_stream(key.encode()) or txn.create_stream(key.encode())
+        last = parts[-1][-1][:2]
+        if (stream.record.last_ms, stream.record.last_seq) < last:
+            stream.record.last_ms, stream.record.last_seq = last
+            stream.changed = True
+        for entries in parts:
+            record = write_file(
+                store.path / "archive",
+                entries,
+                number=stream.number,
+                file_number=manifest.take_file_number(txn),
+                key=key.encode(),
+                store_uuid=store._environment.uuid.bytes,
+                **options,
+            )
+            manifest.put_segment(txn, record._replace(key=key.encode()))
+        return int(stream.number)
+
+
+def retire(store: Any, number: int, entries: list[Pairs]) -> None:
+    """Put entries into `retired`, as trimming does."""
+    with store.transaction() as transaction:
+        for envelope in nodes_of(entries, number=number):
+            found = decode_envelope(envelope, "node")
+            transaction._txn.put(RETIRED, node_key(number, found.ms, found.seq), envelope)
+
+
+def pairs_of(store: Any, key: str) -> list[Pairs]:
+    """Return the live entries of a stream."""
+    return [
+        (entry.id.ms, entry.id.seq, [part for pair in entry.pairs for part in pair])
+        for entry in store.scan(key)
+    ]

@@ -1,0 +1,271 @@
+"""Adopting segment files that no manifest names: copied from elsewhere, or left by a crash.
+
+A file is checked to the last byte, and its range of IDs against everything that the stream has.
+Archived entries are older than live ones: a segment must lie below the first macro node, since
+nodes grow upwards, and may not overlap what else is archived. Then the file is copied to a name of
+its own below `archive/` (or stays, if it is there already), and a row of the manifest names it. A
+file without its row changes nothing, so a crash leaves at worst a file to adopt again.
+
+Entries that were erased here do not come back: a file that has some is written anew without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from streamkeep.engine import failpoints
+from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.archived import cut_node, retired_from
+from streamkeep.engine.environment import Environment
+from streamkeep.engine.keyspace import iter_keys
+from streamkeep.engine.manifest import erased_ids, overlapping, put_segment, take_file_number
+from streamkeep.engine.nodes import NodeWalk
+from streamkeep.engine.segment_files import open_segment
+from streamkeep.engine.segment_output import segment_output
+from streamkeep.engine.txn import NEXT_STREAM, Txn, WriteTxn
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.errors import ArgumentError, CommandError
+from streamkeep.format.id_codec import MAX
+from streamkeep.format.keys import META, STREAMS, pack_number
+from streamkeep.format.manifest import ADOPTED, SegmentRecord, record_of
+from streamkeep.format.node import has_live
+from streamkeep.format.records import decode_number, encode_file_garbage, is_safe_path
+from streamkeep.format.segment import SUFFIX, Segment, segment_path
+from streamkeep.format.segment_writer import SegmentWriter
+
+Id = tuple[int, int]
+Progress = Callable[[int, int], None]  # (bytes done, of)
+
+_COPY_BYTES: Final = 1 << 20
+
+
+class Adopted(NamedTuple):
+    """What became of one file."""
+
+    source: Path
+    record: SegmentRecord | None  # None: the manifest names this very segment already
+    erased: int  # entries that were left out, because they were erased here
+
+
+class _Place(NamedTuple):
+    """Where a segment belongs."""
+
+    number: int  # of the stream, which may be a deleted one
+    key: bytes
+    create: bool  # the stream is to be created; the number is the next one then
+    named: bool  # the manifest names this very segment already
+    erased: set[Id]  # what may not come back
+
+
+def find_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the segment files among paths and below those that are folders, sorted.
+
+    Raises:
+        ArgumentError: a path does not exist.
+    """
+    found: set[Path] = set()
+    for path in paths:
+        if path.is_dir():
+            found.update(path.rglob(f"*{SUFFIX}"))
+        elif path.is_file():
+            found.add(path)
+        else:
+            raise ArgumentError(f"{path}: no such file or folder")
+    return sorted(found)
+
+
+def adopt(
+    environment: Environment, paths: Iterable[Path], key: bytes | None, progress: Progress | None
+) -> Iterator[Adopted]:
+    """Adopt segment files, one after the other; yield what became of each.
+
+    Args:
+        key: the stream that they are to belong to; it is created when it is missing. None for the
+            stream they were written for: the one of that number where this store wrote them, else
+            the one of that key.
+
+    Raises:
+        CorruptionError: a file is damaged. Those before it stay adopted.
+        CommandError: it does not fit to what the stream has.
+    """
+    wanted = find_files(paths)
+    total = sum(path.stat().st_size for path in wanted)
+    done = 0
+    with archive_lock(environment):
+        for path in wanted:
+            segment = open_segment(path)
+            yield _adopt_one(environment, path, segment, key)
+            done += segment.size
+            if progress is not None:
+                progress(done, total)
+
+
+def _adopt_one(
+    environment: Environment, path: Path, segment: Segment, key: bytes | None
+) -> Adopted:
+    """Adopt one file, under the archive's lock."""
+    own_uuid = environment.uuid.bytes
+    place = environment.read(_find_place, own_uuid, segment, key)
+    if place.named:
+        return Adopted(path, None, 0)
+    for problem in segment.check():
+        raise problem
+    gone = {one for one in place.erased if _has(segment, one)}
+    at_home = _below_archive(environment, path)
+    if at_home is not None and not gone:
+        where = at_home
+    else:
+        file_number = environment.write(take_file_number)
+        epoch = environment.shared.epoch
+        first, last = segment.trailer.first_id, segment.trailer.last_id
+        where = segment_path(place.number, place.key, first, last, epoch, file_number)
+        target = environment.segments.folder / where
+        with segment_output(target) as output:
+            parts = (
+                _without(segment, gone, environment, file_number) if gone else _bytes_of(segment)
+            )
+            for part in parts:
+                output.write(part)
+        segment = open_segment(target)
+    failpoints.hit("adopt:copied")
+    replaced = at_home if gone else None
+    arguments = (own_uuid, segment, key, where, len(gone), replaced)
+    record = environment.write_alone(_register, arguments, True, False)
+    failpoints.hit("adopt:named")
+    return Adopted(path, record, len(gone))
+
+
+def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) -> _Place:
+    """Return where a segment belongs; raise CommandError when it does not fit there."""
+    index, trailer = segment.index, segment.trailer
+    first, last = trailer.first_id, trailer.last_id
+    body = txn.get_row(META, NEXT_STREAM, "meta")
+    following = 1 if body is None else decode_number(body, "meta")
+    ours = index.store_uuid == own_uuid and 0 < index.stream_number < following
+    name = index.key if key is None else key
+    known = index.stream_number if ours and key is None else txn.stream_number(name)
+    number = known or following
+    if txn.get(STREAMS, pack_number(number)) is not None:
+        stream = txn.load_numbered(number, name)
+        walk = NodeWalk(txn, stream)
+        if stream.nodes() and walk.first() and (walk.ms, walk.seq) <= last:
+            raise _unfit(segment, f"the live entries begin at {walk.ms}-{walk.seq}, not behind it")
+    for other in overlapping(txn, number, first, last):
+        if other.checksum == trailer.checksum:
+            return _Place(number, name, False, True, set())
+        raise _unfit(segment, f"it overlaps {other.where}")
+    for node in retired_from(txn, number, first, None, 1):
+        if (node.ms, node.seq) <= last:
+            raise _unfit(segment, "its entries are still to be archived here; archive them first")
+    erased = erased_ids(txn, number, first, last)
+    if ours:
+        erased |= erased_ids(txn, index.stream_number, first, last)
+    return _Place(number, name, known == 0, False, erased)
+
+
+def _unfit(segment: Segment, problem: str) -> CommandError:
+    first, last = StreamId(*segment.trailer.first_id), StreamId(*segment.trailer.last_id)
+    return CommandError(f"{segment.where} ({first} to {last}) does not fit: {problem}")
+
+
+def _register(
+    txn: WriteTxn,
+    own_uuid: bytes,
+    segment: Segment,
+    key: bytes | None,
+    path: str,
+    erased: int,
+    replaced: str | None,
+) -> SegmentRecord:
+    """Write the row of a file that is in its place; create the stream where it is missing."""
+    place = _find_place(txn, own_uuid, segment, key)
+    if place.create:
+        txn.create_stream(place.key)
+    _raise_last_id(txn, place.number, segment.trailer.last_id)
+    if replaced is not None:
+        txn.add_garbage(encode_file_garbage(replaced))
+    return put_segment(
+        txn,
+        record_of(
+            segment,
+            stream_number=place.number,
+            path=path,
+            key=place.key,
+            sequence=0,
+            created_ms=txn.now_ms(),
+            epoch=txn.shared.epoch,
+            origin=ADOPTED,
+            erased=erased,
+        ),
+    )
+
+
+def _raise_last_id(txn: WriteTxn, number: int, last: Id) -> None:
+    """Have the next entry of a stream, if there is one of this number, come behind the segment."""
+    for name, found in iter_keys(txn):
+        if found == number:
+            stream = txn.find_stream(name)
+            if stream is not None and (stream.record.last_ms, stream.record.last_seq) < last:
+                stream.record.last_ms, stream.record.last_seq = last
+                stream.changed = True
+
+
+def _below_archive(environment: Environment, path: Path) -> str | None:
+    """Return the path of a file below `archive/`; None for a file elsewhere."""
+    folder = environment.segments.folder.resolve()
+    try:
+        inside = path.resolve().relative_to(folder).as_posix()
+    except ValueError:
+        return None
+    return inside if is_safe_path(inside) else None
+
+
+# --- what goes into the file --------------------------------------------------------------------
+
+
+def _bytes_of(segment: Segment) -> Iterator[bytes]:
+    """Yield the bytes of a segment's file."""
+    for at in range(0, segment.size, _COPY_BYTES):
+        yield segment.read_at(at, min(_COPY_BYTES, segment.size - at))
+
+
+def _has(segment: Segment, wanted: Id) -> bool:
+    """Say whether a segment has an entry."""
+    number = segment.seek(*wanted)
+    if number == len(segment.index.blocks):
+        return False
+    return any(
+        has_live(node.listpack, node.ms, node.seq, *wanted) for node in segment.block(number)
+    )
+
+
+def _without(
+    segment: Segment, gone: set[Id], environment: Environment, file_number: int
+) -> Iterator[bytes]:
+    """Yield the bytes of a segment without some of its entries.
+
+    It has no dictionary: that of the old one may hold what is to go.
+    """
+    writer = SegmentWriter(
+        store_uuid=segment.index.store_uuid,
+        stream_number=segment.index.stream_number,
+        key=segment.index.key,
+        created_ms=environment.shared.clock.now_ms(),
+        epoch=environment.shared.epoch,
+        file_number=file_number,
+    )
+    for block in range(len(segment.index.blocks)):
+        for one in segment.block(block):
+            for ms, seq, data in cut_node(one.ms, one.seq, one.listpack, (0, 0), (MAX, MAX), gone):
+                yield writer.add(
+                    encode_envelope(
+                        one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
+                    ),
+                    segment.where,
+                )
+    if writer.entries == 0:
+        raise CommandError(f"{segment.where}: all of its entries were erased from this store")
+    yield writer.finish()

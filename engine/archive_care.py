@@ -1,0 +1,133 @@
+"""Looking after segments: listing them, verifying them, copying them out, dropping old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from streamkeep.engine import failpoints
+from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.environment import Environment
+from streamkeep.engine.manifest import delete_segment, is_named, iter_segments
+from streamkeep.engine.segment_files import check_means, open_segment
+from streamkeep.engine.segment_output import segment_output
+from streamkeep.engine.txn import Txn, WriteTxn
+from streamkeep.format.errors import (
+    ArgumentError,
+    CorruptionError,
+    FormatVersionError,
+    StreamkeepError,
+)
+from streamkeep.format.manifest import SegmentRecord
+from streamkeep.format.records import encode_file_garbage
+
+Id = tuple[int, int]
+Progress = Callable[[int, int], None]  # (bytes done, of)
+
+_COPY_BYTES: Final = 1 << 20
+_DROP_AT_ONCE: Final = 256
+
+
+class Verified(NamedTuple):
+    """What was found wrong with one segment; nothing, when it is whole."""
+
+    record: SegmentRecord
+    problems: list[StreamkeepError]
+
+
+def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[SegmentRecord]:
+    """Return the segments of one stream, or of all, with IDs from `start` to `end`."""
+    return [
+        record
+        for record in iter_segments(txn, number)
+        if record.last_id >= start and record.first_id <= end
+    ]
+
+
+def verify(
+    environment: Environment, records: list[SegmentRecord], progress: Progress | None = None
+) -> Iterator[Verified]:
+    """Read segments to the last byte; yield what is wrong with each.
+
+    Segments that leave the manifest meanwhile are passed over.
+    """
+    total = sum(record.size_bytes for record in records)
+    done = 0
+    for record in records:
+        problems = problems_of(environment, record)
+        if not problems or environment.read(is_named, record):
+            yield Verified(record, problems)
+        done += record.size_bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
+    """Return everything that is wrong with the file of a row."""
+    try:
+        segment = open_segment(environment.segments.path(record), record.where)
+        check_means(record, segment)
+    except (CorruptionError, FormatVersionError) as error:
+        return [error]
+    return list(segment.check())
+
+
+def export(
+    environment: Environment,
+    records: list[SegmentRecord],
+    folder: Path,
+    progress: Progress | None = None,
+) -> Iterator[Path]:
+    """Copy segments into a folder, by their paths in the archive; yield each copy's path.
+
+    Each is verified before, and on disk when it is yielded.
+
+    Raises:
+        CorruptionError: a segment is missing or damaged.
+        StoreError: a file of that name is there already.
+    """
+    total = sum(record.size_bytes for record in records)
+    done = 0
+    for record in records:
+        segment = environment.segments.open(record)
+        for problem in segment.check():
+            raise problem
+        target = folder / record.path
+        with segment_output(target) as output:
+            for at in range(0, segment.size, _COPY_BYTES):
+                output.write(segment.read_at(at, min(_COPY_BYTES, segment.size - at)))
+        done += record.size_bytes
+        if progress is not None:
+            progress(done, total)
+        yield target
+
+
+def drop(environment: Environment, records: list[SegmentRecord]) -> list[SegmentRecord]:
+    """Take segments out of the manifest, for good; return those that were still in it.
+
+    Their files are left as garbage, to be removed when this is on disk.
+    """
+    dropped: list[SegmentRecord] = []
+    with archive_lock(environment):
+        for start in range(0, len(records), _DROP_AT_ONCE):
+            step = records[start : start + _DROP_AT_ONCE]
+            dropped += environment.write(_drop_step, step, frees=True)
+            failpoints.hit("drop:step")
+    for record in dropped:
+        environment.segments.forget(record.path)
+    return dropped
+
+
+def _drop_step(txn: WriteTxn, records: list[SegmentRecord]) -> list[SegmentRecord]:
+    dropped = [record for record in records if is_named(txn, record)]
+    for record in dropped:
+        delete_segment(txn, record)
+        txn.add_garbage(encode_file_garbage(record.path))
+    return dropped
+
+
+def check_range(start: Id, end: Id) -> None:
+    """Raise ArgumentError for a range that holds nothing."""
+    if start > end:
+        raise ArgumentError(f"the range begins at {start[0]}-{start[1]}, behind its end")

@@ -1,0 +1,233 @@
+"""The methods of a store that are about its archive as files: list, verify, restore, adopt, export,
+drop. How entries come into the archive is elsewhere.
+
+A stream is named by its key; one that was deleted has a history without a key, and is named by its
+number (an `ArchivedStream`, or the number that `archived_segments` shows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+from streamkeep.engine import adopt, archive_care, restore
+from streamkeep.engine.arguments import range_end, range_start, to_bytes
+from streamkeep.engine.command_base import Id, Key
+from streamkeep.engine.lmdb_errors import translated
+from streamkeep.format.entry import Text
+from streamkeep.format.errors import ArgumentError, NoSuchKeyError
+from streamkeep.format.manifest import SegmentRecord
+
+if TYPE_CHECKING:
+    from streamkeep.engine.environment import Environment
+
+PathLike = Path | str
+Progress = Callable[[int, int], None]
+
+
+class ArchiveMethods(Generic[Text]):
+    """What `Store` can do with its archive; the base of that class."""
+
+    _environment: Environment
+    _wait: bool
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def _collect_garbage(self) -> None:
+        raise NotImplementedError
+
+    def archived_segments(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+    ) -> list[SegmentRecord]:
+        """Return the segments of the archive, by stream and then ascending by ID.
+
+        Args:
+            key: only those of this stream; without it also those of deleted streams.
+            stream_number: only those of the stream that has or had this number.
+            start, end: only those that hold IDs of this range, as in `xrange`.
+
+        Raises:
+            NoSuchKeyError: there is no stream of this key.
+        """
+        self._check_open()
+        low, high = range_start(start), range_end(end)
+        number = self._archived_number(key, stream_number)
+        with translated():
+            return self._environment.read(archive_care.list_segments, number, low, high)
+
+    def verify_archive(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[archive_care.Verified]:
+        """Read segments to the last byte, and compare each with the manifest.
+
+        Yields a `Verified` for each: its `record`, and a list of `problems`, empty when it is
+        whole. Nothing is changed.
+
+        Args:
+            progress: called with the bytes done and the bytes in all.
+        """
+        records = self.archived_segments(key, stream_number=stream_number)
+        return archive_care.verify(self._environment, records, progress)
+
+    def restore_archive(
+        self,
+        key: Key,
+        source: Key | None = None,
+        *,
+        from_store: ArchiveMethods[Any] | None = None,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+        progress: Progress | None = None,
+    ) -> restore.RestoreReport:
+        """Write archived entries into the stream `key`, with the IDs that they had.
+
+        The stream is created when it is missing; it must not have IDs above the first one to be
+        restored. What was erased does not come back. The entries come in transactions of about a
+        megabyte, so that others are never kept waiting. When the process dies, the same call goes
+        on where it was; each entry comes once.
+
+        Args:
+            source: the stream whose archive it is; by default the one called `key`, which then is
+                in another store.
+            from_store: the store with the archive; by default this one.
+            stream_number: instead of `source`: the number of the stream, for deleted ones.
+            start, end: the range of IDs, as in `xrange`.
+            progress: called with the entries done and those expected, about.
+
+        Returns:
+            how many entries this call wrote, from which ID to which, and whether it went on with
+            an earlier call.
+
+        Raises:
+            IdTooSmallError: the stream has higher IDs already; nothing was changed.
+            CommandError: another restore into the stream is unfinished, or the stream was
+                appended to since.
+            CorruptionError: a segment is missing or damaged; the entries before it are restored.
+        """
+        self._check_open()
+        origin = self if from_store is None else from_store
+        origin._check_open()
+        low, high = range_start(start), range_end(end)
+        named = None if stream_number is not None else (key if source is None else source)
+        number = origin._archived_number(named, stream_number)
+        assert number is not None
+        with translated():
+            return restore.restore(
+                origin._environment,
+                number,
+                self._environment,
+                to_bytes(key),
+                low,
+                high,
+                wait=self._wait,
+                progress=progress,
+            )
+
+    def adopt_segments(
+        self,
+        *paths: PathLike,
+        key: Key | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[adopt.Adopted]:
+        """Take segment files into the archive that it does not know; yield what became of each.
+
+        Each is verified, copied below `archive/` unless it is there already, and part of the
+        history from then on. Files that the archive knows already are passed over, so the same
+        call may be made again.
+
+        Args:
+            paths: files, or folders that are searched for `*.seg`.
+            key: the stream that they are to belong to, which is created when it is missing; by
+                default the one that they were written for.
+            progress: called with the bytes done and the bytes in all.
+
+        Raises:
+            CorruptionError: a file is damaged; those before it stay adopted.
+            CommandError: a segment overlaps what the stream has.
+        """
+        self._check_open()
+        name = None if key is None else to_bytes(key)
+        places = [Path(path) for path in paths]
+        with translated():
+            yield from adopt.adopt(self._environment, places, name, progress)
+        self._collect_garbage()
+
+    def export_segments(
+        self,
+        folder: PathLike,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+        progress: Progress | None = None,
+    ) -> Iterator[Path]:
+        """Copy verified segments into a folder; yield the path of each copy.
+
+        `adopt_segments` takes them into another store; programs read them with
+        `streamkeep.format.segment`, or with zstd.
+
+        Raises:
+            CorruptionError: a segment is missing or damaged; copies made before it stay.
+            StoreError: the folder has a file of that name already.
+        """
+        records = self.archived_segments(key, stream_number=stream_number, start=start, end=end)
+        return archive_care.export(self._environment, records, Path(folder), progress)
+
+    def drop_segments(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        before: Id = "+",
+    ) -> list[SegmentRecord]:
+        """Remove segments for good, whose entries are all older than `before`; return them.
+
+        The rows go in transactions of at most 256, and the files when those are on disk. A segment
+        that also has entries from `before` on stays whole.
+
+        Args:
+            key: only segments of this stream; without it of all streams, deleted ones too.
+            before: an ID, or a time in Unix milliseconds; `+` drops all.
+        """
+        self._check_open()
+        number = self._archived_number(key, stream_number)
+        limit = range_start(before)
+        every = before in ("+", b"+")
+        with translated():
+            records = self._environment.read(
+                archive_care.list_segments, number, (0, 0), range_end("+")
+            )
+            doomed = [one for one in records if every or one.last_id < limit]
+            dropped = archive_care.drop(self._environment, doomed)
+            self._collect_garbage()
+        return dropped
+
+    def _archived_number(self, key: Key | None, stream_number: int | None) -> int | None:
+        """Return the number of the stream that is meant; None for all."""
+        if key is None or stream_number is not None:
+            if key is not None:
+                raise ArgumentError("give a key or a stream number, not both")
+            return stream_number
+        name = to_bytes(key)
+
+        def find(txn: Any) -> int:
+            stream = txn.find_stream(name)
+            return 0 if stream is None else int(stream.number)
+
+        number = self._environment.read(find)
+        if number == 0:
+            raise NoSuchKeyError("no such key")
+        return number

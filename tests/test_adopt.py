@@ -1,0 +1,272 @@
+"""Segment files that come and go: adopted, exported, verified, dropped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
+from streamkeep.engine import failpoints, manifest
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import (
+    ArgumentError,
+    CommandError,
+    CorruptionError,
+    MissingSegmentError,
+    NoSuchKeyError,
+    StoreError,
+)
+from streamkeep.format.manifest import ADOPTED
+from streamkeep.format.segment import SUFFIX
+
+
+def archived_entries(store: Store, key: str) -> list[Pairs]:
+    """Return what the segments of a stream hold."""
+    found: list[Pairs] = []
+    for record in store.archived_segments(key):
+        found += entries_of(store._environment.segments.open(record))
+    return found
+
+
+def files_of(store: Store) -> list[str]:
+    folder = store.path / "archive"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
+
+
+def test_segments_go_from_store_to_store(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    source, target = open_store("source"), open_store("target")
+    archive(source, "orders", some(60), some(60, 3000))
+    copies = list(source.export_segments(tmp_path / "out", "orders"))
+    assert [path.stat().st_size for path in copies] == [
+        one.size_bytes for one in source.archived_segments("orders")
+    ]
+    adopted = list(target.adopt_segments(tmp_path / "out"))
+    assert [one.source for one in adopted] == sorted(copies)
+    assert archived_entries(target, "orders") == some(60) + some(60, 3000)
+    for one in adopted:
+        assert one.record is not None
+        assert one.record.origin == ADOPTED
+        assert one.record.key == b"orders"
+        assert (target.path / "archive" / one.record.path).is_file()
+    assert target.xinfo_stream("orders")["last-generated-id"] == b"3019-2"
+    target.restore_archive("copy", "orders")
+    assert pairs_of(target, "copy") == some(60) + some(60, 3000)
+    shutil.rmtree(tmp_path / "out")
+    assert all(not one.problems for one in target.verify_archive())
+
+
+def test_adopting_again_changes_nothing(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    store = open_store()
+    write_file(tmp_path / "out", some(60))
+    first = [one.record for one in store.adopt_segments(tmp_path / "out")]
+    before = files_of(store)
+    calls: list[tuple[int, int]] = []
+    again = list(
+        store.adopt_segments(tmp_path / "out", progress=lambda done, of: calls.append((done, of)))
+    )
+    assert [one.record for one in again] == [None]
+    assert calls[-1][0] == calls[-1][1] > 0
+    assert files_of(store) == before
+    assert store.archived_segments() == first
+
+
+def test_files_below_the_archive_stay_where_they_are(store: Store) -> None:
+    record = write_file(store.path / "archive", some(60))
+    (one,) = store.adopt_segments(store.path / "archive")
+    assert one.record is not None
+    assert one.record.path == record.path
+    assert files_of(store) == [record.path]
+    assert archived_entries(store, "orders") == some(60)
+
+
+def test_segments_of_a_deleted_stream_come_back_under_its_number(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    store = open_store()
+    number = archive(store, "orders", some(60))
+    list(store.export_segments(tmp_path / "out"))
+    store.delete("orders")
+    store.xadd("orders", {"new": 1})
+    assert len(store.drop_segments(stream_number=number)) == 1
+    assert files_of(store) == []
+    (one,) = store.adopt_segments(tmp_path / "out")
+    assert one.record is not None
+    assert one.record.stream_number == number
+    assert store.archived_segments("orders") == []
+    assert len(store.archived_segments(stream_number=number)) == 1
+
+
+def test_a_renamed_stream_keeps_its_segments(store: Store, tmp_path: Path) -> None:
+    archive(store, "orders", some(60))
+    list(store.export_segments(tmp_path / "out"))
+    store.drop_segments("orders")
+    store.rename("orders", "orders-2024")
+    list(store.adopt_segments(tmp_path / "out"))
+    assert archived_entries(store, "orders-2024") == some(60)
+
+
+def test_a_key_may_be_given(store: Store, tmp_path: Path) -> None:
+    write_file(tmp_path / "out", some(60))
+    list(store.adopt_segments(tmp_path / "out", key="other"))
+    assert archived_entries(store, "other") == some(60)
+    with pytest.raises(NoSuchKeyError):
+        store.archived_segments("orders")
+
+
+def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
+    write_file(tmp_path / "a", some(60, 1000))
+    for ms in ("1005-0", "1000-0", "500-0"):
+        store.xadd("live", {"a": 1}, ms)
+        with pytest.raises(CommandError, match="the live entries begin at"):
+            list(store.adopt_segments(tmp_path / "a", key="live"))
+        store.delete("live")
+    number = archive(store, "orders", some(60, 3000))
+    retire(store, number, some(60, 5000))
+    for ms, problem in ((3010, "overlaps segment"), (4990, "still to be archived")):
+        write_file(tmp_path / str(ms), some(60, ms))
+        with pytest.raises(CommandError, match=problem):
+            list(store.adopt_segments(tmp_path / str(ms)))
+    before = files_of(store)
+    store.xadd("live", {"a": 1}, "1020-0")
+    list(store.adopt_segments(tmp_path / "a", key="live"))
+    assert archived_entries(store, "live") == some(60, 1000)
+    assert len(files_of(store)) == len(before) + 1
+    with pytest.raises(ArgumentError, match="no such file or folder"):
+        list(store.adopt_segments(tmp_path / "nothing"))
+
+
+def test_a_damaged_file_is_refused_and_those_before_it_stay(store: Store, tmp_path: Path) -> None:
+    good = write_file(tmp_path / "a", some(60, 1000))
+    bad = write_file(tmp_path / "b", some(60, 3000))
+    path = tmp_path / "b" / bad.path
+    data = bytearray(path.read_bytes())
+    data[40] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError, match="block 0 of segment"):
+        list(store.adopt_segments(tmp_path))
+    assert [one.checksum for one in store.archived_segments()] == [good.checksum]
+    assert len(files_of(store)) == 1
+
+
+def test_erased_entries_do_not_come_back_with_a_file(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    store = open_store()
+    number = archive(store, "orders", some(60))
+    list(store.export_segments(tmp_path / "out"))
+    store.drop_segments("orders")
+    gone = [(1000, 0), (1003, 1)]
+    with store.transaction() as transaction:
+        for entry in (*gone, (1003, 7)):
+            manifest.put_erasure(transaction._txn, number, *entry)
+    wanted = [entry for entry in some(60) if entry[:2] not in gone]
+    # Once from elsewhere, once from below the archive, where the file itself has to go.
+    shutil.copytree(tmp_path / "out", store.path / "archive", dirs_exist_ok=True)
+    for source in (tmp_path / "out", store.path / "archive"):
+        (one,) = store.adopt_segments(source)
+        assert one.erased == 2
+        assert one.record is not None
+        assert one.record.erased == 2
+        assert archived_entries(store, "orders") == wanted
+        store.drop_segments("orders")
+    assert files_of(store) == []
+    write_file(tmp_path / "one", some(1), number=number, store_uuid=store._environment.uuid.bytes)
+    with pytest.raises(CommandError, match="all of its entries were erased"):
+        list(store.adopt_segments(tmp_path / "one"))
+
+
+@pytest.mark.parametrize("name", ["segment:written", "segment:named", "adopt:copied"])
+def test_an_interrupted_adoption_is_made_again(
+    open_store: Callable[..., Store], tmp_path: Path, name: str
+) -> None:
+    store = open_store()
+    write_file(tmp_path / "out", some(60))
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    failpoints.arm(name, stop)
+    with pytest.raises(KeyboardInterrupt):
+        list(store.adopt_segments(tmp_path / "out"))
+    assert store.archived_segments() == []
+    store.close()
+    store = open_store()
+    list(store.adopt_segments(tmp_path / "out"))
+    assert archived_entries(store, "orders") == some(60)
+    for path in files_of(store):  # a whole file that no row names can be adopted, too
+        if path != store.archived_segments()[0].path:
+            assert [one.record for one in store.adopt_segments(store.path / "archive" / path)] == [
+                None
+            ]
+            (store.path / "archive" / path).unlink()
+
+
+# --- verify, export, drop -----------------------------------------------------------------------
+
+
+def test_verifying_names_every_problem(store: Store) -> None:
+    archive(store, "orders", some(200), some(60, 3000), some(60, 5000), some(60, 7000))
+    one, two, three, four = store.archived_segments("orders")
+    folder = store.path / "archive"
+    data = bytearray((folder / one.path).read_bytes())
+    blocks = store._environment.segments.open(one).index.blocks
+    for block in (blocks[0], blocks[2]):
+        data[block.offset + 15] ^= 1
+    (folder / one.path).write_bytes(data)
+    os.unlink(folder / two.path)
+    shutil.copy(folder / four.path, folder / three.path)
+    found = {each.record: [str(one) for one in each.problems] for each in store.verify_archive()}
+    assert [len(problems) for problems in found.values()] == [2, 1, 1, 0]
+    assert found[one][0].startswith("block 0 of segment")
+    assert found[one][1].startswith("block 2 of segment")
+    assert "the file is not there" in found[two][0]
+    assert "holds another segment" in found[three][0]
+    with pytest.raises(CorruptionError):
+        list(store.export_segments(folder.parent / "out"))
+    with pytest.raises(MissingSegmentError):
+        list(store.export_segments(folder.parent / "out", start=3000, end=3001))
+    store._environment.segments.close()
+    (folder / one.path).unlink()
+    shutil.rmtree(folder)
+    assert len(store.drop_segments()) == 4
+
+
+def test_exports_take_a_range_and_replace_nothing(store: Store, tmp_path: Path) -> None:
+    archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
+    copies = list(store.export_segments(tmp_path / "out", "orders", start=3005, end="5000-0"))
+    assert [path.name.split("-")[0] for path in copies] == ["3000", "5000"]
+    with pytest.raises(StoreError, match="exists"):
+        list(store.export_segments(tmp_path / "out", "orders"))
+    assert all(path.suffix == SUFFIX for path in (tmp_path / "out").rglob("*.*"))
+
+
+def test_old_segments_are_dropped_and_their_files_go(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
+    archive(store, "other", some(60))
+    assert store.drop_segments("orders", before="1019-2") == []
+    dropped = store.drop_segments("orders", before=3020)
+    assert [one.first_id for one in dropped] == [(1000, 0), (3000, 0)]
+    assert len(files_of(store)) == 2
+    assert len(store.drop_segments(before=5000)) == 1
+    left = store.archived_segments()
+    assert [one.first_id for one in left] == [(5000, 0)]
+    failpoints.arm("drop:step", lambda: exec("raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        store.drop_segments()
+    assert store.archived_segments() == []
+    assert len(files_of(store)) == 1
+    store.close()
+    store = open_store()
+    assert files_of(store) == []
+
+
+def test_a_range_of_segments_is_listed(store: Store) -> None:
+    archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
+    listed = store.archived_segments("orders", start="1019-2", end=3000)
+    assert [one.first_id for one in listed] == [(1000, 0), (3000, 0)]
+    assert store.archived_segments("orders", start=1020, end=2999) == []

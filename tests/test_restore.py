@@ -1,0 +1,345 @@
+"""Restoring archived entries: ranges, order, exactly once through interruptions, erasures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
+from streamkeep.engine import failpoints, manifest, restore
+from streamkeep.engine.api import Store
+from streamkeep.engine.archived import archived_nodes
+from streamkeep.format import node
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.errors import (
+    ArgumentError,
+    CommandError,
+    CorruptionError,
+    IdTooSmallError,
+    MissingSegmentError,
+    NoSuchKeyError,
+)
+from streamkeep.format.keys import RETIRED, node_key
+from streamkeep.format.manifest import SegmentRecord
+
+
+def history_of(
+    store: Store, number: int, start: tuple[int, int], end: tuple[int, int]
+) -> list[Pairs]:
+    found: list[Pairs] = []
+    for one in archived_nodes(store._environment, number, start, end):
+        assert (one.ms, one.seq) == one.first_id
+        wanted = node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
+        node.read_range(one.data, one.ms, one.seq, wanted, found)  # type: ignore[arg-type]
+    return found
+
+
+@pytest.fixture
+def archived(store: Store) -> list[Pairs]:
+    """Entries of the stream `orders`: three segments, retired nodes between and behind them."""
+    parts = [some(60, ms) for ms in (1000, 2000, 3000, 4000, 5000)]
+    number = archive(store, "orders", parts[0], parts[1], parts[3])
+    retire(store, number, parts[2])
+    retire(store, number, parts[4])
+    with store.transaction() as transaction:
+        stream = transaction._txn.find_stream(b"orders")
+        assert stream is not None
+        stream.record.last_ms = 6000
+        stream.changed = True
+    store.xadd("orders", {"live": 1}, "7000-0")
+    return [entry for part in parts for entry in part]
+
+
+def test_everything_comes_back(store: Store, archived: list[Pairs]) -> None:
+    calls: list[tuple[int, int]] = []
+    report = store.restore_archive(
+        "copy", "orders", progress=lambda done, of: calls.append((done, of))
+    )
+    assert report == (300, StreamId(1000, 0), StreamId(5019, 2), False)
+    assert pairs_of(store, "copy") == archived
+    assert calls[-1][0] == 300
+    info = store.xinfo_stream("copy")
+    assert (info["length"], info["entries-added"]) == (300, 300)
+    assert info["last-generated-id"] == b"5019-2"
+    store.xadd("copy", {"more": 1}, "5019-*")
+    assert store.xlen("copy") == 301
+    assert pairs_of(store, "orders") == [(7000, 0, [b"live", b"1"])]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("-", "1000-1"),
+        ("1005", "1005"),
+        ("1010-1", "3002-0"),
+        ("(1019-2", "(5000-0"),
+        ("6001", "+"),
+    ],
+)
+def test_a_range_comes_back(store: Store, archived: list[Pairs], start: str, end: str) -> None:
+    store.restore_archive("copy", "orders", start=start, end=end)
+    low, high = (0, 0), (TOP, TOP)
+    if start != "-":
+        at = StreamId.parse(start.lstrip("("))
+        low = at.next() if start[0] == "(" else at
+    if end != "+":
+        at = StreamId.parse(end.lstrip("("), default_seq=TOP)
+        high = at.previous() if end[0] == "(" else at
+    wanted = [entry for entry in archived if low <= entry[:2] <= high]
+    assert pairs_of(store, "copy") == wanted
+    assert bool(store.exists("copy")) == bool(wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_range_of_any_archive(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    ms = sorted(data.draw(st.sets(st.integers(0, 30), min_size=2, max_size=12)))
+    entries = [(one, 1, [b"f", b"%d" % one]) for one in ms]
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(ms) - 1), max_size=4)))
+    bounds = [0, *cuts, len(ms)]
+    parts = [entries[a:b] for a, b in pairwise(bounds)]
+    with Store(tmp_path_factory.mktemp("store") / "s", sync="none") as store:
+        with store.transaction() as transaction:
+            number = transaction._txn.create_stream(b"orders").number
+        for part in parts:
+            if data.draw(st.booleans()):
+                archive(store, "orders", part)
+            else:
+                retire(store, number, part)
+        start = (data.draw(st.integers(0, 31)), data.draw(st.integers(0, 2)))
+        end = (data.draw(st.integers(0, 31)), data.draw(st.integers(0, 2)))
+        wanted = [entry for entry in entries if start <= entry[:2] <= end]
+        assert history_of(store, number, start, end) == wanted
+
+
+def test_another_store_gets_a_month(open_store: Callable[..., Store]) -> None:
+    source, target = open_store("source"), open_store("target")
+    number = archive(source, "orders", some(90))
+    source.delete("orders")
+    with pytest.raises(NoSuchKeyError):
+        target.restore_archive("orders", from_store=source)
+    report = target.restore_archive("orders", from_store=source, stream_number=number, end=1009)
+    assert report.entries == 30
+    assert pairs_of(target, "orders") == some(90)[:30]
+
+
+def test_a_restore_that_would_break_the_order_changes_nothing(
+    store: Store, archived: list[Pairs]
+) -> None:
+    store.xadd("copy", {"a": 1}, "1000-0")
+    with pytest.raises(IdTooSmallError, match="goes up to 1000-0: restoring from 1000-0"):
+        store.restore_archive("copy", "orders")
+    assert store.xlen("copy") == 1
+    store.restore_archive("copy", "orders", start="(1000-0")
+    assert [entry[:2] for entry in pairs_of(store, "copy")] == [one[:2] for one in archived]
+    with pytest.raises(IdTooSmallError):
+        store.restore_archive("copy", "orders", start="(1000-0")
+    with pytest.raises(ArgumentError, match="into that stream itself"):
+        store.restore_archive("orders", "orders")
+    with pytest.raises(ArgumentError, match="not both"):
+        store.archived_segments("orders", stream_number=1)
+
+
+def test_a_key_that_is_below_its_node_is_no_obstacle(store: Store) -> None:
+    """The first entries of a node were deleted; its key is lower than what is restored."""
+    builder = node.NodeBuilder(5, 0, [b"f"])
+    for ms in (5, 6, 7):
+        builder.append(ms, 0, [b"f", b"v"])
+    data = node.history_form(node.mark(builder.listpack(), 5, 0, [(5, 0)], 0).data, 5, 0, b"")
+    with store.transaction() as transaction:
+        txn = transaction._txn
+        number = txn.create_stream(b"orders").number
+        txn.put(
+            RETIRED, node_key(number, 5, 0), encode_envelope(number, 5, 0, 1, 1, b"", data, b"")
+        )
+    store.xadd("copy", {"a": 1}, "5-0")
+    assert store.restore_archive("copy", "orders").entries == 2
+    assert [entry[:2] for entry in pairs_of(store, "copy")] == [(5, 0), (6, 0), (7, 0)]
+
+
+# --- interruptions ------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def test_a_restore_that_was_interrupted_goes_on_where_it_was(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "_STEP_NODES", 2)
+    store = open_store()
+    archive(store, "orders", some(200), some(200, 3000))
+    lengths = []
+    for _ in range(5):
+        failpoints.arm("restore:step", stop)
+        with pytest.raises(Stopped):
+            store.restore_archive("copy", "orders")
+        lengths.append(store.xlen("copy"))
+        store.close()
+        store = open_store()
+    assert lengths == sorted(set(lengths))
+    with pytest.raises(CommandError, match="another restore into b'copy' is not finished"):
+        store.restore_archive("copy", "orders", start="1000-1")
+    report = store.restore_archive("copy", "orders")
+    assert report.resumed
+    assert report.entries == 400 - lengths[-1]
+    assert pairs_of(store, "copy") == some(200) + some(200, 3000)
+    with pytest.raises(IdTooSmallError):
+        store.restore_archive("copy", "orders")
+
+
+def test_a_restore_that_was_complete_but_for_its_note_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(store, "orders", [*some(9), (TOP, TOP, [b"f", b"v"])])
+    failpoints.arm("restore:step", stop)
+    with pytest.raises(Stopped):
+        store.restore_archive("copy", "orders")
+    assert store.restore_archive("copy", "orders") == (0, None, None, True)
+    with pytest.raises(IdTooSmallError):
+        store.restore_archive("copy", "orders")
+
+
+def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(store: Store) -> None:
+    archive(store, "orders", some(30))
+    failpoints.arm("restore:step", stop)
+    with pytest.raises(Stopped):
+        store.restore_archive("copy", "orders")
+    store.xadd("copy", {"a": 1})
+    with pytest.raises(CommandError, match="was appended to while it was being restored"):
+        store.restore_archive("copy", "orders")
+
+
+def test_what_is_archived_and_rewritten_meanwhile_comes_once(
+    store: Store, archived: list[Pairs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the walk's back, retired nodes become a segment and a segment gets another file."""
+    monkeypatch.setattr(restore, "_STEP_NODES", 1)
+    number = store.archived_segments()[0].stream_number
+    steps = 0
+
+    def change() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            rewrite(store, store.archived_segments("orders")[0], some(60))
+        if steps == 12:
+            part = [entry for entry in archived if 3000 <= entry[0] < 4000]
+            with store.transaction() as transaction:
+                txn = transaction._txn
+                doomed = [key for key, _ in txn.cursor(14) if key[8:16] < b"\0" * 6 + b"\x0f\xa0"]
+                for key in doomed:
+                    txn.delete(14, key)
+            archive(store, "orders", part)
+        failpoints.arm("restore:step", change)
+
+    failpoints.arm("restore:step", change)
+    store.restore_archive("copy", "orders")
+    assert steps > 12
+    assert pairs_of(store, "copy") == archived
+    assert len(store.archived_segments(stream_number=number)) == 4
+
+
+def rewrite(store: Store, record: SegmentRecord, entries: list[Pairs]) -> None:
+    """Put another file in the place of a segment, and remove the old one."""
+    with store.transaction() as transaction:
+        txn = transaction._txn
+        manifest.delete_segment(txn, record)
+        other = write_file(
+            store.path / "archive", entries, number=record.stream_number, file_number=99
+        )
+        manifest.put_segment(txn, other)
+    os.unlink(store.path / "archive" / record.path)
+    store._environment.segments.close()
+
+
+def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays(
+    store: Store, archived: list[Pairs]
+) -> None:
+    record = store.archived_segments("orders")[1]
+    path = store.path / "archive" / record.path
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    with pytest.raises(MissingSegmentError):
+        store.restore_archive("copy", "orders")
+    assert not store.exists("copy")  # a step is written when it is full
+    data[30] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError, match="block 0 of segment"):
+        store.restore_archive("copy", "orders")
+    data[30] ^= 1
+    path.write_bytes(data)
+    store._environment.segments.close()
+    assert store.restore_archive("copy", "orders").entries == 300
+
+
+# --- erasures -----------------------------------------------------------------------------------
+
+
+def test_what_was_erased_does_not_come_back(open_store: Callable[..., Store]) -> None:
+    store, other = open_store(), open_store("other")
+    number = archive(store, "orders", some(60))
+    gone = [(1000, 0), (1003, 1), (1019, 2)]
+    with store.transaction() as transaction:
+        for one in gone:
+            manifest.put_erasure(transaction._txn, number, *one)
+    wanted = [entry for entry in some(60) if entry[:2] not in gone]
+    store.restore_archive("copy", "orders")
+    assert pairs_of(store, "copy") == wanted
+    other.restore_archive("orders", from_store=store)
+    assert pairs_of(other, "orders") == wanted
+    assert b"sku-0" not in b"".join(
+        part for _, _, flat in pairs_of(other, "orders") for part in flat
+    )
+
+
+def test_what_is_erased_while_it_is_restored_does_not_come_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "_STEP_NODES", 4)
+    number = archive(store, "orders", some(60))
+    steps = restore._steps
+
+    def erase_before_it_is_written(nodes: object) -> object:
+        for step in steps(nodes):  # type: ignore[arg-type]
+            with store.transaction() as transaction:
+                if not manifest.erased_ids(transaction._txn, number, (1001, 0), (1001, 1)):
+                    manifest.put_erasure(transaction._txn, number, 1001, 1)
+            yield step
+
+    monkeypatch.setattr(restore, "_steps", erase_before_it_is_written)
+    store.restore_archive("copy", "orders")
+    assert pairs_of(store, "copy") == [entry for entry in some(60) if entry[:2] != (1001, 1)]
+
+
+def test_segments_of_this_store_that_come_back_from_another_honour_its_erasures(
+    open_store: Callable[..., Store],
+) -> None:
+    store, backup = open_store(), open_store("backup")
+    number = archive(store, "orders", some(60))
+    files = list(store.export_segments(store.path.parent / "exported"))
+    assert [adopted.erased for adopted in backup.adopt_segments(*files)] == [0]
+    with store.transaction() as transaction:
+        manifest.put_erasure(transaction._txn, number, 1001, 1)
+    store.restore_archive("copy", "orders", from_store=backup)
+    assert pairs_of(store, "copy") == [entry for entry in some(60) if entry[:2] != (1001, 1)]
+
+
+def test_a_walk_holds_no_snapshot(store: Store, archived: list[Pairs]) -> None:
+    number = store.archived_segments()[0].stream_number
+    shared = store._environment.shared
+    for _ in archived_nodes(store._environment, number, (0, 0), (TOP, TOP)):
+        assert shared.entered == shared.left
