@@ -7,9 +7,10 @@ take a store away whose data was safely on disk.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -82,3 +83,28 @@ def create_pipe(path: Path) -> int:
 def open_shared(path: Path) -> int:
     """Open a file that processes map into their memory; create it, empty, when missing."""
     return os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to be written that gets its name, durably, when the block ends without an error.
+
+    What has the name until then stays as it is. A device or a pipe is written as it comes.
+    """
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as out:
+            yield out
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(handle, "wb") as out:
+            yield out
+            out.flush()
+            sync_data(out.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise
+    sync_folder(path.absolute().parent)

@@ -6,7 +6,6 @@ for the defaults. Sections that this version does not know are kept as they are.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from streamkeep.format.errors import CorruptionError
@@ -15,7 +14,14 @@ from streamkeep.format.layout import Field, Layout
 IDEMPOTENCE: Final = 1
 RESTORING: Final = 3  # `format/restoring.py`
 
-_HEAD: Final = struct.Struct(">BH")
+SECTION_HEAD: Final = Layout(
+    "section head",
+    (
+        Field("tag", "B", "which section it is"),
+        Field("size", "H", "bytes that follow"),
+    ),
+)
+_HEAD: Final = SECTION_HEAD.struct
 
 
 def split_sections(extension: bytes, where: str) -> dict[int, bytes]:

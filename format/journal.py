@@ -63,6 +63,7 @@ RECORD_HEADER: Final = Layout(
 PUT: Final = 0
 DELETE: Final = 1
 SPLICE: Final = 2
+OPERATIONS: Final = ("PUT", "DELETE", "SPLICE")
 _KIND_SHIFT: Final = 5  # the table is in the low five bits
 _TABLE_MASK: Final = 31
 
@@ -202,6 +203,15 @@ class Change(NamedTuple):
     value: bytes
     head: bytes
     kept: int
+
+    def size(self) -> int:
+        """Return how many bytes the operation takes in its record."""
+        size = 3 + len(self.db_key)
+        if self.kind == PUT:
+            return size + 4 + len(self.value)
+        if self.kind == SPLICE:
+            return size + 2 + len(self.head) + 4 + 4 + len(self.value)
+        return size
 
     def apply(self, old: bytes | None) -> bytes:
         """Return the new value of a PUT or SPLICE, given the old one."""

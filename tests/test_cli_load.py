@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools import load_cmd, rows
+from streamkeep.tools import load_rows, rows
 
 
 @pytest.fixture(autouse=True)
@@ -378,7 +378,7 @@ def test_from_line_counts_the_lines_of_a_csv_file() -> None:
 
 
 def test_large_entries_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_cmd, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(load_rows, "BATCH_BYTES", 1000)
     write("a.jsonl", f'{{"n":"{"x" * 600}"}}\n' * 5 + "oops\n")
     result = run("load", "s", "k", "a.jsonl", status=1)
     assert "4 entries stored, up to line 4" in result.stderr

@@ -168,6 +168,14 @@ def five_orders() -> None:
         run_shell(f"streamkeep add orders.store orders {fields} --id {entry_id}")
 
 
+def orders_and_mail() -> None:
+    """Make the store of the page on dumps: five orders, of which a group has read two."""
+    five_orders()
+    run_shell("streamkeep group create orders.store orders mail --id 0")
+    run_shell("streamkeep read orders.store orders --group mail --consumer ann --count 2")
+    run_shell("streamkeep nack orders.store orders mail 1718004801000-0")
+
+
 def twelve_minutes() -> None:
     """Make what ann has pending look older."""
     claim = "streamkeep claim orders.store orders mail ann 1718004801000-0 --min-idle 0"
@@ -178,6 +186,7 @@ def twelve_minutes() -> None:
 BEFORE: list[tuple[str, str, Callable[[], None]]] = [
     ("docs/cli.md", "streamkeep load flights.store", flights_of_a_year),
     ("docs/cli.md", "streamkeep group create orders.store orders mail", five_orders),
+    ("docs/dump.md", "streamkeep dump orders.store --output orders.jsonl", orders_and_mail),
     ("docs/cli.md", "streamkeep pending orders.store orders mail --idle 60000", twelve_minutes),
 ]
 

@@ -11,6 +11,8 @@ import click
 
 import streamkeep
 from streamkeep.tools.claim_cmds import autoclaim, claim
+from streamkeep.tools.diff_cmd import diff
+from streamkeep.tools.dump_cmd import dump
 from streamkeep.tools.entry_cmds import add, del_, trim
 from streamkeep.tools.fsck_cmd import fsck
 from streamkeep.tools.group_cmds import consumer, group
@@ -30,6 +32,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
     ("Change streams", (rename, drop, config, set_id, remember)),
+    ("Move whole streams", (dump, diff)),
     ("Work on Spark", (spark,)),
     ("Check a store", (fsck,)),
 )

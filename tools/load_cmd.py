@@ -1,44 +1,48 @@
-"""load: append the rows of a CSV or JSON Lines file to a stream.
-
-Rows are appended in batches, each one transaction, so a bad line costs at most its own batch and
-memory stays bounded. IDs are checked against the stream here before the store does it once more,
-because only here is it known which line of the file is to blame.
-"""
+"""load: files into a store, as whole streams or as entries of one stream."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from itertools import chain
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import click
 
-from streamkeep.format.entry import MIN_ID, StreamId
-from streamkeep.format.errors import CommandError
+from streamkeep.format.errors import CorruptionError, KeyExistsError
+from streamkeep.format.redis_dump import Losses
+from streamkeep.format.resp import read_commands
+from streamkeep.recovery.load import PREFIX, Existing, Load, leftovers
 from streamkeep.tools import output
 from streamkeep.tools.command import (
+    Bytes,
+    Exit,
     Failure,
     StoreCommand,
     json_option,
-    key_argument,
     open_store,
     progress_option,
     quoted_option,
+    shell_key,
     store_argument,
     sync_option,
 )
+from streamkeep.tools.dump_table import read_parquet
+from streamkeep.tools.load_resp import CommandFailure, Replay
+from streamkeep.tools.load_rows import Loader, batches, sorted_rows
+from streamkeep.tools.load_whole import Loaded, WholeLoader
 from streamkeep.tools.rows import (
-    FORMATS,
+    DELIMITERS,
     SUFFIXES,
     Columns,
     CountingReader,
-    Format,
     Row,
     RowError,
     open_rows,
@@ -48,27 +52,40 @@ from streamkeep.tools.times import TIME_UNITS, TimeUnit
 
 if TYPE_CHECKING:
     from streamkeep.engine.api import Store, Sync
+    from streamkeep.tools.rows import Format as RowFormat
 
-# A batch ends at this size, too: a thousand entries may be a gigabyte.
-BATCH_BYTES: Final = 64 << 20
+Format = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]
+LOADABLE: Final[tuple[Format, ...]] = ("jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb")
 STDIN: Final = "-"
+_SUFFIXES: Final[dict[str, Format]] = {
+    **SUFFIXES,
+    ".parquet": "parquet",
+    ".resp": "resp",
+    ".aof": "resp",
+    ".dump": "dump",
+    ".rdb": "rdb",
+}
+_DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
+_DUMP_START: Final = b'{"type":"dump"'
 
 
 @click.command(cls=StoreCommand)
 @store_argument
-@key_argument
-@click.argument(
-    "file",
-    metavar="[FILE]",
-    default=STDIN,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-)
+@click.argument("words", metavar="[KEY] [FILE]", nargs=-1, type=Bytes())
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(FORMATS),
+    type=click.Choice(LOADABLE),
     help="Format of FILE; by default its name tells.",
 )
+@click.option(
+    "--existing",
+    type=click.Choice(["refuse", "skip", "replace"]),
+    default="refuse",
+    show_default=True,
+    help="What to do where a whole stream comes and the store has one of its name.",
+)
+@click.option("--db", type=click.IntRange(min=0), help="Load this database of an RDB file only.")
 @click.option(
     "--time", "time_column", metavar="COLUMN", help="Column that holds the time of each entry."
 )
@@ -97,7 +114,7 @@ STDIN: Final = "-"
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Pass over what stands before line N (CSV: but for the names).",
+    help="Pass over what stands before line N (CSV: but for the names; resp: before command N).",
 )
 @sync_option
 @json_option
@@ -105,9 +122,10 @@ STDIN: Final = "-"
 @quoted_option
 def load(
     store_path: Path,
-    key: bytes,
-    file: str,
+    words: tuple[bytes, ...],
     kind: Format | None,
+    existing: Existing,
+    db: int | None,
     time_column: str | None,
     time_unit: TimeUnit,
     id_column: str | None,
@@ -119,20 +137,30 @@ def load(
     as_json: bool,
     progress: bool | None,
 ) -> None:
-    """Append the rows of FILE to the stream KEY, in batches (XADD).
+    """Load FILE into STORE: whole streams, or with KEY the rows of a table into that stream.
 
-    FILE is JSON Lines (.jsonl .ndjson .json), CSV (.csv) or tab-separated (.tsv), gzip or not; - or
-    nothing is standard input and needs --format. Store and stream are created when they do not
-    exist.
+    FILE may be compressed with gzip; - is standard input and needs --format. Store and streams are
+    created when they do not exist.
 
+    WHOLE STREAMS come from what `streamkeep dump` writes, and from Redis: `jsonl`; `rdb`, an RDB
+    file of Redis 5.0 to 8.10 or of Valkey; `dump`, a DUMP payload, which needs KEY for a name, or
+    lines of them; `csv` and `parquet` with a column `stream`. All streams of the file appear at
+    once, when its end has been reached and its checksum was right, or none does; KEY chooses one
+    of them. What a store has no place for, such as keys of other types, is counted.
+
+    COMMANDS (`resp`), as `dump` writes them and append-only files have them, are run in batches.
+    A command that is refused ends the command with exit status 1; --from-line goes on.
+
+    ROWS of `jsonl`, `csv`, `tsv` and `parquet` are appended to the stream KEY in batches (XADD).
     CSV: the first line names the fields. JSON: one object per line, its members are the fields;
     numbers keep their digits, nested values become compact JSON. Lines that `streamkeep range
-    --json` printed come back as they were, IDs and binary values included.
+    --json` printed come back as they were, IDs and binary values included. Parquet needs the
+    columns `id` and `fields`.
 
-    IDs come from the clock unless --time or --id names a column for them; the column stays among
-    the fields. Times are ISO 8601 (UTC when there is no zone) or Unix seconds, milliseconds or
-    microseconds; several entries in one millisecond are numbered. IDs must rise, so a row that is
-    older than the one before is an error, unless --sort puts the file in order.
+    IDs of rows come from the clock unless --time or --id names a column for them; the column stays
+    among the fields. Times are ISO 8601 (UTC when there is no zone) or Unix seconds, milliseconds
+    or microseconds; several entries in one millisecond are numbered. IDs must rise, so a row that
+    is older than the one before is an error, unless --sort puts the file in order.
 
     A bad line ends the command with exit status 1. Its batch is not stored, earlier ones are; the
     message says how many entries that is and how to go on. --batch 1 stores each line as it
@@ -140,6 +168,8 @@ def load(
 
     \b
     Examples:
+      streamkeep load copy.store orders.jsonl
+      streamkeep load copy.store /var/lib/redis/dump.rdb
       streamkeep load orders.store orders orders.csv --time ordered_at
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
@@ -148,25 +178,50 @@ def load(
         raise click.UsageError("--time and --id cannot be used together")
     if time_column is None and time_unit != "auto":
         raise click.UsageError("--time-unit needs --time")
+    key, file = _key_and_file(words, kind)
     kind = kind or _format_of(file)
-    if drop_empty and kind == "jsonl":
+    if drop_empty and kind not in DELIMITERS:
         raise click.UsageError("--drop-empty is for CSV; JSON leaves members out by itself")
     columns = Columns(time_column, time_unit, id_column)
     name = "standard input" if file == STDIN else file
     with ExitStack() as stack:
         source = CountingReader(_open(file, stack))
-        loader = Loader(store_path, key, name, sync=sync, may_sort=not sort)
-        stack.enter_context(loader)
         move = stack.enter_context(
             output.progress(progress, os.path.basename(name), _size(file), sized=True)
         )
+        if kind == "parquet":
+            stream: Any = _seekable(source, name)
+        else:
+            stream = _opened(source, name)
+        whole = _is_whole(kind, key, stream)
+        if kind == "resp" or whole:
+            if columns.name is not None or sort or drop_empty:
+                raise click.UsageError(
+                    "--time, --id, --sort and --drop-empty are for rows of a table"
+                )
+            if kind == "resp" and key is not None:
+                raise click.UsageError("commands name their streams: leave KEY out")
+            store = stack.enter_context(open_store(store_path, create=True, sync=sync))
+            _note_leftovers(store, store_path)
+            told = lambda entries: move(source.done, entries)  # noqa: E731  # one line, used twice
+            if kind == "resp":
+                _load_commands(store, stream, name, from_line, told, as_json=as_json)
+            else:
+                _load_whole(store, kind, stream, name, key, existing, db, told, as_json=as_json)
+            return
+        assert key is not None
+        loader = Loader(store_path, key, name, sync=sync, may_sort=not sort)
+        stack.enter_context(loader)
         try:
-            stream = open_rows(source)
-            rows = read_rows(stream, kind, columns, drop_empty=drop_empty)
+            rows = (
+                _parquet_rows(stream, name)
+                if kind == "parquet"
+                else read_rows(stream, _row_format(kind), columns, drop_empty=drop_empty)
+            )
             rows = (row for row in rows if row.line >= from_line)
             if sort:
-                rows = iter(_sorted(rows, lambda: move(source.done, 0)))
-            for part in _batches(rows, batch):
+                rows = iter(sorted_rows(rows, lambda: move(source.done, 0)))
+            for part in batches(rows, batch):
                 loader.append(part)
                 move(source.done, loader.stored)
         except RowError as error:
@@ -177,15 +232,69 @@ def load(
     loader.report(as_json=as_json)
 
 
+# --- the arguments ------------------------------------------------------------------------------
+
+
+def _key_and_file(words: tuple[bytes, ...], kind: Format | None) -> tuple[bytes | None, str]:
+    """Return KEY, if there is one, and FILE.
+
+    One word is a file, except that rows may come from standard input by naming a format.
+    """
+    if len(words) > 2:
+        raise click.UsageError(f"at most KEY and FILE are expected, found {len(words)} arguments")
+    if not words:
+        raise click.UsageError("Missing argument 'FILE'.")
+    file = os.fsdecode(words[-1])
+    if len(words) == 1 and file != STDIN and not os.path.exists(file):
+        if kind in SUFFIXES.values() and not sys.stdin.isatty():
+            return words[0], STDIN
+        hint = "for rows from standard input give KEY and -, and add --format"
+        raise click.UsageError(f"File {file!r} does not exist; {hint}.")
+    if file != STDIN and not os.path.isfile(file) and not _is_pipe(file):
+        raise click.UsageError(
+            f"File {file!r} is a directory."
+            if os.path.isdir(file)
+            else f"File {file!r} does not exist."
+        )
+    return (words[0] if len(words) == 2 else None), file
+
+
+def _is_pipe(file: str) -> bool:
+    return os.path.exists(file) and not os.path.isdir(file)
+
+
 def _format_of(file: str) -> Format:
     """Tell the format by the name of a file."""
     if file == STDIN:
         raise click.UsageError("standard input has no name that tells its format: add --format")
     path = Path(file.lower().removesuffix(".gz"))
-    if path.suffix not in SUFFIXES:
-        known = " ".join(SUFFIXES)
+    if path.suffix not in _SUFFIXES:
+        known = " ".join(_SUFFIXES)
         raise click.UsageError(f"{file}: the name does not end in {known}: add --format")
-    return SUFFIXES[path.suffix]
+    return _SUFFIXES[path.suffix]
+
+
+def _row_format(kind: Format) -> RowFormat:
+    assert kind == "jsonl" or kind == "csv" or kind == "tsv"
+    return kind
+
+
+def _is_whole(kind: Format, key: bytes | None, stream: Any) -> bool:
+    """Say whether a file brings whole streams."""
+    if kind in ("rdb", "dump") or (key is None and kind != "jsonl"):
+        return True
+    if kind != "jsonl":
+        return False
+    start = b""
+    with suppress(*_DAMAGED):  # which reading the lines will tell
+        start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
+    is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
+    if key is None and start and not is_dump:
+        raise Failure(
+            "these are rows, and their stream is not named: the file does not begin as a dump does",
+            hint="streamkeep load STORE KEY FILE",
+        )
+    return bool(is_dump) or key is None
 
 
 def _open(file: str, stack: ExitStack) -> BinaryIO:
@@ -194,143 +303,156 @@ def _open(file: str, stack: ExitStack) -> BinaryIO:
     return stack.enter_context(open(file, "rb"))
 
 
+def _opened(source: CountingReader, name: str) -> io.BufferedReader[Any]:
+    try:
+        return open_rows(source)
+    except OSError as error:
+        raise Failure(f"{name}: {error.strerror or error}") from error
+
+
+def _seekable(source: CountingReader, name: str) -> BinaryIO:
+    """Return the file itself: Parquet is read from its end."""
+    file = source.file()
+    if not file.seekable():
+        raise Failure(f"{name}: Parquet is read from a file, not from a pipe")
+    return file
+
+
 def _size(file: str) -> int | None:
     """Return the size of a file for the progress bar; None for a pipe."""
     status = None if file == STDIN else os.stat(file)
     return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
 
-def _sorted(rows: Iterable[Row], moved: Callable[[], None]) -> list[Row]:
-    """Return all rows by time or ID; rows of the same time stay in the order of the file."""
-    found: list[Row] = []
-    for row in rows:
-        if row.ms is None:
-            raise RowError(row.line, "--sort needs a time or an ID: name it with --time or --id")
-        found.append(row)
-        if len(found) % 1000 == 0:
-            moved()
-    return sorted(found, key=lambda row: (row.ms or 0, row.seq or 0))
+def _parquet_rows(stream: BinaryIO, name: str) -> Iterator[Row]:
+    """Yield the rows of a Parquet file as entries of one stream."""
+    for number, (_, ms, seq, flat) in enumerate(read_parquet(stream, name), 1):
+        yield Row(number, list(zip(flat[0::2], flat[1::2], strict=True)), ms, seq)
 
 
-def _batches(rows: Iterable[Row], count: int) -> Iterator[list[Row]]:
-    """Yield rows in lists of `count`, or of fewer that are large."""
-    batch: list[Row] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        pairs = row.fields.items() if isinstance(row.fields, dict) else row.fields
-        size += sum(map(len, chain.from_iterable(pairs)))
-        if len(batch) >= count or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+# --- whole streams ------------------------------------------------------------------------------
 
 
-class Loader(ExitStack):
-    """Appends batches to a stream; opens the store with the first, so a bad file creates none."""
-
-    def __init__(self, path: Path, key: bytes, name: str, *, sync: Sync, may_sort: bool) -> None:
-        super().__init__()
-        self.path = path
-        self.key = key
-        self.name = name
-        self.sync = sync
-        self.may_sort = may_sort
-        self.stored = 0
-        self.next_line = 1
-        self.first_id: StreamId | None = None
-        self.last_id = MIN_ID  # that the stream has generated
-        self.start_id = MIN_ID  # the same, before this command
-        self.began = time.perf_counter()
-        self._store: Store | None = None
-
-    def append(self, batch: list[Row]) -> None:
-        """Append a batch in one transaction.
-
-        Raises:
-            RowError: an ID is not above the one before; nothing of the batch is stored.
-        """
-        store = self._opened()
-        self._check_order(batch)
-        ids = [row.id_text for row in batch]
-        try:
-            added = store.xadd_many(self.key, [row.fields for row in batch], ids)
-        except CommandError as error:
-            problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
-            raise RowError(batch[0].line, problem) from error
-        self.stored += len(added)
-        self.next_line = batch[-1].line + 1
-        self.last_id = StreamId.parse(added[-1])
-        if self.first_id is None:
-            self.first_id = StreamId.parse(added[0])
-
-    def _opened(self) -> Store:
-        if self._store is None:
-            self._store = self.enter_context(open_store(self.path, create=True, sync=self.sync))
-            if self._store.exists(self.key):
-                counters = self._store.xinfo_stream(self.key)
-                self.last_id = self.start_id = StreamId.parse(counters["last-generated-id"])
-        return self._store
-
-    def _check_order(self, batch: list[Row]) -> None:
-        """Raise for the first row whose ID the stream will not take."""
-        last_ms, last_seq = self.last_id
-        for row in batch:
-            if row.ms is None:
-                continue
-            seq = row.seq
-            if seq is None:
-                seq = last_seq + 1 if row.ms == last_ms else 0
-            if (row.ms, seq) <= (last_ms, last_seq):
-                self._refuse(row, StreamId(last_ms, last_seq))
-            last_ms, last_seq = row.ms, seq
-
-    def _refuse(self, row: Row, last: StreamId) -> NoReturn:
-        assert row.ms is not None
-        if row.seq is None:
-            problem = f"{output.time_text(row.ms)} is before {output.time_text(last.ms)}"
-        else:
-            problem = f"ID {row.ms}-{row.seq} is not above {last}"
-        if last == self.start_id:
-            problem += f", the last ID of {output.named(self.key)}; a stream only takes newer ones"
-            raise RowError(row.line, problem)
-        hint = "--sort puts the file in order" if self.may_sort and not self.stored else ""
-        raise RowError(row.line, f"{problem}, the row before; IDs must rise", hint=hint)
-
-    def fail(self, error: RowError) -> NoReturn:
-        """End the command because of a line; say what is stored, and how to go on."""
-        if not self.stored:
-            raise Failure(
-                f"{self.name} line {error.line}: {error}; nothing was stored", hint=error.hint
-            ) from None
-        going_on = f"--from-line {self.next_line} goes on behind them" if self.may_sort else ""
-        raise Failure(
-            f"{self.name} line {error.line}: {error}; {output.entries_text(self.stored)} stored, "
-            f"up to line {self.next_line - 1}",
-            hint=error.hint or going_on,
-        ) from None
-
-    def report(self, *, as_json: bool) -> None:
-        """Print the summary."""
-        seconds = time.perf_counter() - self.began
-        if as_json:
-            output.json_summary(
-                "load",
-                key=output.json_bytes(self.key),
-                file=self.name,
-                entries=self.stored,
-                first_id=None if self.first_id is None else str(self.first_id),
-                last_id=str(self.last_id) if self.stored else None,
-                duration_ms=round(seconds * 1000),
-            )
-            return
-        if self.first_id is None:
-            output.note(f"{self.name}: no entries")
-            return
-        times = f"{output.time_text(self.first_id.ms)} to {output.time_text(self.last_id.ms)}"
-        rate = f"{self.stored / max(seconds, 1e-9):,.0f} entries/s"
+def _note_leftovers(store: Store[Any], path: Path) -> None:
+    """Tell of what a load that was killed has left."""
+    names = leftovers(store)
+    if names:
         output.note(
-            f"{self.name}: {output.entries_text(self.stored)} into {output.named(self.key)}, "
-            f"{times}, in {output.span_text(seconds)} ({rate})"
+            f"{output.count_text(len(names), 'stream')} of loads that are running or were killed: "
+            f"{PREFIX.decode()}...; of the killed, `streamkeep drop {path} "
+            f"{shell_key(names[0])}` removes one"
         )
+
+
+def _load_whole(
+    store: Store[Any],
+    kind: Format,
+    stream: Any,
+    name: str,
+    key: bytes | None,
+    existing: Existing,
+    db: int | None,
+    told: Callable[[int], None],
+    *,
+    as_json: bool,
+) -> None:
+    began = time.perf_counter()
+    try:
+        with Load(store, existing) as loading:
+            loader = WholeLoader(loading, name, key, db, told)
+            if kind == "jsonl":
+                loader.jsonl(stream)
+            elif kind == "rdb":
+                loader.rdb(stream)
+            elif kind == "dump":
+                loader.payload(stream)
+            elif kind == "parquet":
+                loader.parquet(stream)
+            else:
+                loader.csv(stream, DELIMITERS[kind])
+            loaded = loader.publish()
+    except RowError as error:
+        problem = f"{name} line {error.line}: {error}; nothing was loaded"
+        raise Failure(problem, hint=error.hint) from error
+    except KeyExistsError as error:
+        hint = "--existing skip leaves it, --existing replace replaces it"
+        raise Failure(f"{error}; nothing was loaded", hint=hint) from error
+    except CorruptionError as error:
+        if not error.where.startswith(name):
+            raise
+        raise Failure(f"{error}; nothing was loaded", status=Exit.ABORTED) from error
+    except _DAMAGED as error:
+        raise Failure(f"{name}: the gzip file is damaged or cut off; nothing was loaded") from error
+    _report(loaded, name, time.perf_counter() - began, as_json=as_json)
+
+
+def _report(loaded: Loaded, name: str, seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        output.json_summary(
+            "load",
+            file=name,
+            streams=loaded.streams,
+            entries=loaded.entries,
+            skipped=loaded.skipped,
+            no_place=dict(loaded.losses),
+            duration_ms=round(seconds * 1000),
+        )
+        return
+    rate = f"{loaded.entries / max(seconds, 1e-9):,.0f} entries/s"
+    skipped = f", {loaded.skipped:,} skipped" if loaded.skipped else ""
+    output.note(
+        f"{name}: {output.count_text(loaded.streams, 'stream')}{skipped}, "
+        f"{output.entries_text(loaded.entries)} in {output.span_text(seconds)} ({rate})"
+    )
+    output.note_losses(loaded.losses)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+def _load_commands(
+    store: Store[Any],
+    stream: Any,
+    name: str,
+    first: int,
+    told: Callable[[int], None],
+    *,
+    as_json: bool,
+) -> None:
+    began = time.perf_counter()
+    replay = Replay(store, first, told)
+    try:
+        replay.run(read_commands(stream.read, name))
+    except (CommandFailure, CorruptionError, KeyboardInterrupt) as error:
+        if isinstance(error, CorruptionError) and not error.where.startswith(name):
+            raise
+        done = output.count_text(replay.done, "command")
+        going_on = f"--from-line {replay.done + 1} goes on behind them"
+        if isinstance(error, KeyboardInterrupt):
+            output.note(f"\n{name}: interrupted; the first {done} are done; {going_on}")
+            raise
+        text = f"{name}: {error}" if isinstance(error, CommandFailure) else str(error)
+        raise Failure(f"{text}; the first {done} are done", hint=going_on) from error
+    seconds = time.perf_counter() - began
+    _report_commands(replay, name, seconds, replay.losses, as_json=as_json)
+
+
+def _report_commands(
+    replay: Replay, name: str, seconds: float, losses: Losses, *, as_json: bool
+) -> None:
+    if as_json:
+        output.json_summary(
+            "load",
+            file=name,
+            commands=replay.done,
+            entries=replay.entries,
+            no_place=dict(losses),
+            duration_ms=round(seconds * 1000),
+        )
+        return
+    rate = f"{replay.entries / max(seconds, 1e-9):,.0f} entries/s"
+    output.note(
+        f"{name}: {output.count_text(replay.done, 'command')}, "
+        f"{output.entries_text(replay.entries)} in {output.span_text(seconds)} ({rate})"
+    )
+    output.note_losses(losses)

@@ -20,7 +20,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -160,6 +160,12 @@ def brief_pairs(pairs: Pairs) -> str:
         for field, value in pairs
     ]
     return " ".join(f"{field}={value}" for field, value in short)
+
+
+def note_losses(losses: Mapping[str, int]) -> None:
+    """Write what had no place where it was to go."""
+    for what, count in sorted(losses.items()):
+        note(f"no place for: {what} ({count:,} times)" if count > 1 else f"no place for: {what}")
 
 
 def entries_text(count: int) -> str:

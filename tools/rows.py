@@ -133,6 +133,10 @@ class CountingReader(io.RawIOBase):
         self._read = getattr(source, "read1", source.read)  # what a pipe has, without waiting
         self.done = 0
 
+    def file(self) -> BinaryIO:
+        """Return the file itself."""
+        return self._source
+
     def readable(self) -> bool:
         """Say that this can be read."""
         return True

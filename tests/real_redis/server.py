@@ -75,14 +75,20 @@ def wait_for(socket: Path, server: subprocess.Popen[bytes], log: Path) -> RealRe
 
 
 @contextmanager
-def running_redis() -> Iterator[RealRedis]:
-    """Run an empty server until the block ends; skip the test where there is no program for it."""
+def running_redis(file: Path | None = None) -> Iterator[RealRedis]:
+    """Run a server until the block ends; skip the test where there is no program for it.
+
+    Args:
+        file: the RDB file to start from; it starts empty without one.
+    """
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed; these tests compare with it")
     # Not pytest's tmp_path: the path of a socket may have 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="streamkeep-redis-"))
     socket, log = folder / "socket", folder / "log"
+    if file is not None:
+        shutil.copy(file, folder / "dump.rdb")
     options = {
         "--port": "0",
         "--unixsocket": str(socket),

@@ -1,0 +1,318 @@
+"""What two stores hold that is different: streams, entries, groups, pending entries, messages.
+
+The comparison is logical: how entries are cut into macro nodes, numbers of streams and groups, and
+tombstones do not count. Both stores are read from one snapshot each, side by side in the order of
+keys and IDs. Where both have the same node it is not decoded, so that copies are compared as fast
+as they are read; where cuts differ, entries are merged. One node of each side, and one group of
+each side, is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
+
+from streamkeep.engine.api import Store
+from streamkeep.engine.export import counters_of, group_part, messages_of
+from streamkeep.engine.group import groups_of
+from streamkeep.engine.keyspace import iter_keys
+from streamkeep.engine.nodes import NodeWalk
+from streamkeep.engine.stream import Stream
+from streamkeep.engine.txn import Txn
+from streamkeep.format.group_records import UNKNOWN
+from streamkeep.format.id_codec import MAX
+from streamkeep.format.node import PAIRS, Range, read_range
+from streamkeep.format.stream_parts import NOBODY, GroupPart, Id, Messages, Pending
+
+Named = TypeVar("Named")
+Entry = tuple[int, int, list[bytes]]
+
+FIRST: Final = "first"
+SECOND: Final = "second"
+BOTH: Final = "both"
+
+
+class Difference(NamedTuple):
+    """One difference.
+
+    Attributes:
+        kind: "stream", "counter", "entry", "group", "consumer", "pending", "zone", "messages".
+        key: the stream.
+        group: the group, for those kinds that belong to one.
+        what: which counter, entry ID, range of IDs, consumer, ... it is.
+        only: "first" or "second" when just that store has it, else "both".
+        first, second: what the stores say, None where they have nothing to say.
+        number: how many neighbours this stands for: entries or pending entries in a row.
+    """
+
+    kind: str
+    key: bytes
+    group: bytes | None
+    what: str
+    only: str
+    first: object = None
+    second: object = None
+    number: int = 1
+
+
+def diff(first: Store[Any], second: Store[Any], key: bytes | None = None) -> Iterator[Difference]:
+    """Yield all differences between two stores, in the order of keys.
+
+    Args:
+        key: compare this stream only.
+    """
+    with first.snapshot() as a, second.snapshot() as b:
+        yield from diff_txns(a.txn, b.txn, key)
+
+
+def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
+    """Yield all differences between two snapshots."""
+    for name, ours, theirs in _merged(_keys(a, key), _keys(b, key)):
+        if ours is None or theirs is None:
+            only = SECOND if ours is None else FIRST
+            txn, number = (b, theirs) if ours is None else (a, ours)
+            assert number is not None
+            length = txn.load_numbered(number, name).record.length
+            yield Difference("stream", name, None, "", only, number=length)
+        else:
+            yield from _diff_stream(
+                a, a.load_numbered(ours, name), b, b.load_numbered(theirs, name)
+            )
+
+
+def _keys(txn: Txn, key: bytes | None) -> Iterator[tuple[bytes, int]]:
+    if key is None:
+        yield from iter_keys(txn)
+    elif number := txn.stream_number(key):
+        yield key, number
+
+
+def _merged(
+    ours: Iterable[tuple[bytes, Named]], theirs: Iterable[tuple[bytes, Named]]
+) -> Iterator[tuple[bytes, Named | None, Named | None]]:
+    """Merge two ascending sequences by name; None where one side lacks it."""
+    left, right = iter(ours), iter(theirs)
+    a, b = next(left, None), next(right, None)
+    while a is not None or b is not None:
+        if b is None or (a is not None and a[0] < b[0]):
+            assert a is not None
+            yield a[0], a[1], None
+            a = next(left, None)
+        elif a is None or b[0] < a[0]:
+            yield b[0], None, b[1]
+            b = next(right, None)
+        else:
+            yield a[0], a[1], b[1]
+            a, b = next(left, None), next(right, None)
+
+
+def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Difference]:
+    key = ours.name
+    yield from _diff_counters(ours, theirs)
+    yield from _diff_entries(a, ours, b, theirs)
+    groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
+    groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]
+    for name, left, right in _merged(groups_a, groups_b):
+        if left is None or right is None:
+            yield Difference("group", key, name, "", SECOND if left is None else FIRST)
+        else:
+            yield from _diff_group(key, group_part(left), group_part(right))
+    yield from _diff_messages(key, messages_of(a, ours), messages_of(b, theirs))
+
+
+def _diff_counters(ours: Stream, theirs: Stream) -> Iterator[Difference]:
+    left, right = counters_of(ours, 0), counters_of(theirs, 0)
+    for name, one, other in zip(left._fields, left, right, strict=True):
+        if one != other:
+            shown_one = _id_text(one) if isinstance(one, tuple) else one
+            shown_other = _id_text(other) if isinstance(other, tuple) else other
+            yield Difference("counter", ours.name, None, name, BOTH, shown_one, shown_other)
+
+
+def _id_text(one: Id) -> str:
+    return f"{one[0]}-{one[1]}"
+
+
+# --- entries ------------------------------------------------------------------------------------
+
+
+class _Side:
+    """The entries of one stream, node by node."""
+
+    def __init__(self, txn: Txn, stream: Stream) -> None:
+        self.walk = NodeWalk(txn, stream)
+        self.found = self.walk.first()
+        self.data = self.walk.load() if self.found else b""
+        self.entries: list[Entry] = []  # of this node and not compared yet, the next one last
+
+    def at_start(self) -> bool:
+        """Say whether a node that was not looked into comes next."""
+        return self.found and not self.entries
+
+    def node(self) -> tuple[int, int, bytes]:
+        """Return the node that comes next."""
+        return self.walk.ms, self.walk.seq, self.data
+
+    def step(self) -> None:
+        """Pass over the node that comes next."""
+        self.found = self.walk.next()
+        self.data = self.walk.load() if self.found else b""
+
+    def peek(self) -> Entry | None:
+        """Return the next entry; None at the end."""
+        while not self.entries and self.found:
+            out: list[Any] = []
+            everything = Range(0, 0, MAX, MAX, 1 << 62, False, int(PAIRS))
+            read_range(self.data, self.walk.ms, self.walk.seq, everything, out)
+            self.entries = out[::-1]
+            self.step()
+        return self.entries[-1] if self.entries else None
+
+
+class _Run:
+    """Neighbouring entries that only one store has, to be told as one difference."""
+
+    def __init__(self, key: bytes, kind: str, group: bytes | None = None) -> None:
+        self.key = key
+        self.kind = kind
+        self.group = group
+        self.only = ""
+        self.count = 0
+        self.first: Id = (0, 0)
+        self.last: Id = (0, 0)
+
+    def add(self, only: str, one: Id) -> Iterator[Difference]:
+        """Add an ID; yield what it ends."""
+        if only != self.only:
+            yield from self.end()
+            self.only, self.first = only, one
+        self.last = one
+        self.count += 1
+
+    def end(self) -> Iterator[Difference]:
+        """Yield what was added."""
+        if self.count:
+            what = _id_text(self.first)
+            if self.count > 1:
+                what += f" to {_id_text(self.last)}"
+            yield Difference(self.kind, self.key, self.group, what, self.only, number=self.count)
+        self.only, self.count = "", 0
+
+
+def _diff_entries(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Difference]:
+    key = ours.name
+    left, right = _Side(a, ours), _Side(b, theirs)
+    run = _Run(key, "entry")
+    while True:
+        if left.at_start() and right.at_start() and left.node() == right.node():
+            yield from run.end()
+            left.step()
+            right.step()
+            continue
+        one, other = left.peek(), right.peek()
+        if one is None and other is None:
+            break
+        if other is None or (one is not None and one[:2] < other[:2]):
+            assert one is not None
+            yield from run.add(FIRST, one[:2])
+            left.entries.pop()
+        elif one is None or other[:2] < one[:2]:
+            yield from run.add(SECOND, other[:2])
+            right.entries.pop()
+        else:
+            yield from run.end()
+            if one[2] != other[2]:
+                yield Difference(
+                    "entry", key, None, _id_text(one[:2]), BOTH, _pairs(one), _pairs(other)
+                )
+            left.entries.pop()
+            right.entries.pop()
+    yield from run.end()
+
+
+def _pairs(entry: Entry) -> list[tuple[bytes, bytes]]:
+    return list(zip(entry[2][0::2], entry[2][1::2], strict=True))
+
+
+# --- groups and messages ------------------------------------------------------------------------
+
+
+def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Difference]:
+    name = ours.name
+    if ours.last_id != theirs.last_id:
+        texts = _id_text(ours.last_id), _id_text(theirs.last_id)
+        yield Difference("group", key, name, "last_delivered_id", BOTH, *texts)
+    if ours.entries_read != theirs.entries_read:
+        one = None if ours.entries_read == UNKNOWN else ours.entries_read
+        other = None if theirs.entries_read == UNKNOWN else theirs.entries_read
+        yield Difference("group", key, name, "entries_read", BOTH, one, other)
+    consumers_a = [(one.name, one) for one in ours.consumers]
+    consumers_b = [(one.name, one) for one in theirs.consumers]
+    for consumer, left, right in _merged(consumers_a, consumers_b):
+        what = consumer.decode(errors="backslashreplace")
+        if left is None or right is None:
+            only = SECOND if left is None else FIRST
+            yield Difference("consumer", key, name, what, only)
+        elif left != right:
+            yield Difference("consumer", key, name, what, BOTH, left[1:], right[1:])
+    yield from _diff_pending(key, ours, theirs)
+    if ours.zone != theirs.zone:
+        zones = [_id_text(one) for one in ours.zone], [_id_text(one) for one in theirs.zone]
+        if sorted(ours.zone) == sorted(theirs.zone):  # else the pending entries tell
+            yield Difference("zone", key, name, "order", BOTH, *zones)
+
+
+def _diff_pending(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Difference]:
+    run = _Run(key, "pending", ours.name)
+    left, right = iter(ours.pending), iter(theirs.pending)
+    a, b = next(left, None), next(right, None)
+    while a is not None or b is not None:
+        if b is None or (a is not None and a[:2] < b[:2]):
+            assert a is not None
+            yield from run.add(FIRST, a[:2])
+            a = next(left, None)
+        elif a is None or b[:2] < a[:2]:
+            yield from run.add(SECOND, b[:2])
+            b = next(right, None)
+        else:
+            yield from run.end()
+            one, other = _owned(ours, a), _owned(theirs, b)
+            if one != other:
+                what = _id_text(a[:2])
+                yield Difference("pending", key, ours.name, what, BOTH, one, other)
+            a, b = next(left, None), next(right, None)
+    yield from run.end()
+
+
+def _owned(group: GroupPart, one: Pending) -> dict[str, object]:
+    owner = None if one.consumer == NOBODY else group.consumers[one.consumer].name
+    return {
+        "consumer": owner,
+        "delivery_time": one.delivery_time,
+        "delivery_count": one.delivery_count,
+    }
+
+
+def _diff_messages(
+    key: bytes, ours: Messages | None, theirs: Messages | None
+) -> Iterator[Difference]:
+    default = Messages(100, 100, [], 0, 0)
+    left, right = ours or default, theirs or default
+    for what, one, other in (
+        ("idmp_duration", left.duration, right.duration),
+        ("idmp_maxsize", left.maxsize, right.maxsize),
+        ("iids_added", left.added, right.added),
+        ("iids_duplicates", left.duplicates, right.duplicates),
+    ):
+        if one != other:
+            yield Difference("messages", key, None, what, BOTH, one, other)
+    producers_a = [(one.name, one.messages) for one in left.producers]
+    producers_b = [(one.name, one.messages) for one in right.producers]
+    for producer, ours_of, theirs_of in _merged(producers_a, producers_b):
+        if ours_of != theirs_of:
+            what = "producer " + producer.decode(errors="backslashreplace")
+            only = BOTH
+            if ours_of is None or theirs_of is None:
+                only = SECOND if ours_of is None else FIRST
+            counts = len(ours_of or ()), len(theirs_of or ())
+            yield Difference("messages", key, None, what, only, *counts)

@@ -1,0 +1,632 @@
+"""dump and load of whole streams, and diff: every format there and back."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import streamkeep
+from cli_runner import lines, objects, run
+from conftest import ROOT, assert_sound
+from redis_parts import stream_parts
+from streamkeep.engine.api import Store
+from streamkeep.format.crc64 import crc64
+from streamkeep.format.stream_parts import Part
+from streamkeep.recovery.diff import diff
+from streamkeep.recovery.load import PREFIX, Load
+
+LOSSLESS = ("jsonl", "dump", "rdb")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert_sound(data.parent)
+
+
+def fill(path: str = "s") -> None:
+    """Make a store with all that a store may hold."""
+    with streamkeep.open(path, sync="none") as store:
+        for number in range(1, 300):
+            store.xadd("k", {"n": number, "pad": "x" * (number % 60)}, id=f"{number}-0")
+        odd: list[tuple[str, str | bytes]] = [
+            ("a", "1"),
+            ("a", b"\xfe"),
+            ("", ""),
+            ("z", '1,\n"2"'),
+        ]
+        store.xadd_pairs(b"\xff\x00", odd, id="5-5")
+        store.xdel("k", "7-0", "8-0", "299-0")
+        store.xgroup_create("k", "g", 0)
+        store.xreadgroup("g", "c1", {"k": ">"}, count=60)
+        store.xreadgroup("g", b"\xfe", {"k": ">"}, count=5)
+        store.xnack("k", "g", "FAIL", "3-0", "2-0")
+        store.xdel("k", "4-0")
+        store.xgroup_create("k", "idle", "$")
+        store.xadd("k", {"m": 1}, idmp=("p", b"\xfd"))
+        store.xgroup_create("empty", "g", 0, mkstream=True)
+    with streamkeep.open(path, node_max_entries=10) as store:
+        store.xadd("limited", {"a": 1}, id="1-0")
+
+
+def differences(one: str, other: str) -> list[str]:
+    """Return what two stores differ in: kinds and keys."""
+    with streamkeep.open(one, readonly=True) as a, streamkeep.open(other, readonly=True) as b:
+        return sorted({f"{found.kind} {found.what}" for found in diff(a, b)})
+
+
+# --- there and back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_a_lossless_format_gives_an_equal_store(kind: str) -> None:
+    fill()
+    result = run("dump", "s", "--format", kind, "--output", "out", "--redis", "8.10")
+    assert result.stdout == ""
+    assert "4 streams, " in result.stderr
+    assert "no place" not in result.stderr
+    result = run("load", "copy", "out", "--format", kind)
+    assert "out: 4 streams, " in result.stderr
+    assert differences("s", "copy") == []
+    assert run("diff", "s", "copy").stdout == ""
+
+
+@given(st.dictionaries(st.binary(max_size=3), stream_parts(), max_size=3))
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_store_comes_back_from_every_lossless_format(streams: dict[bytes, list[Part]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
+        first = Path(folder, "s")
+        with Store(first, sync="none") as store, Load(store) as load:
+            for key, parts in streams.items():
+                incoming = load.begin(key, "test")
+                assert incoming is not None
+                for part in parts:
+                    incoming.take(part)
+            assert load.publish() == len(streams)
+        assert_sound(first)
+        for kind in LOSSLESS:
+            out, copy = Path(folder, "out"), Path(folder, kind)
+            run("dump", first, "--format", kind, "--output", out, "--redis", "8.10")
+            run("load", copy, out, "--format", kind, "--sync", "none")
+            with Store(first, readonly=True) as a, Store(copy, readonly=True) as b:
+                assert list(diff(a, b)) == []
+            assert_sound(copy)
+
+
+def test_commands_rebuild_what_commands_can() -> None:
+    fill()
+    result = run("dump", "s", "--format", "resp", "--output", "out.resp", "--redis", "8.10")
+    assert "no place for: pending entry that is no longer in the stream" in result.stderr
+    assert "no place for: time of a consumer (2 times)" in result.stderr
+    result = run("load", "copy", "out.resp")
+    assert "commands, " in result.stderr
+    assert differences("s", "copy") == [
+        "consumer \\xfe",
+        "consumer c1",
+        "messages iids_added",
+        "pending 4-0",
+    ]
+    run("dump", "s", "--format", "resp", "--output", "old.resp", "--redis", "7.0")
+    run("load", "old", "old.resp")
+    with streamkeep.open("old", readonly=True) as store:
+        group = store.xinfo_stream("k", full=True, count=0)["groups"][0]
+        assert [one["name"] for one in group["consumers"]] == [b"c1", b"nobody", b"\xfe"]
+
+
+def test_csv_and_parquet_carry_the_entries() -> None:
+    fill()
+    for kind in ("csv", "parquet"):
+        run("dump", "s", "--output", f"out.{kind}")
+        result = run("load", kind, f"out.{kind}")
+        assert f"out.{kind}: 3 streams, " in result.stderr
+    with streamkeep.open("s", readonly=True) as a, streamkeep.open("parquet", readonly=True) as b:
+        assert {one.kind for one in diff(a, b)} == {"counter", "group", "messages", "stream"}
+    with streamkeep.open("csv", readonly=True) as store:
+        assert store.xrange(b"\xff\x00") == [(b"5-5", {b"a": b"\xfe", b"z": b'1,\n"2"'})]
+        assert store.xlen("k") == 296
+
+
+def test_a_table_has_a_column_for_each_field_or_those_that_were_asked_for() -> None:
+    fill()
+    rows = list(csv.reader(io.StringIO("\n".join(lines("dump", "s", "k", "--format", "csv")))))
+    assert rows[0] == ["stream", "id", "n", "pad", "m"]
+    assert rows[2] == ["k", "2-0", "2", "xx", ""]
+    assert len(rows) == 297
+    found = lines("dump", "s", "k", "--format", "csv", "--field", "m", "--start", "299-0")
+    assert found[0] == "stream,id,m"
+    assert found[1].endswith(",1")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "resp"])
+def test_a_range_holds_the_entries_that_were_asked_for(kind: str) -> None:
+    fill()
+    options = ["--start", "10-0", "--end", "20", "--count", "5"]
+    run("dump", "s", "k", "--format", kind, "--output", "out", *options)
+    run("load", "copy", "out", "--format", kind)
+    with streamkeep.open("copy", readonly=True) as store:
+        assert [one.id for one in store.xrange("k")] == [b"%d-0" % n for n in range(10, 15)]
+        assert store.xinfo_groups("k") == []
+
+
+def test_bytes_that_are_not_text_stand_in_base64() -> None:
+    with streamkeep.open("t") as store:
+        store.xadd_pairs("k", [(b"\xff", "a"), ("b", b"\x80"), ("b", "é")], id="1-1")
+    found = [json.loads(line) for line in lines("dump", "t")]
+    assert [one["type"] for one in found] == ["dump", "stream", "entry", "summary"]
+    assert found[2]["fields"] == [[{"base64": "/w=="}, "a"], ["b", {"base64": "gA=="}], ["b", "é"]]
+    assert found[3] == {"type": "summary", "command": "dump", "streams": 1, "entries": 1}
+
+
+def test_text_is_for_people() -> None:
+    fill()
+    found = lines("dump", "s", "--format", "text")
+    assert "stream 'k'" in found
+    assert "  1-0  n=1 pad=x" in found
+    assert '    consumer "\\xfe"' in found
+    assert "    nobody" in found
+
+
+def test_standard_output_and_input() -> None:
+    fill()
+    for kind in (*LOSSLESS, "resp"):
+        data = run("dump", "s", "--format", kind, "--redis", "8.10").stdout_bytes
+        run("load", kind, "-", "--format", kind, input=data)
+    assert differences("s", "rdb") == differences("s", "jsonl") == []
+
+
+def test_a_payload_of_one_stream_is_what_redis_returns() -> None:
+    fill()
+    data = run("dump", "s", "k", "--format", "dump", "--redis", "8.8").stdout_bytes
+    with streamkeep.open("s", readonly=True) as store:
+        assert data == store.dump("k", "8.8")
+    Path("k.dump").write_bytes(data)
+    run("load", "copy", "other", "k.dump")
+    assert lines("len", "copy", "other") == lines("len", "s", "k")
+    result = run("load", "copy", "k.dump", status=1)
+    assert "a payload does not name its stream" in result.stderr
+
+
+def test_compressed_files_are_read_too() -> None:
+    fill()
+    for kind in ("jsonl", "rdb"):
+        run("dump", "s", "--output", f"a.{kind}", "--redis", "8.10")
+        Path(f"a.{kind}.gz").write_bytes(gzip.compress(Path(f"a.{kind}").read_bytes()))
+        run("load", kind, f"a.{kind}.gz")
+        assert differences("s", kind) == []
+        Path(f"cut.{kind}.gz").write_bytes(Path(f"a.{kind}.gz").read_bytes()[:-50])
+        result = run("load", "cut", f"cut.{kind}.gz", status=1)
+        assert "nothing was loaded" in result.stderr
+
+
+# --- all or nothing -----------------------------------------------------------------------------
+
+
+def test_one_stream_of_a_file_can_be_chosen() -> None:
+    fill()
+    for kind in ("jsonl", "rdb"):
+        run("dump", "s", "--output", f"a.{kind}", "--redis", "8.10")
+        run("load", kind, "k", f"a.{kind}")
+        assert lines("streams", kind) != []
+        with streamkeep.open(kind, readonly=True) as store:
+            assert store.keys() == [b"k"]
+        assert "no stream 'nix' in it" in run("load", kind, "nix", f"a.{kind}", status=1).stderr
+
+
+def test_streams_that_exist_are_kept_skipped_or_replaced() -> None:
+    fill()
+    run("dump", "s", "--output", "a.jsonl")
+    run("add", "t", "k", "f", "v", "--id", "1-0")
+    result = run("load", "t", "a.jsonl", status=1)
+    assert "stream 'k' exists in the store; nothing was loaded" in result.stderr
+    assert "next: --existing skip" in result.stderr
+    assert lines("range", "t", "k") == ["1-0  f=v"]
+    assert len(lines("streams", "t")) == 3
+    result = run("load", "t", "a.jsonl", "--existing", "skip")
+    assert "3 streams, 1 skipped" in result.stderr
+    assert lines("range", "t", "k") == ["1-0  f=v"]
+    run("load", "t", "a.jsonl", "--existing", "replace")
+    assert differences("s", "t") == []
+
+
+def damaged_lines() -> list[tuple[str, str]]:
+    """Return what a test does to a dump, as (line to change, problem)."""
+    return [
+        ("", "cut off: a summary line is expected"),
+        ('{"type":"summary","command":"dump","streams":9,"entries":9}', "the summary counts 9"),
+        ("not json", "not JSON"),
+        ('{"type":"pending"}', "a pending line, where a summary line is expected"),
+        ("[]", "an object with a 'type' is expected"),
+    ]
+
+
+@pytest.mark.parametrize(("last", "problem"), damaged_lines())
+def test_a_dump_that_is_damaged_or_cut_off_loads_nothing(last: str, problem: str) -> None:
+    fill()
+    found = lines("dump", "s")
+    Path("a.jsonl").write_text("\n".join([*found[:-1], last]))
+    result = run("load", "t", "a.jsonl", status=1)
+    assert problem in result.stderr
+    assert "nothing was loaded" in result.stderr
+    with streamkeep.open("t", readonly=True) as store:
+        assert store.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"id":"6-0"', '"id":"5-0"', "line 9: the ID is not above the one before"),
+        ('"fields":[["n","6"]', '"fields":[["n"]', "line 9: not a line of a dump"),
+        ('"length":296', '"length":295', "the length is 295"),
+        ('"entries_added":300', '"entries_added":1', "entries_added is 1"),
+        ('"consumer":"c1"', '"consumer":"c9"', "not a line of a dump"),
+        ('"pending":65', '"pending":66', "where a pending line is expected"),
+        ('"duration_s":100', '"duration_s":0', "idmp-duration is 0"),
+        ('"version":1', '"version":2', "a dump of version 2"),
+        ('"delivery_count":1', '"delivery_count":-1', "not a number"),
+        ('"last_generated_id":"0-0"', '"last_generated_id":"x-0"', "Invalid stream ID"),
+    ],
+)
+def test_a_dump_that_contradicts_itself_loads_nothing(old: str, new: str, problem: str) -> None:
+    fill()
+    text = "\n".join(lines("dump", "s"))
+    assert old in text
+    Path("a.jsonl").write_text(text.replace(old, new, 1))
+    result = run("load", "t", "a.jsonl", status=1)
+    assert problem in result.stderr
+    assert "nothing was loaded" in result.stderr
+    with streamkeep.open("t", readonly=True) as store:
+        assert store.keys() == []
+
+
+def test_a_damaged_rdb_file_loads_nothing() -> None:
+    fill()
+    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
+    data = bytearray(Path("a.rdb").read_bytes())
+    for at in (3, 40, len(data) // 2, len(data) - 3):
+        bad = data[:]
+        bad[at] ^= 4
+        Path("bad.rdb").write_bytes(bad)
+        result = run("load", "t", "bad.rdb", status=1)
+        assert "streamkeep load: bad.rdb: " in result.stderr
+        assert "nothing was loaded" in result.stderr
+    with streamkeep.open("t", readonly=True) as store:
+        assert store.keys() == []
+
+
+def test_what_had_no_place_is_said() -> None:
+    fill()
+    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
+    data = Path("a.rdb").read_bytes()[:-9]
+    other = b"\x00\x01x\x01y" + b"\x04\x01h\x01\x01f\x01v" + b"\xff"
+    body = data + other
+    Path("b.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
+    result = run("load", "t", "b.rdb")
+    assert "no place for: hash\nno place for: string\n" in result.stderr
+    summary = objects("load", "t2", "b.rdb")[-1]
+    assert summary["no_place"] == {"hash": 1, "string": 1}
+    assert summary["streams"] == 4
+    result = run("dump", "s", "--output", "old.rdb", "--redis", "7.0")
+    assert "no place for: pending entry of nobody, now of a consumer (2 times)" in result.stderr
+
+
+def test_a_file_of_several_databases() -> None:
+    stream = b"\x15" + b"\x01a" + bytes(10)
+    body = b"REDIS0011\xfe\x00" + stream + b"\xfe\x02" + stream + b"\xff"
+    Path("a.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
+    result = run("load", "t", "a.rdb", status=1)
+    assert "stream 'a' comes twice" in result.stderr
+    result = run("load", "t", "a.rdb", "--db", "2")
+    assert "1 stream, 0 entries" in result.stderr
+
+
+def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
+    with streamkeep.open("s") as store:
+        load = Load(store)
+        incoming = load.begin(b"k", "test")
+        assert incoming is not None
+        incoming.append([(1, 1, [b"a", b"b"])])
+        left = store.keys()
+        assert len(left) == 1
+        assert left[0].startswith(PREFIX)
+    fill("t")
+    run("dump", "t", "--output", "a.jsonl")
+    result = run("load", "s", "a.jsonl")
+    assert "1 stream of loads that are running or were killed" in result.stderr
+    run("drop", "s", left[0], "--yes")
+    assert differences("s", "t") == []
+
+
+def test_an_output_file_appears_only_when_it_is_whole() -> None:
+    fill()
+    Path("a.csv").write_text("former")
+    with streamkeep.open("s") as store:
+        store.xadd("wide", {str(number): 1 for number in range(20_000)})
+    result = run("dump", "s", "--output", "a.csv", status=1)
+    assert "16,384 names of fields" in result.stderr
+    assert Path("a.csv").read_text() == "former"
+    assert sorted(one.name for one in Path().iterdir()) == ["a.csv", "s"]
+
+
+# --- commands and tables that are not as they should be -----------------------------------------
+
+
+def test_a_refused_command_ends_the_load_and_says_how_to_go_on() -> None:
+    Path("a.resp").write_bytes(
+        b"XADD k 1-0 a b\r\nSELECT 0\r\nXADD k 1-0 a b\r\nXADD k 2-0 a b\r\nSET x y\r\n"
+    )
+    result = run("load", "s", "a.resp", status=1)
+    assert "a.resp: command 3 at byte 26, XADD: ERR The ID specified in XADD" in result.stderr
+    assert "the first 2 commands are done" in result.stderr
+    assert "next: --from-line 3 goes on" in result.stderr
+    result = run("load", "s", "a.resp", "--from-line", "4")
+    assert "no place for: command SET" in result.stderr
+    assert lines("range", "s", "k") == ["1-0  a=b", "2-0  a=b"]
+
+
+def test_an_append_only_file_is_replayed() -> None:
+    commands = [
+        "SELECT 0",
+        "XADD k MAXLEN ~ 1000 1-1 a 1",
+        "XADD k MAXLEN = 3 2-0 a 2",
+        "XADD k NOMKSTREAM 3-0 a 3",
+        "XADD k MINID = 2 4-0 a 4",
+        "MULTI",
+        "XDEL k 3-0",
+        "EXEC",
+        "XGROUP CREATE k g 0 MKSTREAM ENTRIESREAD 0",
+        "XGROUP CREATECONSUMER k g c",
+        "XCLAIM k g c 0 2-0 TIME 1000 RETRYCOUNT 3 FORCE JUSTID LASTID 2-0",
+        "XCLAIM k g c 0 4-0 IDLE 5 FORCE JUSTID",
+        "XNACK k g FATAL IDS 1 4-0 RETRYCOUNT 2",
+        "XGROUP SETID k g 4-0 ENTRIESREAD 4",
+        "XADD gone 1-0 a b",
+        "UNLINK gone",
+        "XADD old 1-0 a b",
+        "RENAME old new",
+        "XADD new 2-0 a b",
+        "XTRIM new MAXLEN = 1",
+        "XTRIM new MINID ~ 1 LIMIT 10",
+        "XACK new g 1-0",
+        "XGROUP CREATE new tmp $",
+        "XGROUP DELCONSUMER new tmp c",
+        "XGROUP DESTROY new tmp",
+        "XSETID new 9-0 ENTRIESADDED 7 MAXDELETEDID 1-0",
+        "XCFGSET new IDMP-DURATION 50 IDMP-MAXSIZE 20",
+        "XIDMPRECORD new p m 2-0",
+        "SELECT 3",
+        "XADD elsewhere 1-0 a b",
+    ]
+    Path("a.aof").write_text("\r\n".join(commands) + "\r\n")
+    result = run("load", "s", "a.aof")
+    assert result.stderr.startswith("a.aof: 30 commands, ")
+    assert "no place for: command for database 3" in result.stderr
+    with streamkeep.open("s", readonly=True) as store:
+        assert store.keys() == [b"k", b"new"]
+        assert [one.id for one in store.xrange("k")] == [b"2-0", b"4-0"]
+        group = store.xinfo_stream("k", full=True)["groups"][0]
+        assert group["entries-read"] == 4
+        assert group["pending"] == [[b"2-0", b"c", 1000, 3], [b"4-0", b"", 0, 2]]
+        info = store.xinfo_stream("new")
+        assert (info["entries-added"], info["last-generated-id"]) == (7, b"9-0")
+        assert (info["idmp-duration"], info["iids-tracked"]) == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"*2\r\n$4\r\nXDEL\r\n", "the bytes end here"),
+        (b"*9999999999\r\n", "is no count up to"),
+        (b"*1\r\n:5\r\n", "a string is expected"),
+        (b"*1\r\n$4\r\nXADDx\r\n", "a string does not end where it says"),
+        (b"*1\r\n$99999999\r\nx", "99999999 bytes are expected, 1 are there"),
+        (b"x" * 70_000, "a line without an end"),
+        (b"XADD k\n", "the arguments are not understood"),
+        (b"XADD k 1-1 a\n", "fields and values do not come in pairs"),
+        (b"XTRIM k MAXLEN = x\n", "the arguments are not understood"),
+        (b"XNACK k g FAIL 1-1\n", "the arguments are not understood"),
+        (b"XSETID k 1-1 BOGUS 1\n", "b'BOGUS' is no option"),
+    ],
+)
+def test_bytes_that_are_no_commands(data: bytes, problem: str) -> None:
+    Path("a.resp").write_bytes(data)
+    result = run("load", "s", "a.resp", status=1)
+    assert problem in result.stderr
+    assert "the first 0 commands are done" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("stream,id,a\nk,1-0,x\nk,1-0,y\n", "line 3: ID 1-0 of stream 'k' is not above"),
+        ("a,b\n1,2\n", "the first columns are a, b, not stream, id"),
+        ("stream,id,a\nk,1,x\n", "'1' is not a complete ID"),
+        ("stream,id,a\nk,1-0\n", "2 cells, but line 1 names 3"),
+        ("stream,id,a\nk,1-0,\n", "line 2: an entry without fields"),
+        ("", "an empty file"),
+    ],
+)
+def test_a_table_that_is_none(text: str, problem: str) -> None:
+    Path("a.csv").write_text(text)
+    result = run("load", "s", "a.csv", status=1)
+    assert problem in result.stderr
+    assert "nothing was loaded" in result.stderr or "without fields" in result.stderr
+
+
+def test_parquet_of_others_goes_into_a_stream() -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    maps = pa.array([[("a", "1")], [("b", "2"), ("c", "3")]], pa.map_(pa.string(), pa.string()))
+    table = pa.table({"ms": [5, 6], "seq": [0, 1], "fields": maps})
+    parquet.write_table(table, "a.parquet")
+    assert "no column 'stream'" in run("load", "s", "a.parquet", status=1).stderr
+    run("load", "s", "k", "a.parquet")
+    assert lines("range", "s", "k") == ["5-0  a=1", "6-1  b=2 c=3"]
+    Path("b.parquet").write_bytes(b"PAR1 nothing")
+    assert "not a Parquet file" in run("load", "s", "k", "b.parquet", status=1).stderr
+    parquet.write_table(pa.table({"x": [1]}), "c.parquet")
+    assert "columns 'id' and 'fields' are needed" in run("load", "s", "c.parquet", status=1).stderr
+
+
+def test_wrong_command_lines() -> None:
+    fill()
+    for args, message in (
+        (["dump", "s", "--format", "rdb", "--start", "1"], "not for rdb"),
+        (["dump", "s", "--field", "a"], "--field is for csv"),
+        (["dump", "s", "--json"], "with --output"),
+        (["load", "s", "k", "x.resp", "--format", "resp"], "does not exist"),
+        (["load", "s", "a", "b", "c"], "at most KEY and FILE"),
+        (["load", "s"], "Missing argument"),
+    ):
+        assert message in run(*args, status=2).stderr
+    assert "no such key" in run("dump", "s", "nix", status=1).stderr
+    assert "no such store" in run("dump", "nix", status=3).stderr
+    Path("rows.jsonl").write_text('{"a":1}\n')
+    assert "their stream is not named" in run("load", "s", "rows.jsonl", status=1).stderr
+
+
+# --- diff ---------------------------------------------------------------------------------------
+
+
+def test_diff_names_each_difference() -> None:
+    fill("a")
+    fill("b")
+    with streamkeep.open("b") as store:
+        store.xdel("k", "20-0", "21-0", "23-0")
+        store.xadd("new", {"x": 1})
+        store.xack("k", "g", "10-0", "11-0")
+        store.xclaim("k", "g", "c9", 0, ["12-0"], retrycount=7, time=1000)
+        store.xgroup_destroy("k", "idle")
+        store.xgroup_setid("k", "g", "70-0")
+        store.delete("limited")
+        store.xadd("limited", {"a": 2}, id="1-0")
+        store.xnack("k", "g", "FAIL", "3-0")
+    result = run("diff", "a", "b", status=4)
+    found = result.stdout.splitlines()
+    assert "- stream 'k' entries 20-0 to 21-0 (2)" in found
+    assert "- stream 'k' entry 23-0" in found
+    assert "+ stream 'new': 1 entry" in found
+    assert "! stream 'limited' entry 1-0: a=1 against a=2" in found
+    assert "- stream 'k' group 'idle'" in found
+    assert "- stream 'k' group 'g' pending 10-0 to 11-0 (2)" in found
+    assert "! stream 'k' group 'g' last_delivered_id: 67-0 against 70-0" in found
+    assert "! stream 'k' group 'g' zone order: 3-0 2-0 against 2-0 3-0" in found
+    assert any(
+        line.startswith("! stream 'k' group 'g' pending 12-0: 'c1', 1 time") for line in found
+    )
+    assert f"{len(found)} differences" in result.stderr
+    as_json = [json.loads(line) for line in lines("diff", "a", "b", "--json", status=4)]
+    assert len(as_json) == len(found) + 1
+    assert as_json[-1] == {
+        "type": "summary",
+        "command": "diff",
+        "differences": len(found),
+        "same": False,
+    }
+    assert len(lines("diff", "a", "b", "-n", "2", status=4)) == 2
+    assert lines("diff", "a", "b", "limited", status=4) == [
+        "! stream 'limited' entry 1-0: a=1 against a=2"
+    ]
+
+
+def test_diff_of_streams_that_are_cut_differently() -> None:
+    for name, limit in (("a", 3), ("b", 7)):
+        with streamkeep.open(name, node_max_entries=limit, sync="none") as store:
+            for number in range(100):
+                store.xadd("k", {"n": number}, id=f"{number + 1}-0")
+    assert lines("diff", "a", "b") == []
+    with streamkeep.open("b") as store:
+        store.xtrim("k", maxlen=97, approximate=False)
+    assert lines("diff", "a", "b", status=4)[-1] == "- stream 'k' entries 1-0 to 3-0 (3)"
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def test_a_node_as_entries_and_as_bytes() -> None:
+    fill()
+    found = lines("dump", "s", "k", "--node", "5-0")
+    assert found[0].startswith("macro node 1-0 in nodes: listpack of ")
+    assert found[1] == "   0  live     1-0  n=1 pad=x"
+    assert found[7].startswith("   6  deleted  7-0  n=7")
+    slots = objects("dump", "s", "k", "--node", "5-0")
+    assert slots[1]["fields"] == [["n", "1"], ["pad", "x"]]
+    assert slots[7]["state"] == "deleted"
+    found = lines("dump", "s", "k", "--node", "5-0", "--bytes")
+    assert found[0].startswith("nodes: ")
+    assert found[1].split() == ["0-2", "534b4e", "magic", "'SKN'", '"SKN"']
+    assert found[-1].split()[-1] == "right"
+    tail = lines("dump", "s", "k", "--node", "9999999999999999-0", "--bytes")
+    assert tail[0].startswith("streams: ")
+    assert any("entries_added" in line for line in tail)
+    fields = objects("dump", "s", "k", "--node", "5-0", "--bytes")
+    data = bytes.fromhex("".join(one["hex"] for one in fields if one["type"] == "field"))
+    assert len(data) == fields[0]["size_bytes"]
+    assert fields[-1] == {"type": "summary", "command": "dump", "damaged": 0}
+
+
+def test_a_group_and_rows_of_a_table() -> None:
+    fill()
+    found = lines("dump", "s", "k", "--group", "g")
+    assert found[0].startswith("  group 'g': last delivered ID 67-0")
+    rows = lines("dump", "s", "k", "--group", "g", "--bytes")
+    assert sum(line.startswith("pel ") for line in rows) == 2
+    assert sum(line.startswith("consumers ") for line in rows) == 4
+    assert [one["type"] for one in objects("dump", "s", "k", "--group", "g")][:2] == [
+        "group",
+        "consumer",
+    ]
+    assert "no group 'x'" in run("dump", "s", "k", "--group", "x", "--bytes", status=1).stderr
+    for table in ("meta", "keys", "streams", "idempotency", "garbage", "segments"):
+        shown = lines("dump", "s", "--table", table)
+        assert bool(shown) == (table not in ("garbage", "segments"))
+        assert not [line for line in shown if "damage" in line or "WRONG" in line]
+    assert len(objects("dump", "s", "k", "--table", "streams", "--count", "1")) > 10
+
+
+def test_files_of_a_store_and_of_the_archive() -> None:
+    fill()
+    (journal,) = Path("s/journal").glob("*.skj")
+    found = lines("dump", "--journal", journal)
+    assert any(" record 0 commit number" in line for line in found)
+    found = lines("dump", "--steady", "s/steady")
+    assert any("slot 1 commit_number" in line for line in found)
+    segment = ROOT / "tests" / "golden" / "v1" / "plain.seg"
+    found = lines("dump", "--segment", segment)
+    assert ": stream " in found[0]
+    assert found[1].startswith("block 0: bytes 0-")
+    assert found[2].startswith("macro node ")
+    found = lines("dump", "--segment", segment, "--bytes")
+    assert any("'SKSEG\\r\\n\\x1a'" in line for line in found)
+    assert not [line for line in found if "WRONG" in line or " damage " in line]
+    bad = bytearray(segment.read_bytes())
+    bad[50] ^= 1
+    Path("bad.seg").write_bytes(bad)
+    found = lines("dump", "--segment", "bad.seg")
+    assert any("damage" in line and "checksum" in line for line in found)
+    assert run("dump", "--segment", "s/data.mdb", status=4).stderr
+
+
+def test_wrong_command_lines_of_bytes() -> None:
+    fill()
+    for args in (
+        ["dump"],
+        ["dump", "s", "--bytes"],
+        ["dump", "s", "--node", "1-0"],
+        ["dump", "s", "k", "--node", "1-0", "--group", "g"],
+        ["dump", "s", "k", "--node", "1-0", "--output", "x"],
+    ):
+        run(*args, status=2)

@@ -1,0 +1,214 @@
+"""Annotated bytes: every byte is told, whole or damaged, and nothing is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import NOW_MS
+from raw_store import raw_store
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.format.describe import (
+    Piece,
+    describe_envelope,
+    describe_journal,
+    describe_row,
+    describe_segment_end,
+    describe_steady,
+)
+from streamkeep.format.envelope import decode_envelope, encode_envelope
+from streamkeep.format.keys import (
+    CONSUMERS,
+    GROUPS,
+    IDEMPOTENCY,
+    KEYS,
+    META,
+    NODES,
+    PEL,
+    PEL_ORDER,
+    PRODUCERS,
+    STREAMS,
+    TABLES,
+    pack_number,
+)
+from streamkeep.format.node import NodeBuilder
+from streamkeep.format.segment import Segment
+
+GOLDEN = Path(__file__).parent / "golden" / "v1"
+
+
+def node_envelope() -> bytes:
+    """Return an envelope with a node of two entries, the second with fields of its own."""
+    builder = NodeBuilder(1526919030474, 55, [b"name", b"n"])
+    builder.append(1526919030474, 55, [b"name", b"Sara", b"n", b"7"])
+    builder.append(1526919030500, 0, [b"msg", b"hi"])
+    return encode_envelope(5, 1526919030474, 55, 1, 9, b"", builder.listpack(), b"\x02")
+
+
+def covered(pieces: list[Piece]) -> bytes:
+    """Return the bytes of pieces, which must lie behind each other."""
+    at = pieces[0].offset if pieces else 0
+    for piece in pieces:
+        assert piece.offset == at, piece
+        at += len(piece.data)
+    return b"".join(piece.data for piece in pieces)
+
+
+def value_of(pieces: list[Piece], name: str) -> str:
+    """Return what the piece of a name says."""
+    return next(piece.value for piece in pieces if piece.name == name)
+
+
+def test_a_node_is_told_field_by_field() -> None:
+    data = node_envelope()
+    pieces = list(describe_envelope(data))
+    assert covered(pieces) == data
+    assert value_of(pieces, "magic").startswith("'SKN'")
+    assert value_of(pieces, "length").startswith(str(len(data)))
+    assert value_of(pieces, "master count") == "2"
+    assert value_of(pieces, "master field 0") == "'name'"
+    assert value_of(pieces, "slot 0 value") == "'Sara'  of 'name'"
+    assert value_of(pieces, "slot 1 flags") == "0  own fields"
+    assert value_of(pieces, "slot 1 seq-diff") == "-55  ID 1526919030500-0"
+    assert value_of(pieces, "slot 1 field") == "'msg'"
+    assert value_of(pieces, "slot 1 lp-count") == "6"
+    assert value_of(pieces, "trimmed") == "slots 1"
+    assert value_of(pieces, "checksum") == "right"
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[int, bytes, bytes]]]:
+    """All rows of a store with something in most tables."""
+    path = tmp_path_factory.mktemp("describe") / "store"
+    with Store(path, sync="none", clock=ManualClock(NOW_MS)) as store:
+        for number in range(400):
+            store.xadd("k", {"n": number, "pad": "x" * (number % 90)}, id=f"{number + 1}-0")
+        store.xdel("k", "3-0", "399-0")
+        store.xtrim("k", maxlen=390, approximate=False)
+        store.xgroup_create("k", "g", 0)
+        store.xreadgroup("g", "c", {"k": ">"}, count=100)
+        store.xgroup_create("k", "few", 0)
+        store.xreadgroup("few", b"\xff", {"k": ">"}, count=3)
+        store.xnack("k", "few", "FAIL", "13-0")
+        store.xadd("k", {"a": 1}, idmp=("p", "m"))
+        store.xadd("x" * 600, {"long": "y" * 9000})
+    with raw_store(path) as raw:
+        yield [
+            (table, db_key, raw.value(table, db_key))
+            for table in range(len(TABLES))
+            for db_key in raw.keys(table)
+        ]
+
+
+def test_every_row_is_told_to_the_last_byte(rows: list[tuple[int, bytes, bytes]]) -> None:
+    tables = {table for table, _, _ in rows}
+    wanted = {META, KEYS, STREAMS, NODES, GROUPS, CONSUMERS, PEL, PEL_ORDER, PRODUCERS, IDEMPOTENCY}
+    assert wanted <= tables
+    for table, db_key, value in rows:
+        pieces = list(describe_row(table, db_key, value))
+        assert covered(pieces) == value, TABLES[table].name
+        assert [piece for piece in pieces if piece.name == "damage"] == []
+        assert value_of(pieces, "checksum") == "right"
+
+
+def test_a_row_tells_what_its_codec_reads(rows: list[tuple[int, bytes, bytes]]) -> None:
+    table, db_key, value = next(row for row in rows if row[0] == STREAMS)
+    pieces = list(describe_row(table, db_key, value))
+    assert value_of(pieces, "entries_added").split()[0] == "401"
+    assert value_of(pieces, "section tag").split()[0] == "1"
+    assert value_of(pieces, "duration").split()[0] == "100"
+    table, db_key, value = next(row for row in rows if row[0] == GROUPS and row[1].endswith(b"few"))
+    pieces = list(describe_row(table, db_key, value))
+    assert value_of(pieces, "name") == "'few'"
+    assert value_of(pieces, "NACK 2 delivery_count").split()[0] == "1"
+
+
+def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> None:
+    for table, db_key, value in rows[::7]:
+        for at in range(0, len(value), max(1, len(value) // 40)):
+            bad = bytearray(value)
+            bad[at] ^= 0x41
+            pieces = list(describe_row(table, db_key, bytes(bad)))
+            wrong = [
+                piece
+                for piece in pieces
+                if piece.name == "damage" or piece.value.startswith("WRONG")
+            ]
+            assert wrong, (TABLES[table].name, at)
+        for size in range(0, len(value), max(1, len(value) // 20)):
+            list(describe_row(table, db_key, value[:size]))
+
+
+@given(st.binary(max_size=200), st.integers(0, len(TABLES) - 1), st.binary(max_size=20))
+@settings(max_examples=300)
+def test_any_bytes_are_told_without_an_error(data: bytes, table: int, db_key: bytes) -> None:
+    list(describe_row(table, db_key, data))
+    list(describe_journal(data))
+    list(describe_steady(data))
+    list(describe_segment_end(data, 7))
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_node_with_any_damage_is_told_without_an_error(draw: st.DataObject) -> None:
+    data = bytearray(node_envelope())
+    for _ in range(draw.draw(st.integers(1, 5))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    pieces = list(describe_envelope(bytes(data)))
+    if all(piece.name != "damage" for piece in pieces):
+        assert covered(pieces) == bytes(data)
+
+
+def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    store.xadd("k", {"a": 1}, id="1-0")
+    for number in range(60):
+        store.xadd("k", {"a": number, "pad": "x" * 40}, id=f"{number + 2}-0")
+    store.xgroup_create("k", "g", 0)
+    store.xgroup_destroy("k", "g")
+    (path,) = (store.path / "journal").glob("*.skj")
+    data = path.read_bytes()
+    pieces = list(describe_journal(data))
+    assert covered(pieces) == data
+    kinds = {piece.name.split()[-1] for piece in pieces if piece.name.startswith("record")}
+    assert {"PUT", "DELETE", "SPLICE", "checksum", "length", "number"} <= kinds
+    assert pieces[-1].name == "rest"
+    bad = bytearray(data)
+    bad[1000] ^= 1
+    damaged = list(describe_journal(bytes(bad)))
+    assert covered(damaged) == bytes(bad)
+    assert damaged[-1].value.startswith("no record follows")
+    steady = (store.path / "steady").read_bytes()
+    pieces = list(describe_steady(steady))
+    assert covered(pieces) == steady
+    assert value_of(pieces, "slot 0 store_uuid")
+
+
+def test_the_end_of_a_segment() -> None:
+    for name in ("plain.seg", "dictionary.seg"):
+        data = (GOLDEN / name).read_bytes()
+        segment = Segment.open(lambda at, size, data=data: data[at : at + size], len(data), name)
+        at = segment.trailer.blocks_size + segment.trailer.dictionary_size
+        pieces = list(describe_segment_end(data[at:], at))
+        assert covered(pieces) == data[at:]
+        assert not [piece for piece in pieces if piece.name == "damage"]
+        assert value_of(pieces, "checksum") == "right"
+        assert value_of(pieces, "entries").split()[0] == str(segment.trailer.entries)
+        bad = data[at:-40] + b"\x00" * 40
+        assert covered(list(describe_segment_end(bad, at))) == bad
+
+
+def test_the_pieces_of_an_envelope_are_what_the_codec_reads() -> None:
+    data = node_envelope()
+    envelope = decode_envelope(data, "test")
+    pieces = list(describe_envelope(data))
+    assert value_of(pieces, "stream_number").split()[0] == str(envelope.number) == "5"
+    assert value_of(pieces, "commit_number").split()[0] == str(envelope.commit_number)
+    assert pack_number(envelope.number) == next(
+        piece.data for piece in pieces if piece.name == "stream_number"
+    )

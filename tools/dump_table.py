@@ -1,0 +1,180 @@
+"""Entries as tables: CSV for spreadsheets, Parquet for everything that computes.
+
+CSV has a line per entry and a column per field, behind the columns `stream` and `id`. It loses what
+tells an empty value from a field that is not there, the order of fields, all but the last of fields
+with one name, groups and counters.
+
+Parquet has the columns of the Spark data source: stream, id, ms, seq, ts, and fields as a list of
+pairs in their order, duplicates included. It loses groups and counters.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from streamkeep.tools.command import Failure
+from streamkeep.tools.dump_source import Source
+
+if TYPE_CHECKING:
+    import pyarrow
+
+KEY_COLUMN: Final = "stream"
+ID_COLUMN: Final = "id"
+MOST_COLUMNS: Final = 16_384  # what spreadsheets take
+_ROW_GROUP_BYTES: Final = 64 << 20
+
+
+# --- CSV ----------------------------------------------------------------------------------------
+
+
+def write_csv(source: Source, fields: list[bytes] | None, write: Callable[[bytes], object]) -> None:
+    """Write CSV.
+
+    Args:
+        fields: which become columns; None for all, for which the entries are read twice.
+    """
+    if fields is None:
+        moved, source.moved = source.moved, lambda entries: None
+        fields = list(_names(source))
+        source.moved, source.streams, source.entries = moved, 0, 0
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    places = {name: place for place, name in enumerate(fields)}
+
+    def flush() -> None:
+        write(text.getvalue().encode("utf-8", "surrogateescape"))
+        text.seek(0)
+        text.truncate()
+
+    writer.writerow([KEY_COLUMN, ID_COLUMN, *map(_cell, fields)])
+    for stream in source:
+        key = _cell(stream.name)
+        for ms, seq, flat in source.read(stream):
+            cells = [""] * len(fields)
+            for name, value in zip(flat[0::2], flat[1::2], strict=True):
+                place = places.get(name)
+                if place is not None:
+                    cells[place] = _cell(value)
+            writer.writerow([key, f"{ms}-{seq}", *cells])
+            if text.tell() > 1 << 16:
+                flush()
+    flush()
+
+
+def _cell(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _names(source: Source) -> dict[bytes, None]:
+    """Return the names of all fields, in the order in which they come."""
+    names: dict[bytes, None] = {}
+    for stream in source:
+        for _, _, flat in source.read(stream):
+            names.update(dict.fromkeys(flat[0::2]))
+            if len(names) > MOST_COLUMNS:
+                raise Failure(
+                    f"more than {MOST_COLUMNS:,} names of fields: that is no table",
+                    hint="--field NAME chooses columns; --format jsonl takes any entry",
+                )
+    return names
+
+
+# --- Parquet ------------------------------------------------------------------------------------
+
+
+def arrow() -> Any:
+    """Return pyarrow with what is needed of it; raise Failure where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise Failure("Parquet needs pyarrow", hint="pip install 'streamkeep[parquet]'") from None
+    return pyarrow
+
+
+def write_parquet(source: Source, out: BinaryIO) -> None:
+    """Write Parquet."""
+    pa = arrow()
+    from streamkeep.pipeline.arrow import RowShape, record_batches
+
+    schema = _schema(pa, source)
+    with pa.parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        for stream in source:
+            shape = RowShape(schema, stream.name)
+            left = source.limits.most
+            limits = (source.limits.start, source.limits.end)
+            gathered: list[pyarrow.RecordBatch] = []
+            for batch in record_batches(shape, source.nodes(stream), *limits):
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= len(batch)
+                gathered.append(batch)
+                source.count_rows(len(batch))
+                if sum(one.nbytes for one in gathered) > _ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(gathered, schema))
+                    gathered = []
+                if left == 0:
+                    break
+            if gathered:
+                writer.write_table(pa.Table.from_batches(gathered, schema))
+
+
+def _schema(pa: Any, source: Source) -> Any:
+    """Return the schema; keys are binary where one of them is not UTF-8."""
+    from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+
+    try:
+        for name in source.names():
+            name.decode()
+    except UnicodeDecodeError:
+        return DEFAULT_SCHEMA.set(0, pa.field(KEY_COLUMN, pa.binary()))
+    return DEFAULT_SCHEMA
+
+
+def read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[bytes | None, int, int, list[bytes]]]:
+    """Yield (key or None, ms, seq, [field, value, ...]) of each row; raise Failure.
+
+    Needed are the column `fields`, a list of pairs or a map, and the ID as `id` or `ms` and `seq`.
+    """
+    from streamkeep.tools.rows import parse_full_id
+
+    pa = arrow()
+    try:
+        table = pa.parquet.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise Failure(f"{name}: not a Parquet file: {error}") from None
+    columns = table.schema_arrow.names
+    if "fields" not in columns or not ("id" in columns or {"ms", "seq"} <= set(columns)):
+        raise Failure(f"{name}: columns 'id' and 'fields' are needed; there are {columns}")
+    wanted = [one for one in ("stream", "id", "ms", "seq", "fields") if one in columns]
+    if "id" in wanted:
+        wanted = [one for one in wanted if one not in ("ms", "seq")]
+    row = 0
+    try:
+        for batch in table.iter_batches(batch_size=10_000, columns=wanted):
+            for members in batch.to_pylist():
+                row += 1
+                key = members.get("stream")
+                if "id" in members:
+                    ms, seq = parse_full_id(members["id"])
+                else:
+                    ms, seq = members["ms"], members["seq"]
+                pairs = [
+                    (one["field"], one["value"]) if isinstance(one, dict) else one
+                    for one in members["fields"]
+                ]
+                flat = [_data(part) for pair in pairs for part in pair]
+                yield None if key is None else _data(key), ms, seq, flat
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise Failure(f"{name}: row {row}: {error}") from error
+
+
+def _data(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise ValueError(f"{value!r} is neither text nor bytes")
