@@ -84,6 +84,9 @@ def test_the_examples_of_every_command_work(
             run("group", "create", "orders.store", key, "mail", "--id", "0")
             run("read", "orders.store", key, "--group", "mail", "--consumer", "ann")
         Path("orders.csv").write_text("sku,ordered_at\n7,2024-06-10T07:33:20Z\n")
+        for name in ("orders.jsonl", "dump.rdb"):
+            run("dump", "orders.store", "--output", name)
+        run("load", "orders.backup", "orders.jsonl")
         Path("export.jsonl.gz").write_text('{"sku":"7"}\n')
         for example in examples(command):
             text, _, file = example.partition(" > ")

@@ -178,7 +178,7 @@ def test_pending_filters_by_idle_time(shared: str) -> None:
     run("nack", shared, "k", "g", "4-0")
     assert list(held("--idle", "3600000")) == ["2-0", "4-0"]
     rows = lines("pending", shared, "k", "g", "--idle", "3600000")[2:]
-    assert rows[0].split()[:3] == ["2-0", "ann", "120"]
+    assert rows[0].split()[:4] == ["2-0", "ann", "2", "h"]
     assert rows[1].split() == ["4-0", "-", "-", "1"]
 
 

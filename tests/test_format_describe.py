@@ -192,7 +192,11 @@ def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) 
 def test_the_end_of_a_segment() -> None:
     for name in ("plain.seg", "dictionary.seg"):
         data = (GOLDEN / name).read_bytes()
-        segment = Segment.open(lambda at, size, data=data: data[at : at + size], len(data), name)
+
+        def read_at(at: int, size: int, data: bytes = data) -> bytes:
+            return data[at : at + size]
+
+        segment = Segment.open(read_at, len(data), name)
         at = segment.trailer.blocks_size + segment.trailer.dictionary_size
         pieces = list(describe_segment_end(data[at:], at))
         assert covered(pieces) == data[at:]

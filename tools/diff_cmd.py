@@ -55,7 +55,7 @@ def diff(
 
     \b
     Example:
-      streamkeep diff orders.store copy.store
+      streamkeep diff orders.store orders.backup
     """
     found = 0
     with ExitStack() as stack:

@@ -138,9 +138,9 @@ def dump(
     as_json: bool,
     progress: bool | None,
 ) -> None:
-    """Write STORE, or its stream KEY, in another form. Never changes the store.
+    """Write STORE, or its stream KEY, in another form.
 
-    All of it is of one moment, whatever others write meanwhile.
+    It never changes the store. All of it is of one moment, whatever others write meanwhile.
 
     \b
     Formats:
@@ -165,10 +165,10 @@ def dump(
     Examples:
       streamkeep dump orders.store --output orders.jsonl
       streamkeep dump orders.store orders --format csv --start 2024-06-10
-      streamkeep dump orders.store --format resp | redis-cli --pipe
+      streamkeep dump orders.store --format resp > orders.resp
       streamkeep dump orders.store --redis 7.0 --output dump.rdb
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
-      streamkeep dump --segment 1526919030474-55_1526919099000-0.1-1.seg --bytes
+      streamkeep dump --steady orders.store/steady --bytes
     """
     looks = [one for one in (node, group, table, segment, journal, steady) if one is not None]
     if looks:

@@ -137,7 +137,7 @@ def load(
     as_json: bool,
     progress: bool | None,
 ) -> None:
-    """Load FILE into STORE: whole streams, or with KEY the rows of a table into that stream.
+    """Load FILE into STORE: whole streams, or rows into the stream KEY.
 
     FILE may be compressed with gzip; - is standard input and needs --format. Store and streams are
     created when they do not exist.
@@ -168,8 +168,8 @@ def load(
 
     \b
     Examples:
-      streamkeep load copy.store orders.jsonl
-      streamkeep load copy.store /var/lib/redis/dump.rdb
+      streamkeep load restored.store orders.jsonl
+      streamkeep load redis.store dump.rdb
       streamkeep load orders.store orders orders.csv --time ordered_at
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
