@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from streamkeep.engine.api import Snapshot, Store, Sync, SyncView, Transaction
 from streamkeep.engine.arguments import check_block
+from streamkeep.engine.async_archive import AsyncArchiveMethods
 from streamkeep.engine.async_commands import AsyncCommands
 from streamkeep.engine.async_waiting import AsyncLobby
 from streamkeep.engine.blocking import BlockingCall
@@ -74,7 +75,7 @@ class AsyncPipeline(Pipeline):
         self.reset()
 
 
-class AsyncStore(AsyncCommands[Text]):
+class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
     """A directory of Redis Streams for asyncio; `await streamkeep.aio.open(path)` makes one."""
 
     def __init__(self, store: Store[Text]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
+from streamkeep import aio
 from streamkeep.engine import failpoints, manifest
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import (
@@ -119,8 +121,8 @@ def test_a_key_may_be_given(store: Store, tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
     write_file(tmp_path / "a", some(60, 1000))
-    for ms in ("1005-0", "1000-0", "500-0"):
-        store.xadd("live", {"a": 1}, ms)
+    for lowest in ("1005-0", "1000-0", "500-0"):
+        store.xadd("live", {"a": 1}, lowest)
         with pytest.raises(CommandError, match="the live entries begin at"):
             list(store.adopt_segments(tmp_path / "a", key="live"))
         store.delete("live")
@@ -270,3 +272,27 @@ def test_a_range_of_segments_is_listed(store: Store) -> None:
     listed = store.archived_segments("orders", start="1019-2", end=3000)
     assert [one.first_id for one in listed] == [(1000, 0), (3000, 0)]
     assert store.archived_segments("orders", start=1020, end=2999) == []
+
+
+def test_the_archive_for_asyncio(open_store: Callable[..., Store], tmp_path: Path) -> None:
+    store = open_store()
+    archive(store, "orders", some(60), some(60, 3000))
+
+    async def use() -> None:
+        async with await aio.open(store.path) as twin:
+            listed = await twin.archived_segments("orders", end=2000)
+            assert [one.first_id for one in listed] == [(1000, 0)]
+            assert [one.problems async for one in twin.verify_archive()] == [[], []]
+            copies = [one async for one in twin.export_segments(tmp_path / "out")]
+            assert len(copies) == 2
+            report = await twin.restore_archive("copy", "orders")
+            assert report.entries == 120
+            assert len(await twin.drop_segments("orders")) == 2
+            adopted = [one.record async for one in twin.adopt_segments(tmp_path / "out")]
+            assert None not in adopted
+            async for one in twin.verify_archive():
+                assert not one.problems
+                break
+
+    asyncio.run(use())
+    assert pairs_of(store, "copy") == some(60) + some(60, 3000)

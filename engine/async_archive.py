@@ -1,0 +1,120 @@
+"""The archive methods of the store for asyncio.
+
+They read and write files for as long as that takes, so each runs in a thread of its own, and the
+commands of other tasks go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from streamkeep.engine.adopt import Adopted
+from streamkeep.engine.api import Store
+from streamkeep.engine.archive_care import Verified
+from streamkeep.engine.archive_methods import PathLike, Progress
+from streamkeep.engine.command_base import Id, Key
+from streamkeep.engine.restore import RestoreReport
+from streamkeep.format.entry import Text
+from streamkeep.format.manifest import SegmentRecord
+
+Item = TypeVar("Item")
+_END: Any = object()
+
+
+class AsyncArchiveMethods(Generic[Text]):
+    """What `AsyncStore` can do with its archive; see the methods of `Store`."""
+
+    _store: Store[Text]
+
+    async def archived_segments(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+    ) -> list[SegmentRecord]:
+        """Return the segments of the archive; see `Store.archived_segments`."""
+        call = partial(self._store.archived_segments, key, stream_number=stream_number)
+        return await asyncio.to_thread(call, start=start, end=end)
+
+    def verify_archive(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        progress: Progress | None = None,
+    ) -> AsyncIterator[Verified]:
+        """Read segments to the last byte; see `Store.verify_archive`."""
+        call = partial(self._store.verify_archive, key, stream_number=stream_number)
+        return _in_threads(partial(call, progress=progress))
+
+    async def restore_archive(
+        self,
+        key: Key,
+        source: Key | None = None,
+        *,
+        from_store: AsyncArchiveMethods[Any] | None = None,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+        progress: Progress | None = None,
+    ) -> RestoreReport:
+        """Write archived entries into the stream `key`; see `Store.restore_archive`."""
+        return await asyncio.to_thread(
+            self._store.restore_archive,
+            key,
+            source,
+            from_store=None if from_store is None else from_store._store,
+            stream_number=stream_number,
+            start=start,
+            end=end,
+            progress=progress,
+        )
+
+    def adopt_segments(
+        self, *paths: PathLike, key: Key | None = None, progress: Progress | None = None
+    ) -> AsyncIterator[Adopted]:
+        """Take segment files into the archive; see `Store.adopt_segments`."""
+        return _in_threads(partial(self._store.adopt_segments, *paths, key=key, progress=progress))
+
+    def export_segments(
+        self,
+        folder: PathLike,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+        progress: Progress | None = None,
+    ) -> AsyncIterator[Path]:
+        """Copy verified segments into a folder; see `Store.export_segments`."""
+        call = partial(self._store.export_segments, folder, key, stream_number=stream_number)
+        return _in_threads(partial(call, start=start, end=end, progress=progress))
+
+    async def drop_segments(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        before: Id = "+",
+    ) -> list[SegmentRecord]:
+        """Remove old segments for good; see `Store.drop_segments`."""
+        call = partial(self._store.drop_segments, key, stream_number=stream_number)
+        return await asyncio.to_thread(call, before=before)
+
+
+async def _in_threads(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
+    """Yield what an iterator yields, each step in a thread."""
+    items = await asyncio.to_thread(make)
+    try:
+        while (item := await asyncio.to_thread(next, items, _END)) is not _END:
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
