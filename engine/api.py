@@ -487,7 +487,11 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
 
         if block_ms is None:
             return attempt()
-        return self._environment.lobby.block(attempt, call, block_ms, check)
+
+        def note() -> None:
+            run(None, call.note)
+
+        return self._environment.lobby.block(attempt, note, call, block_ms, check)
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()

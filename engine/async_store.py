@@ -250,11 +250,16 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         write: Callable[..., Any] | None = None,
     ) -> list[list[Any]]:
         run = (write or self._write) if call.writes else self._read
+        call.may_wait = block_ms is not None
         found: list[list[Any]] = await run(None, call.run)
         if found or block_ms is None:
             return found
+
+        async def note() -> None:
+            await run(None, call.note)
+
         deadline = self._lobby.deadline(block_ms)
-        while not found and await self._waiting.wait(call, deadline, check):
+        while not found and await self._waiting.wait(call, note, deadline, check):
             try:
                 found = await run(None, call.run)
             except BaseException:

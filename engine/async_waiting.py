@@ -7,10 +7,11 @@ which of them it wakes. The steps of a wait are those of `waiting.py`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.doors import ALARM, Door
-from streamkeep.engine.waiting import Check, Lobby
+from streamkeep.engine.waiting import NOTE, Check, Lobby
 
 
 class Sleeper:
@@ -78,8 +79,18 @@ class AsyncLobby:
         self._lobby = lobby
         self._doors: dict[asyncio.AbstractEventLoop, WatchedDoor] = {}
 
-    async def wait(self, call: BlockingCall, deadline: float, check: Check) -> bool:
-        """Wait until `call` is to run again; False when the deadline has passed."""
+    async def wait(
+        self,
+        call: BlockingCall,
+        note: Callable[[], Awaitable[None]],
+        deadline: float,
+        check: Check,
+    ) -> bool:
+        """Wait until `call` is to run again; False when the deadline has passed.
+
+        Args:
+            note: runs `call.note`.
+        """
         watched = self._enter()
         steps = self._lobby.steps(call, watched.door if watched else None, deadline, check)
         sleeper: Sleeper | None = None
@@ -90,7 +101,10 @@ class AsyncLobby:
             if watched and ticket:
                 sleeper = watched.enter(ticket)
             while True:
-                if sleeper is None:
+                if nap == NOTE:
+                    await note()
+                    _, nap = steps.send(False)
+                elif sleeper is None:
                     await asyncio.sleep(nap)
                     _, nap = steps.send(False)
                 else:

@@ -18,12 +18,19 @@ class BlockingCall:
     """One call of a command that may wait; `run` any number of times."""
 
     writes = False
+    may_wait = False  # it waits where it has nothing to return
+    unseen = False  # it has left no trace: should it wait for long, `note` does
+    unseen_until = 0.0  # when, on the monotonic clock; 0 when that has not been decided
+    looked = -1  # the newest commit when it found nothing; -1 when that is unknown
     ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
     rung_late = False  # a ring for the ticket came when the call was awake already
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Run the whole command; [] when it has nothing to return."""
         raise NotImplementedError
+
+    def note(self, txn: WriteTxn) -> None:
+        """Write what `run` has left unwritten, though it has nothing to return."""
 
     def pause(self, txn: Txn) -> int:
         """Return in how many milliseconds `run` may have something to do; 0 for at once, -1 when
@@ -85,8 +92,22 @@ class GroupCall(BlockingCall):
         self._most = max_count or 0, max_size or 0
 
     def run(self, txn: WriteTxn) -> list[list[Any]]:
-        """Run XREADGROUP."""
-        return read_group.xreadgroup(txn, self._streams, self._delivery, Allowance(*self._most))
+        """Run XREADGROUP.
+
+        A consumer that finds nothing was seen, which is to be written. When the call waits, that
+        comes later (`Lobby.steps`): mostly it is woken soon, and given something.
+        """
+        lazy = self.may_wait and self._delivery.min_idle is None
+        allowance = Allowance(*self._most)
+        found = read_group.xreadgroup(txn, self._streams, self._delivery, allowance, lazy)
+        self.unseen = lazy and not found
+        self.looked = txn.commit_number - 1 if self.unseen else -1
+        return found
+
+    def note(self, txn: WriteTxn) -> None:
+        """Write that the consumer was seen."""
+        read_group.note_seen(txn, self._streams, self._delivery)
+        self.unseen = False
 
     def pause(self, txn: Txn) -> int:
         """Say when XREADGROUP may find something, or raise."""

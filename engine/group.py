@@ -1,8 +1,10 @@
 """One consumer group as a transaction sees it: its record, its consumers, its pending entries.
 
 A group is attached to the write transaction that found it, which saves it at commit. Between
-transactions it stays decoded as long as no other process commits, like streams do; only its NACK
-pages are dropped. Compiled by mypyc.
+transactions it stays decoded, like streams do; of its NACK pages only the current one. After a
+commit of another process its row is compared: where the bytes are the same, so are the pending
+entries, since each change to them changes its counters. Consumers are read anew, since a consumer
+may be seen without a change to the group. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from streamkeep.engine.pel import Pel
 from streamkeep.engine.resume import Resume
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Attached, Txn, WriteTxn
-from streamkeep.format.checksum import open_row
+from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError, NoSuchGroupError
 from streamkeep.format.group_records import Consumer, GroupRecord, decode_consumer, decode_group
 from streamkeep.format.id_codec import rises
@@ -44,13 +46,31 @@ class Group(Attached):
         self.pel = Pel(txn, record)
         self.resume = Resume()
         self.changed = False
+        self.stored = b""  # the value of its row
+        self.generation = 0  # of the cache, when that was last compared
         self._consumers: dict[bytes, Consumer] = {}
         self._names: dict[int, bytes] = {}
 
-    def enter(self, txn: WriteTxn) -> None:
-        """Go on in a later transaction."""
+    def enter(self, txn: WriteTxn) -> bool:
+        """Go on in a later transaction; False when this group is gone."""
+        generation = txn.shared.generation
+        if self.generation != generation:
+            db_key = name_key(self.stream_key, self.record.name)
+            value = txn.get(GROUPS, db_key)
+            if value is None:
+                return False
+            if value != self.stored:
+                record = decode_group(open_row(GROUPS, db_key, value, self._where()), self._where())
+                if record.number != self.record.number:
+                    return False
+                self.record = record
+                self.pel = Pel(txn, record)
+                self.stored = value
+            self._consumers = {}
+            self.generation = generation
         self.txn = txn
         self.pel.enter(txn)
+        return True
 
     def writer(self) -> WriteTxn:
         """Return the transaction, which must be one that writes."""
@@ -260,20 +280,25 @@ class Group(Attached):
                 consumer.changed = False
         if self.changed:
             db_key = name_key(self.stream_key, self.record.name)
-            txn.put_row(GROUPS, db_key, self.record.encode())
+            self.stored = seal_row(GROUPS, db_key, self.record.encode())
+            txn.put(GROUPS, db_key, self.stored)
             self.changed = False
 
 
 def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     """Return the group `name` of a stream as it is stored."""
     where = f"group {name!r} of stream {stream.number}"
-    body = txn.get_row(GROUPS, name_key(stream.db_key, name), where)
-    if body is None:
+    db_key = name_key(stream.db_key, name)
+    value = txn.get(GROUPS, db_key)
+    if value is None:
         return None
-    record = decode_group(body, where)
+    record = decode_group(open_row(GROUPS, db_key, value, where), where)
     if record.name != name:
         raise CorruptionError(where, "the row holds another name")
-    return Group(txn, stream, record)
+    group = Group(txn, stream, record)
+    group.stored = value
+    group.generation = txn.shared.generation
+    return group
 
 
 def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
@@ -283,9 +308,9 @@ def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     key = (stream.number, name)
     attached = txn.find_attached(key)
     if isinstance(attached, Group):
-        if attached.txn is not txn:
-            attached.enter(txn)
-        return attached
+        if attached.txn is txn or attached.enter(txn):
+            return attached
+        txn.detach(key)
     group = load_group(txn, stream, name)
     if group is not None:
         txn.attach(key, group)
@@ -297,6 +322,7 @@ def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int,
     number = txn.take_number(NEXT_GROUP)
     group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
     group.changed = True
+    group.generation = txn.shared.generation
     txn.attach((stream.number, name), group)
     group.save()
     return group

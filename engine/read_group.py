@@ -78,21 +78,44 @@ class Delivery:
         self.shape = shape
 
 
+class Seen:
+    """A consumer before it was seen; None when it did not exist."""
+
+    def __init__(self, group: Group, consumer: Consumer | None) -> None:
+        self.group = group
+        self._consumer = consumer
+        self._seen_time = 0 if consumer is None else consumer.seen_time
+        self._changed = False if consumer is None else consumer.changed
+
+    def undo(self) -> None:
+        """Have the consumer as it was; one that is new stays."""
+        if self._consumer is not None:
+            self._consumer.seen_time = self._seen_time
+            self._consumer.changed = self._changed
+
+
 def xreadgroup(
     txn: WriteTxn,
     streams: list[tuple[bytes, Position]],
     delivery: Delivery,
     allowance: Allowance,
+    lazy: bool = False,
 ) -> list[list[Any]]:
-    """Return [name, entries] of each stream that has something for the consumer."""
+    """Return [name, entries] of each stream that has something for the consumer.
+
+    Args:
+        lazy: where nothing has, leave it unwritten that the consumer was seen.
+    """
     allowance = allowance.fresh()  # when the map is full it grows, and the command runs again
     found = [_existing(txn, name, delivery.group_name) for name, _ in streams]
     result: list[list[Any]] = []
+    unwritten: list[Seen] = []
     min_idle = delivery.min_idle
     for index, (name, position) in enumerate(streams):
         if allowance.counted_out:
             break
         stream, group = found[index]
+        seen = Seen(group, group.find_consumer(delivery.consumer_name)) if lazy else None
         consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
             min_idle = None  # for the streams that follow, too, as in Redis
@@ -112,8 +135,23 @@ def xreadgroup(
             )
             allowance.end_stream(len(entries))
             result.append([name, entries])
+        elif seen is not None:
+            unwritten.append(seen)
+            continue
         group.save()
+    for seen in reversed(unwritten):
+        if not result:
+            seen.undo()
+        seen.group.save()
     return result
+
+
+def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: Delivery) -> None:
+    """Note that a consumer was seen, and deliver nothing."""
+    for name, _ in streams:
+        _, group = _existing(txn, name, delivery.group_name)
+        group.see_consumer(delivery.consumer_name, txn.now_ms())
+        group.save()
 
 
 def pause(

@@ -4,11 +4,11 @@ Consumers that take few entries at a time read the same node again and again. To
 and step over what was read before cost more than everything else in a delivery. So a group keeps
 a cursor behind the last entry that it delivered. The cursor is good as long as
 
-- the group reads on from there: its last_delivered_id is the one that the cursor came to;
-- and the node is what it was up to there. A sealed node is, as long as no sealed node of the
-  stream was changed (`Stream.sealed_changes`; after a commit of another process the stream is
-  read anew, or found to be the same). A tail grows with each append, and becomes a sealed node at
-  some time: there the bytes up to the cursor are compared.
+- the group reads on from there, or from further on, where other processes read for it, too;
+- and the node is what it was up to there. A sealed node is, as long as the stream is the object
+  that it was, and no sealed node was changed (`Stream.sealed_changes`). A tail grows with each
+  append, and becomes a sealed node at some time, and another process may have changed either:
+  then the bytes up to the cursor are compared.
 
 Compiled by mypyc.
 """
@@ -44,6 +44,7 @@ class Resume:
 
         `wanted.ids` gets their IDs.
         """
+        former = self._cursor
         cursor = self._find(stream, after)
         self._cursor = None  # should a damaged node end this in the middle
         walk: NodeWalk | None = None
@@ -51,25 +52,32 @@ class Resume:
             walk = NodeWalk(txn, stream)
             if not walk.seek(*wanted.start()):
                 return
-            cursor = self._enter(stream, walk)
+            cursor = self._enter(stream, walk, former if after >= self._after else None)
         while read_slots(cursor, wanted, out):
             if not self._sealed:
                 break
             if walk is None:
                 walk = NodeWalk(txn, stream)
-                if not walk.above(self._ms, self._seq):
+                if not self._leave(walk, wanted):
                     break
             elif not walk.next():
                 break
-            cursor = self._enter(stream, walk)
+            cursor = self._enter(stream, walk, None)
         ids = wanted.ids
         self._after = ids[-1] if ids else after
         self._cursor = cursor if len(cursor.data) <= _LARGEST_NODE else None
 
+    def _leave(self, walk: NodeWalk, wanted: Range) -> bool:
+        """Go to the node behind the one that was kept: the next, or far away (XGROUP SETID)."""
+        if wanted.ids:
+            return walk.above(self._ms, self._seq)
+        found = walk.seek(*wanted.start())
+        return found and ((walk.ms, walk.seq) != (self._ms, self._seq) or walk.next())
+
     def _find(self, stream: Stream, after: Id) -> SlotCursor | None:
         """Return the cursor to go on with; None where there is none that is good."""
         cursor = self._cursor
-        if cursor is None or after != self._after:
+        if cursor is None or after < self._after:
             return None
         if self._sealed:
             same = self._stream is stream and self._changes == stream.sealed_changes
@@ -79,12 +87,14 @@ class Resume:
         self._stream = stream
         return go_on(cursor, stream.tail_data())
 
-    def _enter(self, stream: Stream, walk: NodeWalk) -> SlotCursor:
-        """Begin with the node that a walk stands on."""
+    def _enter(self, stream: Stream, walk: NodeWalk, former: SlotCursor | None) -> SlotCursor:
+        """Go on in the node that a walk stands on: where a former cursor was, or at its start."""
         data = walk.load()
+        same = former is not None and (walk.ms, walk.seq) == (self._ms, self._seq)
         self._stream = stream
         self._changes = stream.sealed_changes
         self._sealed = not walk.on_tail
         self._ms = walk.ms
         self._seq = walk.seq
-        return SlotCursor(read_header(data, walk.ms, walk.seq))
+        cursor = go_on(former, data) if same and former is not None else None
+        return cursor or SlotCursor(read_header(data, walk.ms, walk.seq))

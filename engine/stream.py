@@ -44,6 +44,8 @@ class Stream:
         self.trimmed = b""  # bitmap of the tail's trimmed slots
         self.changed = False
         self.stored = b""  # the value of the row in `streams`, as the transaction has it
+        self.key_row = b""  # the value of the row in `keys`, likewise
+        self.generation = 0  # of the cache, when both were last compared with what is stored
         self.sealed_changes = 0  # how often a sealed node was changed or removed
         self._data = ABSENT
         self._builder: NodeBuilder | None = None

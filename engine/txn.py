@@ -2,10 +2,11 @@
 
 Reading: a `ReadTxn` is one snapshot. Writing: a `WriteTxn` holds the store's only write lock; its
 streams are kept decoded between transactions (`Shared.cache`), so that an append in a row of
-appends reads nothing. The cache is valid exactly while no other process commits in between, which
-LMDB's transaction number tells: it rises by one per commit, so a transaction whose number is not
-one above our last commit starts with an empty cache. An aborted transaction empties it, too,
-since its streams may be half changed.
+appends reads nothing. Another process may commit in between, which LMDB's transaction number
+tells: it rises by one per commit, so a transaction whose number is not one above our last begins
+a new *generation* of the cache. What is of an older generation is compared with its row before it
+is used, and decoded anew only where the bytes differ; processes that take turns mostly change
+other rows. An aborted transaction empties the cache, since its streams may be half changed.
 
 Envelopes carry (epoch, commit number). The commit number is LMDB's transaction number: within an
 epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction, restore) raises
@@ -93,6 +94,8 @@ class Shared:
         self.writer = 0  # the thread that holds it
         self.cache: dict[bytes, Stream] = {}
         self.attached: dict[AttachedKey, Attached] = {}
+        self.generation = 0  # of what is in the cache: rises when others have committed
+        self.cached_commit = -1  # the newest commit that this generation knows
         self.last_commit = -1
         self.board = Board(None)  # who is to be rung after a commit
         self.journal: Journal | None = None  # None where the store is read-only
@@ -151,28 +154,29 @@ class Txn:
         """Return the number of rows of a table."""
         return int(self.raw.stat(self.tables[table])["entries"])
 
-    def stream_number(self, name: bytes) -> int:
-        """Return the number of the stream `name`; 0 when there is none."""
-        db_key = name_key(b"", name)
-        body = self.get_row(KEYS, db_key, "key row")
-        if body is None:
-            return 0
-        number, whole = decode_key_row(body, "key row")
-        if whole != name:
-            raise CorruptionError("key row", "it holds another name")
-        return number
-
     def load_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name` as it is stored."""
-        number = self.stream_number(name)
-        return None if number == 0 else self.load_numbered(number, name)
+        db_key = name_key(b"", name)
+        value = self.get(KEYS, db_key)
+        if value is None:
+            return None
+        number, whole = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
+        if whole != name:
+            raise CorruptionError("key row", "it holds another name")
+        return self.load_numbered(number, name, value)
 
-    def load_numbered(self, number: int, name: bytes) -> Stream:
-        """Return the stream with this number; its row must exist."""
+    def load_numbered(self, number: int, name: bytes, key_row: bytes = b"") -> Stream:
+        """Return the stream with this number; its row must exist.
+
+        Args:
+            key_row: the value that led from the name to the number, where it is to be kept.
+        """
         value = self.get(STREAMS, pack_number(number))
         if value is None:
             raise CorruptionError(f"stream {number}", "the key has no row in `streams`")
-        return decode_stream(number, name, value)
+        stream = decode_stream(number, name, value)
+        stream.key_row = key_row
+        return stream
 
     def find_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name`, with what this transaction changed; None when missing."""
@@ -228,8 +232,9 @@ class WriteTxn(Txn):
         self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
         self.events: list[Event] = []  # what else they wait for
         self._now_ms = -1
-        if self.commit_number != shared.last_commit + 1:
-            shared.forget()
+        if self.commit_number != shared.cached_commit + 1:
+            shared.generation += 1
+            shared.cached_commit = self.commit_number - 1
 
     def __del__(self) -> None:
         """Give the write lock back where an interrupt came before anybody held the transaction."""
@@ -283,13 +288,25 @@ class WriteTxn(Txn):
         if stream is None:
             cache = self.shared.cache
             stream = cache.get(name)
-            if stream is None:
-                stream = self.load_stream(name)
+            if stream is None or stream.generation != self.shared.generation:
+                stream = self.load_stream(name) if stream is None else self._refresh(stream)
                 if stream is None:
                     return None
+                stream.generation = self.shared.generation
                 cache[name] = stream
             self.streams[name] = stream
         return stream
+
+    def _refresh(self, stream: Stream) -> Stream | None:
+        """Return a stream as it is stored now, given what it was; None when it is gone."""
+        name = stream.name
+        if self.get(KEYS, name_key(b"", name)) != stream.key_row:
+            self.shared.cache.pop(name, None)
+            return self.load_stream(name)
+        value = self.get(STREAMS, stream.db_key)
+        if value == stream.stored:
+            return stream
+        return self.load_numbered(stream.number, name, stream.key_row)
 
     def create_stream(self, name: bytes) -> Stream:
         """Create the stream `name`, which must not exist, empty."""
@@ -297,7 +314,8 @@ class WriteTxn(Txn):
         number = self.take_number(NEXT_STREAM)
         stream = Stream(number, name, StreamRecord(shared.node_max_bytes, shared.node_max_entries))
         stream.changed = True
-        self.put_row(KEYS, name_key(b"", name), encode_key_row(number, name))
+        stream.generation = shared.generation
+        self._put_name(stream)
         shared.cache[name] = stream
         self.streams[name] = stream
         return stream
@@ -317,9 +335,15 @@ class WriteTxn(Txn):
         """Give the stream another name, which must be free."""
         self._forget(stream)
         stream.name = name
-        self.put_row(KEYS, name_key(b"", name), encode_key_row(stream.number, name))
+        self._put_name(stream)
         self.shared.cache[name] = stream
         self.streams[name] = stream
+
+    def _put_name(self, stream: Stream) -> None:
+        """Write the row that leads from a stream's name to its number."""
+        db_key = name_key(b"", stream.name)
+        stream.key_row = seal_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
+        self.put(KEYS, db_key, stream.key_row)
 
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; none is given twice."""
@@ -407,6 +431,7 @@ class WriteTxn(Txn):
         failpoints.hit("commit:made")
         journal.advance()
         shared.last_commit = self.commit_number
+        shared.cached_commit = self.commit_number
         shared.unsteady_bytes += len(body) + _COMMIT_BYTES
 
     def _cut(self, shared: Shared, journal: Journal) -> None:

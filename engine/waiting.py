@@ -10,6 +10,8 @@
 `Lobby.steps` is that loop as a generator, which does no sleeping itself: a thread (`Lobby.block`)
 and an event loop (async_waiting.py) drive the same steps. A look reads one snapshot and changes
 nothing, so that waiting costs no commits; when no commit came since the last look it ends there.
+A consumer that is woken soon leaves no trace of having waited either: that it was seen is written
+with what it is given, or after a tenth of a second, without giving up its place.
 
 Whoever is rung and does not run its command after all (an interrupt, a cancelled task, a failed
 run) rings the next in the queue: the work it was woken for is still there. One that is killed
@@ -37,6 +39,8 @@ from streamkeep.engine.txn import ReadTxn, Shared
 
 WAITERS_FOLDER: Final = "waiters"
 FALLBACK_S: Final = 1.0
+NOTE: Final = -1.0
+SEEN_WITHIN_S: Final = 0.1  # it is written by then that a consumer which waits was seen
 _FIRST_POLL_S: Final = 0.0005
 _LONGEST_POLL_S: Final = 0.05
 
@@ -146,7 +150,8 @@ class Lobby:
         """Wait until `call` is to run again; False when the deadline has passed.
 
         Yields the ticket to sleep with and for how many seconds at most; is sent whether it was
-        rung. Close it when the wait ends early.
+        rung. NOTE instead of seconds: `call.note` is to be run, in a write transaction. Close it
+        when the wait ends early.
 
         Args:
             check: is called before each sleep, and raises to end the wait.
@@ -158,18 +163,33 @@ class Lobby:
             ticket = shared.board.put_up(door.number, call.interests(), call.ticket)
             call.ticket = ticket or call.ticket
         try:
-            seen = -1
+            seen = call.looked
             due = float("inf")
+            if call.unseen and not call.unseen_until:
+                call.unseen_until = now() + SEEN_WITHIN_S
             poll_s = _FIRST_POLL_S
+            pause = -1
+            looks = first = True
             while True:
                 check()
-                commit, pause = self._read(_look, call, -1 if now() >= due else seen)
-                if commit != seen or pause >= 0:
-                    due = now() + pause / 1000 if pause > 0 else float("inf")
-                if pause == 0:
-                    break
-                seen = commit
+                if call.unseen and not first and min(call.unseen_until, deadline) <= now():
+                    yield ticket, NOTE
+                    continue
+                if looks:
+                    commit, pause = self._read(_look, call, -1 if now() >= due else seen)
+                    if commit != seen or pause >= 0:
+                        due = now() + pause / 1000 if pause > 0 else float("inf")
+                    if pause == 0:
+                        break
+                    seen = commit
+                first = False
                 left = min(deadline, due) - now()
+                # Behind a nap for the note no look: what came is for the head of the queue.
+                looks = not (ticket and call.unseen)
+                if call.unseen:
+                    left = min(left, call.unseen_until - now())
+                    if left <= 0:
+                        continue
                 if deadline <= now():
                     break
                 nap = max(0.0, min(left, FALLBACK_S))
@@ -203,15 +223,25 @@ class Lobby:
     # --- in a thread ------------------------------------------------------------------------
 
     def block(
-        self, attempt: Callable[[], Result], call: BlockingCall, timeout_ms: int, check: Check
+        self,
+        attempt: Callable[[], Result],
+        note: Callable[[], object],
+        call: BlockingCall,
+        timeout_ms: int,
+        check: Check,
     ) -> Result:
-        """Run `attempt` until it returns something, or time is up; sleep in between."""
+        """Run `attempt` until it returns something, or time is up; sleep in between.
+
+        Args:
+            note: runs `call.note`.
+        """
+        call.may_wait = True
         result = attempt()
         if result:
             return result
         self._shared.check_not_writing()  # nobody could commit what this call waits for
         deadline = self.deadline(timeout_ms)
-        while not result and self._wait(call, deadline, check):
+        while not result and self._wait(call, note, deadline, check):
             try:
                 result = attempt()
             except BaseException:
@@ -219,14 +249,20 @@ class Lobby:
                 raise
         return result
 
-    def _wait(self, call: BlockingCall, deadline: float, check: Check) -> bool:
+    def _wait(
+        self, call: BlockingCall, note: Callable[[], object], deadline: float, check: Check
+    ) -> bool:
         door = self.take_door()
         steps = self.steps(call, door, deadline, check)
         again = False
         try:
             ticket, nap = next(steps)
             while True:
-                ticket, nap = steps.send(_sleep(door, ticket, nap))
+                if nap == NOTE:
+                    note()
+                    ticket, nap = steps.send(False)
+                else:
+                    ticket, nap = steps.send(_sleep(door, ticket, nap))
         except StopIteration as end:
             again = bool(end.value)
             return again

@@ -266,6 +266,75 @@ def test_a_claim_waits_for_what_others_are_given(open_store: Open, no_fallback: 
     assert ids(first) == ids(second) == [b"1-1"]
 
 
+# --- seen times ---------------------------------------------------------------------------------
+
+
+def seen_ms(store: Store) -> int:
+    """Return when the only consumer was seen, as XINFO FULL says."""
+    (group,) = store.xinfo_stream("s", full=True)["groups"]
+    return int(group["consumers"][0]["seen-time"])
+
+
+def test_who_is_woken_soon_has_committed_nothing_but_its_delivery(
+    store: Store, monkeypatch: pytest.MonkeyPatch, no_fallback: None
+) -> None:
+    monkeypatch.setattr(waiting, "SEEN_WITHIN_S", 3600.0)
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xgroup_createconsumer("s", "g", "c")
+    before = store.durability().last_commit
+    callers = Callers(store)
+    callers.start(partial(store.xreadgroup, "g", "c", NEW, block=0))
+    assert store.durability().last_commit == before
+    store.xadd("s", {"f": "v"}, id="1-1")
+    callers.settle()
+    assert store.durability().last_commit == before + 2
+    assert ids(callers.end()[0]) == [b"1-1"]
+
+
+def test_who_waits_for_long_is_seen_and_keeps_its_place(
+    open_store: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, no_fallback: None
+) -> None:
+    monkeypatch.setattr(waiting, "SEEN_WITHIN_S", 0.0)
+    store = open_store()
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xgroup_createconsumer("s", "g", "a")
+    clock.ms += 50
+    callers = Callers(store)
+    callers.start(partial(store.xreadgroup, "g", "a", NEW, block=0))
+    wait_until(lambda: seen_ms(store) == clock.now_ms())
+    callers.start(partial(store.xreadgroup, "g", "b", NEW, block=0))
+    store.xadd("s", {"f": "v"}, id="1-1")
+    callers.settle()
+    assert callers.finished == [0]
+    callers.end()
+
+
+def test_who_waits_in_vain_was_seen(store: Store, clock: ManualClock) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xgroup_createconsumer("s", "g", "c")
+    before = store.durability().last_commit
+    clock.ms += 7
+    assert store.xreadgroup("g", "c", NEW, block=5) == []
+    assert store.durability().last_commit == before + 1
+    assert seen_ms(store) == clock.now_ms()
+
+
+def test_a_group_destroyed_before_the_note_is_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+
+    def destroy(*_: object) -> bool:
+        store.xgroup_destroy("s", "g")
+        return False
+
+    monkeypatch.setattr(waiting, "_sleep", destroy)
+    monkeypatch.setattr(waiting, "SEEN_WITHIN_S", 0.001)
+    with pytest.raises(streamkeep.NoSuchGroupError):
+        store.xreadgroup("g", "c", NEW, block=0)
+    assert tickets(store) == 0
+
+
 # --- order --------------------------------------------------------------------------------------
 
 
