@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, durable, groups, latency, spark, store, wake
+from benchmarks import codec, dump, durable, groups, latency, spark, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -66,6 +66,11 @@ def run_spark(report: Report, options: argparse.Namespace) -> None:
     spark.run(report, quick=options.quick)
 
 
+def run_dump(report: Report, options: argparse.Namespace) -> None:
+    """Whole stores in every format, out and in."""
+    dump.formats(report, dump.QUICK if options.quick else dump.FULL)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -75,6 +80,7 @@ BENCHMARKS = {
     "durable": run_durable,
     "latency": run_latency,
     "spark": run_spark,
+    "dump": run_dump,
 }
 
 
