@@ -67,6 +67,14 @@ def differences(one: str, other: str) -> list[str]:
         return sorted({f"{found.kind} {found.what}" for found in diff(a, b)})
 
 
+def keys_of(path: str) -> list[bytes]:
+    """Return the keys of a store, none where there is no store."""
+    if not Path(path).exists():
+        return []
+    with streamkeep.open(path, readonly=True) as store:
+        return store.keys()
+
+
 # --- there and back -----------------------------------------------------------------------------
 
 
@@ -261,8 +269,7 @@ def test_a_dump_that_is_damaged_or_cut_off_loads_nothing(last: str, problem: str
     result = run("load", "t", "a.jsonl", status=1)
     assert problem in result.stderr
     assert "nothing was loaded" in result.stderr
-    with streamkeep.open("t", readonly=True) as store:
-        assert store.keys() == []
+    assert keys_of("t") == []
 
 
 @pytest.mark.parametrize(
@@ -288,8 +295,7 @@ def test_a_dump_that_contradicts_itself_loads_nothing(old: str, new: str, proble
     result = run("load", "t", "a.jsonl", status=1)
     assert problem in result.stderr
     assert "nothing was loaded" in result.stderr
-    with streamkeep.open("t", readonly=True) as store:
-        assert store.keys() == []
+    assert keys_of("t") == []
 
 
 def test_a_damaged_rdb_file_loads_nothing() -> None:
@@ -303,8 +309,14 @@ def test_a_damaged_rdb_file_loads_nothing() -> None:
         result = run("load", "t", "bad.rdb", status=1)
         assert "streamkeep load: bad.rdb: " in result.stderr
         assert "nothing was loaded" in result.stderr
-    with streamkeep.open("t", readonly=True) as store:
-        assert store.keys() == []
+    assert keys_of("t") == []
+
+
+def test_a_file_that_is_none_leaves_no_store_behind() -> None:
+    for name, data in (("a.rdb", b"REDIX"), ("a.jsonl", b"{}"), ("a.csv", b"x"), ("a.resp", b"*x")):
+        Path(name).write_bytes(data)
+        run("load", "t", name, status=1)
+    assert not Path("t").exists()
 
 
 def test_what_had_no_place_is_said() -> None:
@@ -346,6 +358,10 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     run("dump", "t", "--output", "a.jsonl")
     result = run("load", "s", "a.jsonl")
     assert "1 stream of loads that are running or were killed" in result.stderr
+    result = run("dump", "s", "--output", "b.jsonl")
+    assert "left out: 1 stream of loads" in result.stderr
+    run("load", "again", "b.jsonl")
+    assert differences("again", "t") == []
     run("drop", "s", left[0], "--yes")
     assert differences("s", "t") == []
 

@@ -222,6 +222,9 @@ def dump(
                 losses = write_payloads(source, server, out.write)
             else:
                 losses = write_rdb(source, server, out.write)
+    if source.unnamed:
+        left_out = output.count_text(source.unnamed, "stream")
+        output.note(f"left out: {left_out} of loads that are running or were killed")
     _report(source, target, losses, server, time.perf_counter() - began, as_json=as_json)
 
 

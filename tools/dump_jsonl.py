@@ -43,7 +43,7 @@ from streamkeep.format.stream_parts import (
     Pending,
     ProducerPart,
 )
-from streamkeep.recovery.load import Incoming, Load
+from streamkeep.recovery.load import Incoming
 from streamkeep.tools import output
 from streamkeep.tools.dump_source import Source
 from streamkeep.tools.rows import RowError
@@ -164,16 +164,11 @@ class JsonReader:
     """Loads a dump from its lines; every line is checked."""
 
     def __init__(
-        self,
-        load: Load,
-        moved: Callable[[int], None],
-        name: str,
-        key: bytes | None = None,
+        self, begin: Callable[[bytes], Incoming | None], moved: Callable[[int], None]
     ) -> None:
-        self._load = load
-        self._name = name
+        """Load what `begin` makes a stream of: it takes the key, and gives None to leave it out."""
+        self._begin = begin
         self._moved = moved
-        self._key = key  # load this stream only
         self.line = 0
         self.streams = 0
         self.entries = 0
@@ -236,7 +231,6 @@ class JsonReader:
     def _stream(self, head: dict[str, Any]) -> None:
         key = _bytes(head["key"])
         self.streams += 1
-        where = f"{self._name}: stream {output.named(key)}"
         counters = Counters(
             _number(head["length"]),
             _parse(head["last_generated_id"]),
@@ -245,8 +239,7 @@ class JsonReader:
             _number(head["entries_added"]),
             _number(head["groups"]),
         )
-        wanted = self._key is None or key == self._key
-        incoming = self._load.begin(key, where) if wanted else None
+        incoming = self._begin(key)
         if incoming is not None and "node_max_bytes" in head:
             incoming.limit_nodes(_number(head["node_max_bytes"]), _number(head["node_max_entries"]))
         entries = self._entries(incoming)

@@ -16,6 +16,7 @@ from streamkeep.engine.txn import Txn
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node import PAIRS, Range
 from streamkeep.format.stream_parts import Part, Parts
+from streamkeep.recovery.load import PREFIX
 
 _BATCH: Final = 256
 Entry = tuple[int, int, list[bytes]]  # ms, seq, [field, value, ...]
@@ -43,6 +44,7 @@ class Source:
         self.limits = limits
         self.streams = 0
         self.entries = 0
+        self.unnamed = 0  # streams that a load has not given a name yet, and are left out
         self.moved: Callable[[int], None] = lambda entries: None
         if key is not None:
             find_existing(self.txn, key)
@@ -52,8 +54,12 @@ class Source:
         if self.key is not None:
             yield self.key
         else:
+            self.unnamed = 0
             for name, _ in iter_keys(self.txn):
-                yield name
+                if name.startswith(PREFIX):
+                    self.unnamed += 1
+                else:
+                    yield name
 
     def __iter__(self) -> Iterator[Stream]:
         for name in self.names():

@@ -201,13 +201,17 @@ def load(
                 )
             if kind == "resp" and key is not None:
                 raise click.UsageError("commands name their streams: leave KEY out")
-            store = stack.enter_context(open_store(store_path, create=True, sync=sync))
-            _note_leftovers(store, store_path)
+
+            def opened() -> Store[Any]:
+                store = stack.enter_context(open_store(store_path, create=True, sync=sync))
+                _note_leftovers(store, store_path)
+                return store
+
             told = lambda entries: move(source.done, entries)  # noqa: E731  # one line, used twice
             if kind == "resp":
-                _load_commands(store, stream, name, from_line, told, as_json=as_json)
+                _load_commands(opened, stream, name, from_line, told, as_json=as_json)
             else:
-                _load_whole(store, kind, stream, name, key, existing, db, told, as_json=as_json)
+                _load_whole(opened, kind, stream, name, key, existing, db, told, as_json=as_json)
             return
         assert key is not None
         loader = Loader(store_path, key, name, sync=sync, may_sort=not sort)
@@ -345,7 +349,7 @@ def _note_leftovers(store: Store[Any], path: Path) -> None:
 
 
 def _load_whole(
-    store: Store[Any],
+    opened: Callable[[], Store[Any]],
     kind: Format,
     stream: Any,
     name: str,
@@ -358,8 +362,12 @@ def _load_whole(
 ) -> None:
     began = time.perf_counter()
     try:
-        with Load(store, existing) as loading:
-            loader = WholeLoader(loading, name, key, db, told)
+        with ExitStack() as stack:
+
+            def begun() -> Load:
+                return stack.enter_context(Load(opened(), existing))
+
+            loader = WholeLoader(begun, name, key, db, told)
             if kind == "jsonl":
                 loader.jsonl(stream)
             elif kind == "rdb":
@@ -411,7 +419,7 @@ def _report(loaded: Loaded, name: str, seconds: float, *, as_json: bool) -> None
 
 
 def _load_commands(
-    store: Store[Any],
+    opened: Callable[[], Store[Any]],
     stream: Any,
     name: str,
     first: int,
@@ -420,7 +428,7 @@ def _load_commands(
     as_json: bool,
 ) -> None:
     began = time.perf_counter()
-    replay = Replay(store, first, told)
+    replay = Replay(opened, first, told)
     try:
         replay.run(read_commands(stream.read, name))
     except (CommandFailure, CorruptionError, KeyboardInterrupt) as error:

@@ -29,7 +29,7 @@ class CommandFailure(Exception):
 
 
 class Replay:
-    """Runs commands on a store.
+    """Runs commands on a store, which is opened for the first of them.
 
     Attributes:
         done: commands that are committed or were passed over.
@@ -37,8 +37,11 @@ class Replay:
         losses: what was passed over.
     """
 
-    def __init__(self, store: Store[Any], first: int, moved: Callable[[int], None]) -> None:
-        self._store = store
+    def __init__(
+        self, opened: Callable[[], Store[Any]], first: int, moved: Callable[[int], None]
+    ) -> None:
+        self._opened = opened
+        self._store: Store[Any] | None = None
         self._first = first
         self._moved = moved
         self._database = b"0"
@@ -63,6 +66,10 @@ class Replay:
 
     def _run(self, batch: list[tuple[int, int, list[bytes]]]) -> None:
         """Run a batch; of one with a bad command, what stands before it is committed."""
+        if not batch:
+            return
+        if self._store is None:
+            self._store = self._opened()
         failure: CommandFailure | None = None
         with self._store.transaction() as transaction:
             for number, offset, words in batch:

@@ -21,7 +21,7 @@ from streamkeep.tools import output
 from streamkeep.tools.command import Failure
 from streamkeep.tools.dump_jsonl import JsonReader
 from streamkeep.tools.dump_table import ID_COLUMN, KEY_COLUMN, read_parquet
-from streamkeep.tools.rows import RowError, parse_full_id
+from streamkeep.tools.rows import MAX_LINE, RowError, parse_full_id
 
 _BATCH_ENTRIES: Final = 1000
 _BATCH_BYTES: Final = 4 << 20
@@ -41,6 +41,8 @@ class WholeLoader:
     """Loads the streams of one file.
 
     Args:
+        make_load: begins the load; called for the first stream, so that a file that is none of
+            these leaves no store behind.
         name: of the file, for messages.
         key: load this stream only; for a payload, which has no name, its name.
         database: load only from this database of an RDB file.
@@ -49,13 +51,14 @@ class WholeLoader:
 
     def __init__(
         self,
-        load: Load,
+        make_load: Callable[[], Load],
         name: str,
         key: bytes | None,
         database: int | None,
         moved: Callable[[int], None],
     ) -> None:
-        self._load = load
+        self._make_load = make_load
+        self._made: Load | None = None
         self._name = name
         self._key = key
         self._database = database
@@ -63,17 +66,23 @@ class WholeLoader:
         self.losses = Losses()
         self.entries = 0
 
+    def _load(self) -> Load:
+        if self._made is None:
+            self._made = self._make_load()
+        return self._made
+
     def publish(self) -> Loaded:
         """Give the streams their names; return what to report."""
-        streams = self._load.publish()
-        if not streams and not self._load.skipped and self._key is not None:
+        load = self._load()
+        streams = load.publish()
+        if not streams and not load.skipped and self._key is not None:
             raise Failure(f"{self._name}: no stream {output.named(self._key)} in it")
-        return Loaded(streams, self.entries, len(self._load.skipped), self.losses)
+        return Loaded(streams, self.entries, len(load.skipped), self.losses)
 
     def _begin(self, key: bytes) -> Incoming | None:
         if self._key is not None and key != self._key:
             return None
-        return self._load.begin(key, f"{self._name}: stream {output.named(key)}")
+        return self._load().begin(key, f"{self._name}: stream {output.named(key)}")
 
     def _count(self, entries: int) -> None:
         self.entries += entries
@@ -83,8 +92,8 @@ class WholeLoader:
 
     def jsonl(self, stream: BinaryIO) -> None:
         """Load what `dump --format jsonl` wrote."""
-        reader = JsonReader(self._load, self._moved, self._name, self._key)
-        reader.read(iter(stream))
+        reader = JsonReader(self._begin, self._moved)
+        reader.read(_bounded_lines(stream))
         self.entries = reader.entries
 
     def rdb(self, stream: BinaryIO) -> None:
@@ -189,6 +198,16 @@ class WholeLoader:
             numbers.append(number)
             size += sum(map(len, flat))
         flush()
+
+
+def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield lines; raise RowError for one that no entry is as long as."""
+    number = 0
+    while line := stream.readline(MAX_LINE):
+        number += 1
+        if len(line) == MAX_LINE:
+            raise RowError(number, f"longer than {MAX_LINE:,} bytes")
+        yield line
 
 
 def _lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
