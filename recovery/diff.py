@@ -83,8 +83,10 @@ def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
 def _keys(txn: Txn, key: bytes | None) -> Iterator[tuple[bytes, int]]:
     if key is None:
         yield from iter_keys(txn)
-    elif number := txn.stream_number(key):
-        yield key, number
+    else:
+        stream = txn.find_stream(key)
+        if stream is not None:
+            yield key, stream.number
 
 
 def _merged(

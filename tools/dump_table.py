@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from streamkeep.tools.command import Failure
@@ -155,21 +156,36 @@ def read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[bytes | None, int,
     row = 0
     try:
         for batch in table.iter_batches(batch_size=10_000, columns=wanted):
-            for members in batch.to_pylist():
+            keys = batch.column("stream").to_pylist() if "stream" in wanted else None
+            if "id" in wanted:
+                ids = [parse_full_id(one) for one in batch.column("id").to_pylist()]
+            else:
+                halves = (batch.column(name).to_pylist() for name in ("ms", "seq"))
+                ids = list(zip(*halves, strict=True))
+            for place, flat in enumerate(_flat_fields(pa, batch.column("fields"))):
                 row += 1
-                key = members.get("stream")
-                if "id" in members:
-                    ms, seq = parse_full_id(members["id"])
-                else:
-                    ms, seq = members["ms"], members["seq"]
-                pairs = [
-                    (one["field"], one["value"]) if isinstance(one, dict) else one
-                    for one in members["fields"]
-                ]
-                flat = [_data(part) for pair in pairs for part in pair]
-                yield None if key is None else _data(key), ms, seq, flat
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        raise Failure(f"{name}: row {row}: {error}") from error
+                key = None if keys is None else _data(keys[place])
+                yield key, *ids[place], flat
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
+        raise Failure(f"{name}: behind row {row}: {error}") from error
+
+
+def _flat_fields(pa: Any, column: Any) -> Iterator[list[bytes]]:
+    """Yield field, value, field, value, ... of each row of a column of pairs or maps."""
+    if pa.types.is_map(column.type):
+        names, values = column.keys, column.items
+    elif pa.types.is_list(column.type) and column.type.value_type.num_fields == 2:
+        names, values = column.values.field(0), column.values.field(1)
+    else:
+        raise ValueError(f"the column 'fields' is {column.type}, not a list of pairs or a map")
+    if column.null_count or names.null_count or values.null_count:
+        raise ValueError("a field or value is null")
+    pairs = [[_data(one) for one in half.to_pylist()] for half in (names, values)]
+    for start, end in pairwise(column.offsets.to_pylist()):
+        flat = [b""] * (2 * (end - start))
+        flat[0::2] = pairs[0][start:end]
+        flat[1::2] = pairs[1][start:end]
+        yield flat
 
 
 def _data(value: Any) -> bytes:
