@@ -154,16 +154,15 @@ class Txn:
         """Return the number of rows of a table."""
         return int(self.raw.stat(self.tables[table])["entries"])
 
+    def stream_number(self, name: bytes) -> int:
+        """Return the number of the stream `name`; 0 when there is none."""
+        value = self.get(KEYS, name_key(b"", name))
+        return 0 if value is None else _number_in(value, name)
+
     def load_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name` as it is stored."""
-        db_key = name_key(b"", name)
-        value = self.get(KEYS, db_key)
-        if value is None:
-            return None
-        number, whole = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
-        if whole != name:
-            raise CorruptionError("key row", "it holds another name")
-        return self.load_numbered(number, name, value)
+        value = self.get(KEYS, name_key(b"", name))
+        return None if value is None else self.load_numbered(_number_in(value, name), name, value)
 
     def load_numbered(self, number: int, name: bytes, key_row: bytes = b"") -> Stream:
         """Return the stream with this number; its row must exist.
@@ -185,6 +184,15 @@ class Txn:
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds."""
         return self.shared.clock.now_ms()
+
+
+def _number_in(value: bytes, name: bytes) -> int:
+    """Return the number of a stream from its row of `keys`."""
+    body = open_row(KEYS, name_key(b"", name), value, "key row")
+    number, whole = decode_key_row(body, "key row")
+    if whole != name:
+        raise CorruptionError("key row", "it holds another name")
+    return number
 
 
 class ReadTxn(Txn):
