@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, dump, durable, groups, latency, spark, store, wake
+from benchmarks import codec, dump, durable, groups, lake, latency, spark, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -61,6 +61,11 @@ def run_latency(report: Report, options: argparse.Namespace) -> None:
     latency.run(report, quick=options.quick)
 
 
+def run_lake(report: Report, options: argparse.Namespace) -> None:
+    """The jobs on a lake; needs the extra `spark`."""
+    lake.run(report, quick=options.quick)
+
+
 def run_spark(report: Report, options: argparse.Namespace) -> None:
     """The data source for Spark, on two cores, beside Spark reading Parquet."""
     spark.run(report, quick=options.quick)
@@ -79,6 +84,7 @@ BENCHMARKS = {
     "wake": run_wake,
     "durable": run_durable,
     "latency": run_latency,
+    "lake": run_lake,
     "spark": run_spark,
     "dump": run_dump,
 }
