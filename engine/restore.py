@@ -66,26 +66,60 @@ def restore(
             again, the restore goes on there.
     """
     asked = Restoring(source.uuid.bytes, number, *start, *end)
-    found = target.read(_found, name, asked)
-    if found is not None and source is target and found.number == number:
-        raise ArgumentError("the archive of a stream cannot be restored into that stream itself")
-    begun = None if found is None else found.restoring
-    at = start if begun is None else next_id(begun.last_ms, begun.last_seq)
-    total = count_archived(source, number, at, end) if progress else 0
     checked = number if source.uuid == target.uuid else None
+    if source is target and target.read(_number_of, name) == number:
+        raise ArgumentError("the archive of a stream cannot be restored into that stream itself")
 
     def erased(store_uuid: bytes, stream: int, first: Id, last: Id) -> set[Id]:
         """Return what was erased here, though a segment from elsewhere has it."""
         here = store_uuid == target.uuid.bytes
         return target.read(erased_ids, stream, first, last) if here else set()
 
+    return restore_nodes(
+        target,
+        name,
+        asked,
+        lambda at: archived_nodes(source, number, at, end, erased),
+        lambda at: count_archived(source, number, at, end),
+        checked,
+        wait=wait,
+        progress=progress,
+    )
+
+
+def restore_nodes(
+    target: Environment,
+    name: bytes,
+    asked: Restoring,
+    nodes_from: Callable[[Id], Iterator[ArchivedNode]],
+    count_from: Callable[[Id], int],
+    checked: int | None,
+    *,
+    wait: bool,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Write ready nodes into the stream `name`, in steps; go on where an earlier call ended.
+
+    Args:
+        asked: what is restored; the same again means the same restore.
+        nodes_from: yields the nodes with entries from an ID on, ascending, without lower ones.
+        count_from: about how many entries those are; asked where there is `progress`.
+        checked: a stream of the target's store; what was erased from it does not come in.
+
+    Raises:
+        IdTooSmallError: the target has an ID that is not below the first to be restored.
+        CommandError: something else is being restored into the target, or it was appended to.
+    """
+    begun = target.read(_begun, name, asked)
+    at = asked.start if begun is None else next_id(begun.last_ms, begun.last_seq)
+    total = count_from(at) if progress else 0
     done = 0
     first: Id | None = None
     last: Id | None = None
     going = at > (0, 0) or begun is None
     while going:
         going = False
-        for step in _steps(archived_nodes(source, number, at, end, erased)):
+        for step in _steps(nodes_from(at)):
             written = target.write(_write_step, name, asked, step, checked)
             if not written:
                 going = True  # something of it was erased since it was read: read it again
@@ -107,17 +141,16 @@ def restore(
     )
 
 
-class _Target(NamedTuple):
-    """The stream that a restore goes into, as it was found."""
-
-    number: int
-    restoring: Restoring | None
-
-
-def _found(txn: Txn, name: bytes, asked: Restoring) -> _Target | None:
-    """Return the target as it is; None when it does not exist."""
+def _number_of(txn: Txn, name: bytes) -> int | None:
+    """Return the number of a stream; None when it does not exist."""
     stream = txn.find_stream(name)
-    return None if stream is None else _Target(stream.number, _noted(stream, asked))
+    return None if stream is None else stream.number
+
+
+def _begun(txn: Txn, name: bytes, asked: Restoring) -> Restoring | None:
+    """Return how far the same restore has come before; None when it has not begun."""
+    stream = txn.find_stream(name)
+    return None if stream is None else _noted(stream, asked)
 
 
 def _noted(stream: Stream, asked: Restoring) -> Restoring | None:

@@ -40,6 +40,11 @@ class Restoring(NamedTuple):
     last_ms: int = 0
     last_seq: int = 0
 
+    @property
+    def start(self) -> tuple[int, int]:
+        """First ID asked for."""
+        return self.start_ms, self.start_seq
+
     def same_as(self, other: Restoring) -> bool:
         """Say whether the other one restores the same, however far it has come."""
         return self[:6] == other[:6]

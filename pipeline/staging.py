@@ -260,14 +260,24 @@ def _parse_id(value: Any) -> tuple[int, int]:
 # --- in a task ------------------------------------------------------------------------------------
 
 
-def stage(batches: Iterable[pa.RecordBatch], folder: str, name: str, key: bytes | None) -> Staged:
-    """Write rows into a file of the folder; return what is in it."""
+def stage(
+    batches: Iterable[pa.RecordBatch],
+    folder: str,
+    name: str,
+    key: bytes | None,
+    node_bytes: int = NODE_BYTES,
+) -> Staged:
+    """Write rows into a file of the folder; return what is in it.
+
+    Args:
+        node_bytes: the most bytes of a node; the default suits nodes that are unpacked again.
+    """
     writer: _Writer | None = None
     try:
         with _without_collector():
             for batch in batches:
                 if writer is None:
-                    writer = _Writer(RowReader(batch.schema, key), folder, name)
+                    writer = _Writer(RowReader(batch.schema, key), folder, name, node_bytes)
                 writer.add(batch)
             return Staged("", (), False) if writer is None else writer.close()
     except BaseException:
@@ -291,8 +301,9 @@ def _without_collector() -> Iterator[None]:
 class _Writer:
     """A staged file being written."""
 
-    def __init__(self, reader: RowReader, folder: str, name: str) -> None:
+    def __init__(self, reader: RowReader, folder: str, name: str, node_bytes: int) -> None:
         self.reader = reader
+        self._node_bytes = node_bytes
         self.location = f"{folder.rstrip('/')}/{name}"
         system, path = file_system(self.location)
         system.create_dir(str(Path(path).parent), recursive=True)
@@ -326,7 +337,7 @@ class _Writer:
         """Write one stream's entries as a batch of nodes; they continue the run before, or begin
         one.
         """
-        nodes = encode_nodes(entries, NODE_BYTES)
+        nodes = encode_nodes(entries, self._node_bytes)
         columns = [
             pa.array([key] * len(nodes), pa.binary()),
             pa.array([ms for ms, _, _ in nodes], pa.uint64()),
@@ -391,6 +402,18 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
                 f"stream {key!r}: {expected} entries were staged, {added[key]} were read back"
             )
     return added
+
+
+def staged_nodes(one: Staged) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the nodes of a staged file, as they stand there: key, and listpack."""
+    if not one.location:
+        return
+    reader = _open_staged(one.location)
+    for run in one.runs:
+        for at in range(run.first, run.last):
+            batch = reader.get_batch(at)
+            columns = (batch.column(name).to_pylist() for name in ("ms", "seq", "node"))
+            yield from zip(*columns, strict=True)
 
 
 def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool) -> int:

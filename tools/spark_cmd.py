@@ -16,10 +16,13 @@ import click
 
 from streamkeep.tools import output
 from streamkeep.tools.command import (
+    Bytes,
     Exit,
     Failure,
+    Id,
     StoreCommand,
     json_option,
+    key_argument,
     progress_option,
     quoted_option,
     store_argument,
@@ -342,6 +345,59 @@ def report(
         f"{output.count_text(done.details['streams'], 'stream')}",
         as_json,
     )
+
+
+@spark.command("restore", cls=StoreCommand)
+@click.argument("source", metavar="SOURCE")
+@store_argument
+@key_argument
+@click.option("--as", "into", type=Bytes(), metavar="KEY", help="Write to this stream instead.")
+@click.option(
+    "--start", type=Id(times=True), default="-", show_default=True, help="First ID, or a time."
+)
+@click.option(
+    "--end", type=Id(times=True), default="+", show_default=True, help="Last ID, or a time."
+)
+@job_options
+@quoted_option
+def restore(
+    source: str,
+    store_path: Path,
+    key: bytes,
+    into: bytes | None,
+    start: bytes,
+    end: bytes,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Write entries of a lake back into a stream of STORE.
+
+    SOURCE is a lake, or a store with an archive. The entries keep their IDs, so the stream must not
+    have higher ones. Killed at any moment, run it again: it goes on, and no entry comes twice.
+
+    \b
+    Examples:
+      streamkeep spark restore orders.lake restored.store orders
+      streamkeep spark restore orders.lake restored.store orders --as june --start 2024-06-01
+    """
+    with _running(master, settings) as session, _progress(progress, "restore") as advance:
+        from streamkeep.pipeline.jobs.restore import restore as job
+
+        report = job(
+            session,
+            source,
+            str(store_path),
+            key.decode(),
+            into=None if into is None else into.decode(),
+            start=start.decode(),
+            end=end.decode(),
+            progress=advance,
+        )
+    first, last = report.details["first_id"], report.details["last_id"]
+    span = f", {first} to {last}" if first else ""
+    _tell(report, f"{output.entries_text(report.entries)} restored{span}", as_json)
 
 
 @spark.command("tail", cls=StoreCommand)

@@ -12,10 +12,13 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
+from streamkeep.engine import restore as restore_engine  # noqa: E402
 from streamkeep.engine.api import Store  # noqa: E402
 from streamkeep.format.entry import MAX_ID, StreamId  # noqa: E402
+from streamkeep.format.errors import IdTooSmallError  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
+from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
 from streamkeep.pipeline.lake import (  # noqa: E402
     Lake,
@@ -307,3 +310,48 @@ def test_a_job_that_lost_begins_again(
     assert to_lake(spark, path, lake).entries == 0
     assert read_lake(spark, lake).count() == 100
     assert len(list(Path(lake).rglob("*.parquet"))) == len(Lake.open(lake).files())
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_what_a_lake_has_comes_back_once(
+    spark: SparkSession,
+    open_store: Callable[..., Store[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, target = open_store("orders.store"), open_store("restored.store")
+    lake = str(tmp_path / "lake")
+    fill(store, 1, 6000)
+    to_lake(spark, str(store.path), lake)
+    arguments = (spark, lake, str(target.path), "orders")
+    part = restore_job.restore(*arguments, into="part", start="60000", end="180000-0")
+    assert (part.entries, part.details["first_id"], part.details["last_id"]) == (
+        3,
+        "60000-0",
+        "180000-0",
+    )
+    assert target.xrange("part") == store.xrange("orders", count=3)
+
+    plain, steps = restore_engine._write_step, []
+
+    def write_step(*args: Any) -> int:
+        steps.append(1)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+        return plain(*args)
+
+    monkeypatch.setattr(restore_engine, "_write_step", write_step)
+    monkeypatch.setattr(restore_engine, "_STEP_NODES", 10)
+    with pytest.raises(KeyboardInterrupt):
+        restore_job.restore(*arguments)
+    before = target.xlen("orders")
+    assert 0 < before < 6000
+    done = restore_job.restore(*arguments)
+    assert (done.entries, done.details["resumed"]) == (6000 - before, True)
+    assert target.xrange("orders") == store.xrange("orders")
+    assert not list((Path(target.path) / "staging").glob("*"))
+    with pytest.raises(IdTooSmallError, match="would break the order of its IDs"):
+        restore_job.restore(*arguments)
+    with pytest.raises(LakeError, match="no entries of 'mail'"):
+        restore_job.restore(spark, lake, str(target.path), "mail")

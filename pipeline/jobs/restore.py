@@ -1,0 +1,224 @@
+"""The job `restore`: entries of a lake, or of an archive, back into a stream, with their IDs.
+
+From a lake: workers read its files, filter the range, and make macro nodes, which they stage in
+files; the driver appends the nodes as they are, in transactions of about a megabyte, and notes in
+the target's record how far it has come (`engine/restore.py`). Killed anywhere, the same call goes
+on there: the finished part is not planned again, and each entry comes once. A stream with higher
+IDs is refused before anything is read, since IDs must rise.
+
+From the archive of a store no Spark is needed: its segments hold nodes already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkeep.engine.api import Store
+from streamkeep.engine.archived import ArchivedNode
+from streamkeep.engine.arguments import range_end, range_start
+from streamkeep.engine.environment import STAGING_FOLDER
+from streamkeep.engine.restore import restore_nodes
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import PAGE_LISTPACK
+from streamkeep.format.errors import IdTooSmallError
+from streamkeep.format.node import end_ids
+from streamkeep.format.restoring import Restoring
+from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, file_system
+from streamkeep.pipeline.parquet import read_file
+from streamkeep.pipeline.plan import spread
+from streamkeep.pipeline.staging import Run, Staged, new_folder, remove_folder, stage, staged_nodes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamkeep.engine.txn import Txn
+
+NAME: Final = "restore"
+_COLUMNS: Final = ("ms", "seq", "fields")
+
+Id = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Files that one worker makes nodes of."""
+
+    lake: str
+    files: tuple[LakeFile, ...]
+    start: Id
+    end: Id
+    folder: str
+    name: str
+
+
+def restore(
+    spark: SparkSession,
+    source: str,
+    store: str,
+    key: str,
+    *,
+    into: str | None = None,
+    start: str = "-",
+    end: str = "+",
+    progress: Progress | None = None,
+) -> Report:
+    """Write entries of a lake or of an archive into a stream, exactly once.
+
+    Args:
+        source: a lake, or the directory of a store with an archive.
+        store: directory of the store to write to; made when there is none.
+        key: of the stream in the source.
+        into: key of the stream to write to; by default the same. It is made when there is none.
+        start, end: IDs, both included, as in `xrange`.
+
+    Raises:
+        LakeError: there is no such lake, or files of it overlap.
+        IdTooSmallError: the stream has IDs that are not below the first to be restored.
+        CommandError: another restore into the stream is unfinished, or it was appended to.
+    """
+    target = (into if into is not None else key).encode()
+    with Stopwatch(Report(NAME)) as report, Store(store) as opened:
+        if (Path(source) / "data.mdb").is_file():
+            with Store(source, readonly=True, create=False) as origin:
+                done = opened.restore_archive(
+                    target, key.encode(), from_store=origin, start=start, end=end
+                )
+        else:
+            low, high = range_start(start), range_end(end)
+            done = _from_lake(spark, Lake.open(source), opened, key, target, low, high, progress)
+        report.entries = done.entries
+        report.details = {
+            "stream": target.decode(errors="backslashreplace"),
+            "first_id": None if done.first_id is None else str(done.first_id),
+            "last_id": None if done.last_id is None else str(done.last_id),
+            "resumed": done.resumed,
+        }
+    return report
+
+
+def _from_lake(
+    spark: SparkSession,
+    lake: Lake,
+    store: Store[bytes],
+    key: str,
+    target: bytes,
+    start: Id,
+    end: Id,
+    progress: Progress | None,
+) -> Any:
+    """Restore a range of one stream of a lake."""
+    name = key.encode()
+    files = [one for one in lake.files() if one.key == name]
+    if not files:
+        raise LakeError(f"{lake.uri}: no entries of {key!r}")
+    for before, after in pairwise(files):
+        if after.first <= before.last:
+            raise LakeError(
+                f"{lake.uri}: {after.path} begins before {before.path} ends; `streamkeep spark "
+                "audit` says more"
+            )
+    identity = uuid.UUID(str(lake.table.metadata().id)).bytes
+    number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
+    asked = Restoring(identity, number, *start, *end)
+    environment = store._environment  # the nodes come in under the API
+    checked = environment.read(_number_of, name)
+    folder = new_folder(str(Path(store.path).absolute() / STAGING_FOLDER))
+
+    def nodes_from(at: Id) -> Iterator[ArchivedNode]:
+        """Have workers make the nodes of what is still missing, and yield them."""
+        wanted = [one for one in files if one.last >= at and one.first <= end]
+        _check_order(environment, target, wanted, at)
+        tasks = [
+            Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow")
+            for place, part in enumerate(spread(wanted, [one.size_bytes for one in wanted]))
+        ]
+        staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
+        for one in sorted(staged, key=lambda one: one.location):
+            for ms, seq, data in staged_nodes(one):
+                ends = end_ids(data, ms, seq)
+                yield ArchivedNode(ms, seq, data, (ms, seq), ends.last_slot, ends.live)
+
+    try:
+        return restore_nodes(
+            environment,
+            target,
+            asked,
+            nodes_from,
+            lambda at: sum(one.entries for one in files if one.last >= at),
+            checked,
+            wait=True,
+        )
+    finally:
+        remove_folder(folder)
+
+
+def _check_order(environment: Any, target: bytes, files: Sequence[LakeFile], at: Id) -> None:
+    """Raise before anything is read when IDs of the target are in the way."""
+    last = environment.read(_last_of, target)
+    if files and last is not None and max(at, files[0].first) <= last and at <= last:
+        raise IdTooSmallError(
+            f"{target!r} goes up to {StreamId(*last)}: restoring from "
+            f"{StreamId(*max(at, files[0].first))} on would break the order of its IDs; restore "
+            "into another stream"
+        )
+
+
+def _number_of(txn: Txn, name: bytes) -> int | None:
+    stream = txn.find_stream(name)
+    return None if stream is None else stream.number
+
+
+def _last_of(txn: Txn, name: bytes) -> Id | None:
+    stream = txn.find_stream(name)
+    return None if stream is None else (stream.record.last_ms, stream.record.last_seq)
+
+
+def make_nodes(task: Task) -> list[str]:
+    """Stage the entries of a task's files as nodes; return what was staged. Runs in a worker."""
+    system, root = file_system(task.lake)
+    batches = (
+        part
+        for file in task.files
+        for batch in read_file(system, root, file, _COLUMNS)
+        if len(part := _within(batch, task.start, task.end))
+    )
+    staged = stage(batches, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)
+    runs = [[run.key.hex(), run.first, run.last, run.entries] for run in staged.runs]
+    return [json.dumps([staged.location, runs])]
+
+
+def _staged(line: str) -> Staged:
+    location, runs = json.loads(line)
+    return Staged(
+        location,
+        tuple(Run(bytes.fromhex(key), first, last, count) for key, first, last, count in runs),
+        True,
+    )
+
+
+def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
+    """Return the rows of a batch with IDs from `start` to `end`; IDs ascend."""
+    ms, seq = batch.column("ms"), batch.column("seq")
+    top = (1 << 63) - 1
+    low, high = (min(start[0], top), min(start[1], top)), (min(end[0], top), min(end[1], top))
+    if not len(batch):
+        return batch
+    above = pc.or_(
+        pc.greater(ms, low[0]), pc.and_(pc.equal(ms, low[0]), pc.greater_equal(seq, low[1]))
+    )
+    below = pc.or_(
+        pc.less(ms, high[0]), pc.and_(pc.equal(ms, high[0]), pc.less_equal(seq, high[1]))
+    )
+    chosen = pc.and_(above, below)
+    return batch if pc.all(chosen).as_py() else batch.filter(chosen)
