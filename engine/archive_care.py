@@ -9,17 +9,21 @@ from typing import Final, NamedTuple
 from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.environment import Environment
+from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import delete_segment, is_named, iter_segments
 from streamkeep.engine.segment_files import check_means, open_segment
 from streamkeep.engine.segment_output import segment_output
 from streamkeep.engine.txn import Txn, WriteTxn
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.errors import (
-    ArgumentError,
     CorruptionError,
     FormatVersionError,
     StreamkeepError,
 )
+from streamkeep.format.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord
+from streamkeep.format.node import end_ids, history_form
 from streamkeep.format.records import encode_file_garbage
 
 Id = tuple[int, int]
@@ -34,6 +38,81 @@ class Verified(NamedTuple):
 
     record: SegmentRecord
     problems: list[StreamkeepError]
+
+
+class ArchivedStream(NamedTuple):
+    """What the archive holds of one stream, all segments together, and what it is about to get."""
+
+    stream_number: int
+    key: bytes  # as the stream is called; of a deleted one, as it was when it was archived
+    exists: bool
+    segments: int
+    entries: int
+    size_bytes: int
+    raw_bytes: int
+    first_id: StreamId | None
+    last_id: StreamId | None
+    retired_nodes: int
+    retired_entries: int
+    retired_bytes: int
+
+
+class RetiredNode(NamedTuple):
+    """A macro node that no segment holds yet."""
+
+    stream_number: int
+    first_id: StreamId
+    last_id: StreamId
+    entries: int
+    size_bytes: int
+
+
+def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
+    """Yield what is to be archived of one stream, or of all, in order."""
+    cursor = txn.cursor(RETIRED)
+    prefix = b"" if number is None else pack_number(number)
+    found = cursor.set_range(prefix) if prefix else cursor.first()
+    while found and cursor.key().startswith(prefix):
+        stream, ms, seq = unpack_node_key(cursor.key())
+        value = cursor.value()
+        envelope = decode_envelope(value, f"retired node {ms}-{seq} of stream {stream}")
+        data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
+        if data:
+            ids = end_ids(data, ms, seq)
+            first, last = StreamId(*ids.first_live), StreamId(*ids.last_live)
+            yield RetiredNode(stream, first, last, int(ids.live), len(value))
+        found = cursor.next()
+
+
+def list_streams(txn: Txn) -> list[ArchivedStream]:
+    """Return what the archive holds of each stream, by number; deleted streams, too."""
+    names = {number: name for name, number in iter_keys(txn)}
+    found: dict[int, ArchivedStream] = {}
+
+    def one(number: int, key: bytes) -> ArchivedStream:
+        blank = ArchivedStream(
+            number, names.get(number, key), number in names, 0, 0, 0, 0, None, None, 0, 0, 0
+        )
+        return found.setdefault(number, blank)
+
+    for record in iter_segments(txn):
+        total = one(record.stream_number, record.key)
+        found[record.stream_number] = total._replace(
+            segments=total.segments + 1,
+            entries=total.entries + record.entries,
+            size_bytes=total.size_bytes + record.size_bytes,
+            raw_bytes=total.raw_bytes + record.raw_bytes,
+            first_id=total.first_id or record.first_id,
+            last_id=record.last_id,
+        )
+    for node in iter_retired(txn):
+        total = one(node.stream_number, b"")
+        found[node.stream_number] = total._replace(
+            retired_nodes=total.retired_nodes + 1,
+            retired_entries=total.retired_entries + node.entries,
+            retired_bytes=total.retired_bytes + node.size_bytes,
+        )
+    return [found[number] for number in sorted(found)]
 
 
 def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[SegmentRecord]:
@@ -125,9 +204,3 @@ def _drop_step(txn: WriteTxn, records: list[SegmentRecord]) -> list[SegmentRecor
         delete_segment(txn, record)
         txn.add_garbage(encode_file_garbage(record.path))
     return dropped
-
-
-def check_range(start: Id, end: Id) -> None:
-    """Raise ArgumentError for a range that holds nothing."""
-    if start > end:
-        raise ArgumentError(f"the range begins at {start[0]}-{start[1]}, behind its end")

@@ -2,7 +2,7 @@
 drop. How entries come into the archive is elsewhere.
 
 A stream is named by its key; one that was deleted has a history without a key, and is named by its
-number (an `ArchivedStream`, or the number that `archived_segments` shows).
+number, as `archived_streams` has it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streamkeep.engine.lmdb_errors import translated
 from streamkeep.format.entry import Text
 from streamkeep.format.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.manifest import SegmentRecord
+from streamkeep.format.segment import Segment
 
 if TYPE_CHECKING:
     from streamkeep.engine.environment import Environment
@@ -61,6 +62,29 @@ class ArchiveMethods(Generic[Text]):
         number = self._archived_number(key, stream_number)
         with translated():
             return self._environment.read(archive_care.list_segments, number, low, high)
+
+    def archived_streams(self) -> list[archive_care.ArchivedStream]:
+        """Return what the archive holds of each stream, and what it is about to get.
+
+        Deleted streams keep their segments, and are listed with `exists` False.
+        """
+        self._check_open()
+        with translated():
+            return self._environment.read(archive_care.list_streams)
+
+    def segment_path(self, record: SegmentRecord) -> Path:
+        """Return where the file of a segment is."""
+        return self._environment.segments.path(record)
+
+    def open_segment(self, record: SegmentRecord) -> Segment:
+        """Return a segment to read from: its index, and its blocks of macro nodes.
+
+        Raises:
+            MissingSegmentError: the file is gone; `archived_segments` may list another by now.
+            CorruptionError: it is not the segment that the archive knows.
+        """
+        self._check_open()
+        return self._environment.segments.open(record)
 
     def verify_archive(
         self,

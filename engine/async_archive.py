@@ -14,12 +14,13 @@ from typing import Any, Generic, TypeVar
 
 from streamkeep.engine.adopt import Adopted
 from streamkeep.engine.api import Store
-from streamkeep.engine.archive_care import Verified
+from streamkeep.engine.archive_care import ArchivedStream, Verified
 from streamkeep.engine.archive_methods import PathLike, Progress
 from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.restore import RestoreReport
 from streamkeep.format.entry import Text
 from streamkeep.format.manifest import SegmentRecord
+from streamkeep.format.segment import Segment
 
 Item = TypeVar("Item")
 _END: Any = object()
@@ -41,6 +42,18 @@ class AsyncArchiveMethods(Generic[Text]):
         """Return the segments of the archive; see `Store.archived_segments`."""
         call = partial(self._store.archived_segments, key, stream_number=stream_number)
         return await asyncio.to_thread(call, start=start, end=end)
+
+    async def archived_streams(self) -> list[ArchivedStream]:
+        """Return what the archive holds of each stream; see `Store.archived_streams`."""
+        return await asyncio.to_thread(self._store.archived_streams)
+
+    def segment_path(self, record: SegmentRecord) -> Path:
+        """Return where the file of a segment is."""
+        return self._store.segment_path(record)
+
+    async def open_segment(self, record: SegmentRecord) -> Segment:
+        """Return a segment to read from, whose methods are not coroutines."""
+        return await asyncio.to_thread(self._store.open_segment, record)
 
     def verify_archive(
         self,

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 import streamkeep
+from streamkeep.tools.archive_cmd import archive
 from streamkeep.tools.claim_cmds import autoclaim, claim
 from streamkeep.tools.diff_cmd import diff
 from streamkeep.tools.dump_cmd import dump
@@ -32,6 +33,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
     ("Change streams", (rename, drop, config, set_id, remember)),
+    ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
     ("Work on Spark", (spark,)),
     ("Check a store", (fsck,)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -93,6 +93,14 @@ def bars(plan: Plan, counts: Sequence[int], width: int, *, blocks: bool) -> Iter
 
 def plot(plan: Plan, counts: Sequence[int], title: str, path: Path) -> None:
     """Draw the buckets into a PNG or SVG file, by its suffix."""
+    plot_stacked(plan, {"": counts}, title, path)
+
+
+def plot_stacked(plan: Plan, series: Mapping[str, Sequence[int]], title: str, path: Path) -> None:
+    """Draw several counts of the same buckets on top of each other, with a legend of their names.
+
+    A single series has neither legend nor name.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -118,7 +126,21 @@ def plot(plan: Plan, counts: Sequence[int], title: str, path: Path) -> None:
             starts = [float(ms) for ms in plan.edges[:-1]]
             widths = [float(end - start) for start, end in pairwise(plan.edges)]
             axes.set_xlabel("milliseconds of the ID")
-        axes.bar(starts, list(counts), width=widths, align="edge", edgecolor="white", linewidth=0.5)
+        below = [0] * len(starts)
+        for name, counts in series.items():
+            axes.bar(
+                starts,
+                list(counts),
+                width=widths,
+                bottom=below,
+                align="edge",
+                edgecolor="white",
+                linewidth=0.5,
+                label=name,
+            )
+            below = [low + count for low, count in zip(below, counts, strict=True)]
+        if len(series) > 1:
+            axes.legend(frameon=False)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)

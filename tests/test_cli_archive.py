@@ -1,0 +1,167 @@
+"""archive list, verify, restore, adopt, export, drop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_runner import lines, objects, run
+from conftest import assert_sound
+from segments import archive, pairs_of, retire, some
+from streamkeep.engine.api import Store
+from streamkeep.tools.archive_plot import Part, spread
+from streamkeep.tools.timeline import plan_buckets
+
+MAY = 1_714_521_600_000  # 2024-05-01
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with two archived streams, of which one was deleted, and retired entries."""
+    with Store(tmp_path / "orders.store", sync="none") as store:
+        number = archive(store, "orders", some(60, MAY), some(60, MAY + HOUR))
+        retire(store, number, some(60, MAY + 2 * HOUR))
+        with store.transaction() as transaction:
+            stream = transaction._txn.find_stream(b"orders")
+            assert stream is not None
+            stream.record.last_ms = MAY + 2 * HOUR + 100
+            stream.changed = True
+        for hour in range(3, 6):
+            store.xadd("orders", {"live": hour}, MAY + hour * HOUR)
+        archive(store, "old\xff", some(60, MAY))
+        store.delete("old\xff")
+        return store.path
+
+
+def test_list_shows_streams_and_segments(path: Path) -> None:
+    shown = run("archive", "list", path)
+    table = shown.stdout.splitlines()
+    assert table[0].split() == [
+        *("stream", "segments", "entries", "first", "last", "span", "size", "ratio", "retired")
+    ]
+    assert table[2].split()[:5] == [
+        *("orders", "2", "120", "2024-05-01T00:00:00Z", "2024-05-01T01:00:00Z")
+    ]
+    assert table[2].split()[-1] == "60"
+    assert "(deleted, number 2)" in table[3]
+    assert "3 segments, 180 entries" in shown.stderr
+    assert "60 entries retired, not yet in a segment" in shown.stderr
+
+    found = lines("archive", "list", path, "orders", "--start", "2024-05-01T00:30:00Z")
+    assert len(found) == 3
+    assert found[2].startswith("1-orders/1714525200000-0_")
+    assert found[2].endswith("archived")
+
+
+def test_list_as_json(path: Path) -> None:
+    *rows, summary = objects("archive", "list", path)
+    assert [row["type"] for row in rows] == ["archived_stream"] * 2 + ["segment"] * 3
+    assert rows[0]["retired_entries"] == 60
+    assert rows[1]["exists"] is False
+    assert rows[2]["first_id"] == f"{MAY}-0"
+    assert rows[2]["size_bytes"] == Path(rows[2]["file"]).stat().st_size
+    assert (summary["segments"], summary["entries"]) == (3, 180)
+    *rows, summary = objects("archive", "list", path, "--stream-number", "2")
+    assert [row["type"] for row in rows] == ["archived_stream", "segment"]
+
+
+def test_list_of_nothing(tmp_path: Path) -> None:
+    run("add", tmp_path / "s", "orders", "a", "1")
+    shown = run("archive", "list", tmp_path / "s")
+    assert shown.stdout == ""
+    assert shown.stderr.startswith("0 segments, 0 entries")
+    run("archive", "list", tmp_path / "s", "missing", status=1)
+    run("archive", "list", tmp_path / "missing", status=3)
+
+
+def test_the_timeline_is_drawn(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "timeline.svg"
+    run("archive", "list", path, "orders", "--plot", picture)
+    text = picture.read_text()
+    for name in ("archived", "retired", "live"):
+        assert f"<!-- {name} -->" in text
+    run("archive", "list", path, "--plot", tmp_path / "all.png")
+    run("add", tmp_path / "empty", "orders", "a", "1")
+    run(
+        "del",
+        tmp_path / "empty",
+        "orders",
+        lines("range", tmp_path / "empty", "orders")[0].split()[0],
+    )
+    run("archive", "list", tmp_path / "empty", "--plot", picture, status=1)
+
+
+def test_parts_are_spread_over_buckets_to_the_entry() -> None:
+    plan = plan_buckets(0, 9_999)
+    parts = [Part(0, 9_999, 1001), Part(5_000, 5_000, 7), Part(2_500, 7_499, 3)]
+    counts = spread(parts, plan)
+    assert sum(counts) == 1011
+    assert max(counts) - min(counts) < 15
+    assert sum(spread([Part(9_999, 9_999, 4)], plan)) == 4
+
+
+def test_verify_says_what_is_damaged(path: Path) -> None:
+    shown = run("archive", "verify", path)
+    assert (shown.stdout, "3 segments" in shown.stderr) == ("", True)
+    assert "all whole" in shown.stderr
+    file = Path(objects("archive", "list", path)[2]["file"])
+    data = bytearray(file.read_bytes())
+    data[20] ^= 1
+    file.write_bytes(data)
+    shown = run("archive", "verify", path, status=4)
+    assert shown.stdout.startswith("block 0 of segment 1-orders/")
+    assert "1 segment damaged" in shown.stderr
+    *rows, summary = objects("archive", "verify", path, "orders", status=4)
+    assert [len(row["problems"]) for row in rows] == [1, 0]
+    assert (summary["segments"], summary["damaged"]) == (2, 1)
+
+
+def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Path) -> None:
+    said = run("archive", "restore", path, "may", "--source", "orders", "--end", f"{MAY + HOUR}")
+    assert "restored 63 entries into 'may'" in said.stderr
+    copy = tmp_path / "copy.store"
+    run("archive", "restore", path, "orders", "--into", copy)
+    run("archive", "restore", path, "old", "--stream-number", "2", "--into", copy)
+    with Store(copy) as store:
+        assert pairs_of(store, "old") == some(60, MAY)
+        assert store.xlen("orders") == 180
+    assert_sound(copy)
+    again = run("archive", "restore", path, "orders", "--into", copy, status=1)
+    assert "would break the order of its IDs" in again.stderr
+    *_, summary = objects("archive", "restore", path, "again", "--source", "orders", "--into", path)
+    assert summary["entries"] == 180
+    run("archive", "restore", path, "x", "--source", "orders", "--stream-number", "1", status=2)
+    run("archive", "restore", path, "orders", status=1)
+
+
+def test_export_and_adopt(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    printed = lines("archive", "export", path, out, "orders")
+    assert len(printed) == 2
+    copy = tmp_path / "copy.store"
+    said = run("archive", "adopt", copy, out)
+    assert "adopted 2 segments with 120 entries" in said.stderr
+    *rows, summary = objects("archive", "adopt", copy, out)
+    assert [row["known"] for row in rows] == [True, True]
+    assert (summary["adopted"], summary["known"]) == (0, 2)
+    run("archive", "export", path, out, "orders", status=3)
+    *rows, summary = objects("archive", "export", path, tmp_path / "one", "--end", "2024-05-01")
+    assert summary["segments"] == len(rows) == 2
+    run("archive", "adopt", copy, tmp_path / "missing", status=1)
+    assert len(lines("archive", "list", copy, "orders")) == 4
+
+
+def test_drop_asks_first(path: Path) -> None:
+    before = ("--before", "2024-05-01T01:00:00Z")
+    asked = run("archive", "drop", path, *before, input="n\n", status=1)
+    assert "'orders': 1 segment with 60 entries, 2024-05-01T00:00:00Z to" in asked.stderr
+    assert "nothing was changed" in asked.stderr
+    said = run("archive", "drop", path, "orders", *before, "--yes")
+    assert "dropped 1 segment" in said.stderr
+    *rows, summary = objects("archive", "drop", path, "--before", "+", "--yes")
+    assert summary["segments"] == len(rows) == 2
+    assert not any(Path(row["file"]).exists() for row in rows)
+    assert "dropped 0 segments" in run("archive", "drop", path, "--before", "+").stderr
