@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from streamkeep.engine.keyspace import iter_keys
 from streamkeep.format.entry import StreamId
 from streamkeep.format.manifest import ORIGINS, SegmentRecord
 from streamkeep.tools import archive_plot, output, timeline
@@ -139,7 +140,7 @@ def list_(
         if not as_json:
             _note_sums(records, streams)
         if plot is not None:
-            _plot(store, records, streams, key, plot, progress)
+            _plot(store, records, key, stream_number, plot, progress)
 
 
 def _list_streams(streams: Sequence[ArchivedStream]) -> None:
@@ -259,14 +260,18 @@ def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
 def _plot(
     store: Store[bytes],
     records: Sequence[SegmentRecord],
-    streams: Sequence[ArchivedStream],
     key: bytes | None,
+    stream_number: int | None,
     path: Path,
     progress: bool | None,
 ) -> None:
     """Draw the timeline."""
     with store.snapshot() as snapshot:
-        names = {one.stream_number: one.key for one in streams if one.exists}
+        names = {
+            number: name
+            for name, number in iter_keys(snapshot.txn)
+            if key in (None, name) and stream_number in (None, number)
+        }
         places = archive_plot.find_places(store, snapshot, records, names)
         plan = archive_plot.plan_of(places)
         if plan is None:
