@@ -147,10 +147,8 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
     ours = index.store_uuid == own_uuid and 0 < index.stream_number < following
     name = index.key if key is None else key
     named = txn.find_stream(name)
-    if ours and key is None:
-        known = index.stream_number
-    else:
-        known = 0 if named is None else named.number
+    named_number = 0 if named is None else named.number
+    known = index.stream_number if ours and key is None else named_number
     number = known or following
     if txn.get(STREAMS, pack_number(number)) is not None:
         stream = txn.load_numbered(number, name)

@@ -86,6 +86,20 @@ class Source:
         self._at += 1
         return value
 
+    def line(self, most: int) -> bytes:
+        """Return the bytes up to a newline, without it, of which there may be `most`."""
+        end = self._buffer.find(b"\n", self._at, self._at + most + 1)
+        if end >= 0:
+            line = self._buffer[self._at : end]
+            self._at = end + 1
+            return line
+        slow = bytearray()
+        while (byte := self.byte()) != 10:
+            slow.append(byte)
+            if len(slow) > most:
+                self.fail("a line without an end")
+        return bytes(slow)
+
     def skip(self, size: int) -> None:
         """Pass over `size` bytes."""
         while size > _PIECE:

@@ -48,12 +48,7 @@ def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[in
 
 def _line(source: Source) -> bytes:
     """Return the bytes up to the end of a line."""
-    line = bytearray()
-    while (byte := source.byte()) != 10:
-        line.append(byte)
-        if len(line) > _MOST_LINE:
-            source.fail("a line without an end")
-    return bytes(line.removesuffix(b"\r"))
+    return source.line(_MOST_LINE).removesuffix(b"\r")
 
 
 def _number(source: Source, line: bytes, most: int) -> int:

@@ -159,6 +159,23 @@ def test_a_table_has_a_column_for_each_field_or_those_that_were_asked_for() -> N
     assert found[1].endswith(",1")
 
 
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=4), min_size=2, max_size=3), min_size=1))
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_come_back_from_csv_and_commands(rows: list[list[bytes]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
+        path, out = Path(folder, "s"), Path(folder, "out")
+        with streamkeep.open(path, sync="none") as store:
+            for number, values in enumerate(rows, 1):
+                fields = {b"%d" % place: value for place, value in enumerate(values)}
+                store.xadd(values[0], fields, id=f"{number}-0")
+            expected = {key: store.xrange(key) for key in store.scan_iter()}
+        for kind in ("csv", "resp", "parquet"):
+            run("dump", path, "--format", kind, "--output", out)
+            run("load", Path(folder, kind), out, "--format", kind, "--sync", "none")
+            with streamkeep.open(Path(folder, kind), readonly=True) as store:
+                assert {key: store.xrange(key) for key in store.scan_iter()} == expected
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "resp"])
 def test_a_range_holds_the_entries_that_were_asked_for(kind: str) -> None:
     fill()
