@@ -33,6 +33,7 @@ HOT = [
     "src/streamkeep/engine/read_group.py",
     "src/streamkeep/engine/references.py",
     "src/streamkeep/engine/resume.py",
+    "src/streamkeep/engine/retention.py",
     "src/streamkeep/engine/scan.py",
     "src/streamkeep/engine/stream.py",
     "src/streamkeep/engine/trim.py",

@@ -33,6 +33,7 @@ from streamkeep.format.nacks import NACK
 from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.records import STREAM_RECORD
 from streamkeep.format.restoring import RESTORING_SECTION
+from streamkeep.format.retention import RETENTION_SECTION
 from streamkeep.format.segment import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.steady import SLOT
 from streamkeep.format.versions import HISTORY
@@ -121,6 +122,7 @@ from typing import Any, Generic, Literal, overload
 from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy
 from streamkeep.engine.group_commands import NackMode
 from streamkeep.format.entry import Entry, StreamId, Text
+from streamkeep.format.retention import Retention
 
 class AsyncScanEntry(Generic[Text]):
     id: StreamId
@@ -180,6 +182,7 @@ PARTS: Final = (
     Part("format.md", "group", GROUP_RECORD.table),
     Part("format.md", "consumer", CONSUMER_RECORD.table),
     Part("format.md", "nack", NACK.table),
+    Part("format.md", "retention", RETENTION_SECTION.table),
     Part("format.md", "idempotence", IDEMPOTENCE_SECTION.table),
     Part("format.md", "producer", PRODUCER_ROW.table),
     Part("format.md", "message", MESSAGE_ROW.table),

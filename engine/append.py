@@ -18,6 +18,7 @@ from mypy_extensions import i64
 
 from streamkeep.engine.idempotency import Tracker
 from streamkeep.engine.nodes import NodeWalk, add_newest_node, seal_tail
+from streamkeep.engine.retention import WITH_APPEND, check_room, enforce
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import TrimSpec, trim_stream
 from streamkeep.engine.txn import WriteTxn
@@ -90,15 +91,24 @@ def xadd(
         if nomkstream:
             return None
         stream = txn.create_stream(name)
+    if stream.record.extension:
+        check_room(txn, stream)
     if message is not None:
         return _add_message(txn, stream, pairs, trim, message)
     record = stream.record
     ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
     append_entry(txn, stream, ms, seq, pairs)
     txn.note_added(name, 1)
+    _trim(txn, stream, trim)
+    return id_text(ms, seq)
+
+
+def _trim(txn: WriteTxn, stream: Stream, trim: TrimSpec | None) -> None:
+    """Trim after an append, as it was asked for and as the stream's retention says."""
     if trim is not None:
         trim_stream(txn, stream, trim)
-    return id_text(ms, seq)
+    if stream.record.extension:
+        enforce(txn, stream, WITH_APPEND)
 
 
 def _add_message(
@@ -118,8 +128,7 @@ def _add_message(
     tracker.track(message.producer, message.iid, ms, seq)
     tracker.state.added += 1
     tracker.save()
-    if trim is not None:
-        trim_stream(txn, stream, trim)
+    _trim(txn, stream, trim)
     return id_text(ms, seq)
 
 
@@ -145,12 +154,16 @@ def xadd_many(
         chosen.append((ms, seq))
     if stream is None:
         stream = txn.create_stream(name)
+    elif stream.record.extension:
+        check_room(txn, stream)
     added: list[bytes] = []
     for index, pairs in enumerate(entries):
         ms, seq = chosen[index]
         append_entry(txn, stream, ms, seq, pairs)
         added.append(id_text(ms, seq))
     txn.note_added(name, len(added))
+    if stream.record.extension:
+        enforce(txn, stream, WITH_APPEND + len(added))
     return added
 
 

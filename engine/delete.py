@@ -39,7 +39,7 @@ def delete_entries(
         gone.update(marked.ids)
         record.length -= count
         if marked.live == 0:
-            walk.drop()
+            walk.bury(marked.data)
             record.tombstones -= marked.deleted - count
         else:
             record.tombstones += count

@@ -13,9 +13,11 @@ from typing import Final
 
 from streamkeep.engine.board import removed, replaced
 from streamkeep.engine.group import destroy_group, groups_of
+from streamkeep.engine.nodes import put_retired
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.checksum import open_row
+from streamkeep.format.envelope import decode_envelope, has_bitmap
 from streamkeep.format.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.extension import idempotence_of
 from streamkeep.format.keys import (
@@ -29,8 +31,10 @@ from streamkeep.format.keys import (
     PEL,
     PEL_ORDER,
     PRODUCERS,
+    RETIRED,
     pack_number,
 )
+from streamkeep.format.node import live_ids, mark
 from streamkeep.format.records import (
     ARCHIVE_FILE,
     GROUP_ROWS,
@@ -40,6 +44,7 @@ from streamkeep.format.records import (
     decode_key_row,
     encode_garbage,
 )
+from streamkeep.format.retired import encode_former_name, former_name_key
 
 GARBAGE_STEP: Final = 2000  # rows removed per transaction
 
@@ -85,7 +90,20 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
     messages = idempotence_of(stream.record.extension, f"stream {stream.number}").number
     if messages:
         txn.add_garbage(encode_garbage(IDEMPOTENCE_ROWS, messages))
+    if stream.trimmed:
+        _put_owed(
+            txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
+        )
+    if stream.retention() is not None or _has_retired(txn, stream.number):
+        name_row = encode_former_name(stream.number, stream.name)
+        txn.put(RETIRED, former_name_key(stream.number), name_row)
     txn.remove_stream(stream)
+
+
+def _has_retired(txn: Txn, number: int) -> bool:
+    prefix = pack_number(number)
+    cursor = txn.cursor(RETIRED)
+    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
 
 
 def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:
@@ -153,5 +171,25 @@ def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
         doomed.append(db_key)
         found = cursor.next()
     for db_key in doomed:
-        txn.delete(table, db_key)
+        if table == NODES:
+            _bury_node(txn, db_key)
+        else:
+            txn.delete(table, db_key)
     return len(doomed)
+
+
+def _bury_node(txn: WriteTxn, db_key: bytes) -> None:
+    """Remove a node of a deleted stream; the archive gets what was trimmed of it before."""
+    value = txn.get(NODES, db_key)
+    if value is not None and has_bitmap(value):
+        node = decode_envelope(value, "a macro node of a deleted stream")
+        _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
+    txn.delete(NODES, db_key)
+
+
+def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
+    """Retire what was trimmed of a node whose live entries are deleted."""
+    ids = live_ids(data, ms, seq)
+    if ids:
+        data = mark(data, ms, seq, ids, 0).data
+    put_retired(txn, number, ms, seq, data, trimmed)

@@ -13,8 +13,8 @@ from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import next_id
-from streamkeep.format.keys import NODES, node_key, unpack_node_key
-from streamkeep.format.node import end_ids
+from streamkeep.format.keys import NODES, RETIRED, node_key, unpack_node_key
+from streamkeep.format.node import end_ids, live_ids, mark
 from streamkeep.format.records import REOPEN
 
 
@@ -107,9 +107,51 @@ class NodeWalk:
         self.size = len(envelope.listpack)
         return envelope.listpack
 
+    def retire(self, data: bytes) -> None:
+        """Remove this node, whose live entries are trimmed; the archive gets what it is owed.
+
+        That is all live slots where the stream archives, and those that were trimmed while it
+        did. Afterwards the walk stands nowhere.
+
+        Args:
+            data: the node's listpack, as `load` gave it.
+        """
+        if self.stream.archiving():
+            if not self.on_tail:
+                txn = self._writer()
+                txn.move(NODES, node_key(self.stream.number, self.ms, self.seq), RETIRED)
+                txn.retired = True
+                self._uncount()
+                return
+            self._put_retired(data)
+        elif self.trimmed:
+            ids = live_ids(data, self.ms, self.seq)
+            self._put_retired(mark(data, self.ms, self.seq, ids, 0).data)
+        self.drop()
+
+    def bury(self, data: bytes) -> None:
+        """Remove this node, whose live entries are deleted; the archive gets what was trimmed.
+
+        Args:
+            data: the node's listpack, all tombstones.
+        """
+        if self.trimmed:
+            self._put_retired(data)
+        self.drop()
+
     def drop(self) -> None:
         """Remove this node, which was loaded; afterwards the walk stands nowhere."""
-        txn = self._writer()
+        if not self.on_tail:
+            txn = self._writer()
+            txn.delete(NODES, node_key(self.stream.number, self.ms, self.seq))
+        self._uncount()
+
+    def _put_retired(self, data: bytes) -> None:
+        """Give the archive this node with these bytes."""
+        put_retired(self._writer(), self.stream.number, self.ms, self.seq, data, self.trimmed)
+
+    def _uncount(self) -> None:
+        """Note in the record that this node is gone."""
         record = self.stream.record
         if self.on_tail:
             self.stream.drop_tail()
@@ -117,7 +159,6 @@ class NodeWalk:
             record.sealed_nodes -= 1
             record.sealed_bytes -= self.size
             self.stream.sealed_changes += 1
-            txn.delete(NODES, node_key(self.stream.number, self.ms, self.seq))
         self.stream.changed = True
         if not self.stream.has_tail():
             record.flags |= REOPEN
@@ -192,6 +233,15 @@ def put_node(txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trim
         stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
     )
     txn.put(NODES, node_key(stream.number, ms, seq), value)
+
+
+def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
+    """Write a node that the archive is owed."""
+    value = encode_envelope(
+        number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+    )
+    txn.put(RETIRED, node_key(number, ms, seq), value)
+    txn.retired = True
 
 
 def add_newest_node(

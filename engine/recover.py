@@ -41,7 +41,7 @@ from streamkeep.engine.steady import DATA_FILE, read_meta_pages
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.journal import DELETE, RECORD_HEADER, read_changes
+from streamkeep.format.journal import DELETE, MOVE, RECORD_HEADER, read_changes
 from streamkeep.format.keys import META, TABLES
 from streamkeep.format.records import decode_number, encode_number
 from streamkeep.format.steady import (
@@ -288,6 +288,11 @@ def _replay(raw: lmdb.Environment, tables: list[lmdb._Database], reader: Reader)
                     table = tables[change.table]
                     if change.kind == DELETE:
                         txn.delete(change.db_key, db=table)
+                    elif change.kind == MOVE:
+                        row = txn.pop(change.db_key, db=table)
+                        if row is None:
+                            raise CorruptionError("journal", "a MOVE of a row that is not there")
+                        txn.put(change.db_key, row, db=tables[change.kept])
                     else:
                         old = txn.get(change.db_key, db=table)
                         txn.put(change.db_key, change.apply(old), db=table)

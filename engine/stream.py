@@ -26,6 +26,7 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import pack_number
 from streamkeep.format.node import NodeBuilder, builder_from
 from streamkeep.format.records import StreamRecord, decode_stream_record
+from streamkeep.format.retention import Retention, retention_of, with_retention
 
 ABSENT: Final = b""
 _LISTPACK_HEAD: Final = 6 + 2 * 6  # header, and the counts of live entries and tombstones
@@ -50,6 +51,40 @@ class Stream:
         self._data = ABSENT
         self._builder: NodeBuilder | None = None
         self._behind = False  # `_data` lacks what was appended to `_builder`
+        self._retention: Retention | None = None  # once it is known
+        self._retention_known = False
+        self._begins_of = (-1, -1)  # the first entry for which `_begins_ms` was noted
+        self._begins_ms = 0
+
+    def retention(self) -> Retention | None:
+        """Return the stream's retention; None, as for most streams, when it has none."""
+        if not self.record.extension:
+            return None
+        if not self._retention_known:
+            self._retention = retention_of(self.record.extension, f"stream {self.number}")
+            self._retention_known = True
+        return self._retention
+
+    def set_retention(self, retention: Retention) -> None:
+        """Give the stream another retention."""
+        self.record.extension = with_retention(self.record.extension, retention)
+        self._retention_known = False
+        self.changed = True
+
+    def archiving(self) -> bool:
+        """Say whether what is trimmed goes to the archive."""
+        retention = self.retention()
+        return retention is not None and retention.archive
+
+    def begins(self, ms: int) -> bool:
+        """Say whether the first node is known to reach to the millisecond `ms` or beyond."""
+        first = self.record.first_ms, self.record.first_seq
+        return self._begins_of == first and self._begins_ms >= ms
+
+    def note_begins(self, ms: int) -> None:
+        """Remember the millisecond of the last slot of the first node, a sealed one."""
+        self._begins_of = self.record.first_ms, self.record.first_seq
+        self._begins_ms = ms
 
     def has_tail(self) -> bool:
         """Say whether there is a tail node."""

@@ -27,15 +27,17 @@ from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.id_codec import MAX
-from streamkeep.format.node import end_ids, live_ids, mark_oldest, peek_counts, rewrite
+from streamkeep.format.node import end_ids, live_ids, mark, mark_oldest, peek_counts, rewrite
 from streamkeep.format.records import PAGE_FIT
 
 MAXLEN: Final = 0
 MINID: Final = 1
 
 DEFAULT_LIMIT: Final = -1
+NO_TRIM_LIMIT: Final = 0
 _PAGE_ENTRIES: Final = 100  # Redis's default stream-node-max-entries, for the limit of `~`
 _MOST_LIMIT: Final = 1_000_000
+_ALL_NODES: Final = 1 << 62
 
 
 class TrimSpec:
@@ -48,6 +50,10 @@ class TrimSpec:
         approximate: only whole nodes go (`~`).
         limit: most entries to remove; 0 for no limit, DEFAULT_LIMIT for Redis's default.
         policy: KEEPREF, DELREF or ACKED.
+
+    Attributes:
+        stop: no ID from here on goes, whatever the strategy says.
+        most_nodes: how many nodes one call looks at.
     """
 
     def __init__(
@@ -67,6 +73,8 @@ class TrimSpec:
         self.approximate = approximate
         self.limit = limit
         self.policy = policy
+        self.stop = (MAX, MAX)
+        self.most_nodes = _ALL_NODES
 
 
 def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
@@ -94,8 +102,11 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
     references = None if spec.policy == KEEPREF else References(txn, stream)
     removed = 0
     walk = NodeWalk(txn, stream)
+    stops = spec.stop != (MAX, MAX)
+    left = spec.most_nodes
     found = record.length > floor and walk.first()
-    while found and record.length > floor:
+    while found and record.length > floor and left > 0:
+        left -= 1
         data = walk.load()
         live, dead = peek_counts(data[:32])
         if limit and removed + live > limit:
@@ -104,8 +115,10 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
             whole = record.length - live >= spec.maxlen
         else:
             whole = end_ids(data, walk.ms, walk.seq).last_slot < (spec.ms, spec.seq)
+        if stops and whole:
+            whole = end_ids(data, walk.ms, walk.seq).last_slot < spec.stop
         if whole and references is None:
-            walk.drop()
+            walk.retire(data)
             record.length -= live
             record.tombstones -= dead
             removed += live
@@ -134,9 +147,10 @@ def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: Refere
                 kept.add((ms, seq))
     if spec.strategy == MAXLEN:
         budget = record.length - spec.maxlen
-        marked = mark_oldest(data, walk.ms, walk.seq, budget, MAX, MAX, kept)
+        marked = mark_oldest(data, walk.ms, walk.seq, budget, spec.stop[0], spec.stop[1], kept)
     else:
-        marked = mark_oldest(data, walk.ms, walk.seq, record.length, spec.ms, spec.seq, kept)
+        below_ms, below_seq = min((spec.ms, spec.seq), spec.stop)
+        marked = mark_oldest(data, walk.ms, walk.seq, record.length, below_ms, below_seq, kept)
     count = len(marked.ids)
     if count == 0:
         return 0
@@ -145,25 +159,81 @@ def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: Refere
             references.drop(ms, seq)
     record.length -= count
     if marked.live == 0:
-        walk.drop()
+        walk.retire(data)
         record.tombstones -= marked.deleted - count
     else:
         record.tombstones += count
-        bitmap = set_trimmed(walk.trimmed, marked.slots)
+        archiving = walk.stream.archiving()
+        bitmap = set_trimmed(walk.trimmed, marked.slots) if archiving else walk.trimmed
         store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
     return count
 
 
-def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes) -> None:
-    """Store a node that has new tombstones; rewrite it when they outnumber what lives.
+def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[int, int]) -> int:
+    """Trim the entries from `start` to `end`, wherever in the stream they are; return how many.
 
-    The tail is never rewritten: Redis counts its tombstones against stream-node-max-entries.
+    Nodes that lie in the range go as nodes. What Redis derives from its counters stays right:
+    entries at the front go as XTRIM removes them, and others count as deleted in max_deleted_id,
+    so that the lag of a group which has yet to come there is unknown, and not wrong.
     """
-    if deleted <= live or walk.on_tail:
+    stream = txn.find_stream(name)
+    if stream is None or stream.record.length == 0:
+        return 0
+    record = stream.record
+    first = record.first_ms, record.first_seq
+    last = record.last_live_ms, record.last_live_seq
+    removed = 0
+    highest = start
+    walk = NodeWalk(txn, stream)
+    found = start <= last and first <= end and walk.seek(start[0], start[1])
+    while found and (walk.ms, walk.seq) <= end:
+        data = walk.load()
+        ids = end_ids(data, walk.ms, walk.seq)
+        if start <= ids.first_live and ids.last_live <= end:
+            count = int(ids.live)
+            highest = ids.last_live
+            record.length -= count
+            record.tombstones -= peek_counts(data[:32])[1]
+            walk.retire(data)
+        else:
+            going = [one for one in live_ids(data, walk.ms, walk.seq) if start <= one <= end]
+            count = len(going)
+            if count:
+                highest = going[-1]
+                _trim_some(walk, data, going)
+        removed += count
+        found = walk.above(walk.ms, walk.seq)
+    if removed:
+        deleted = record.max_deleted_ms, record.max_deleted_seq
+        if start > first and highest > deleted:
+            record.max_deleted_ms, record.max_deleted_seq = highest
+        refresh_ends(txn, stream, first=start <= first, last=last <= end)
+    return removed
+
+
+def _trim_some(walk: NodeWalk, data: bytes, going: list[tuple[int, int]]) -> None:
+    """Trim some of the live entries of a node, and not all."""
+    record = walk.stream.record
+    marked = mark(data, walk.ms, walk.seq, going, 0)
+    record.length -= len(going)
+    record.tombstones += len(going)
+    bitmap = walk.trimmed
+    if walk.stream.archiving():
+        bitmap = set_trimmed(bitmap, marked.slots)
+    store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
+
+
+def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes) -> None:
+    """Store a node that has new tombstones; rewrite it when they outnumber what is needed.
+
+    That is what lives, and what the archive is owed. The tail is never rewritten: Redis counts its
+    tombstones against stream-node-max-entries.
+    """
+    old_bits = trimmed_slots(trimmed)
+    if deleted <= live + 2 * len(old_bits) or walk.on_tail:
         walk.store(data, trimmed)
         return
-    rewritten = rewrite(data, walk.ms, walk.seq, set())
-    old_bits = trimmed_slots(trimmed)
+    rewritten = rewrite(data, walk.ms, walk.seq, old_bits)
     bits = [slot for slot, old in enumerate(rewritten.kept) if old in old_bits]
     walk.stream.record.tombstones -= live + deleted - len(rewritten.kept)
     walk.store(rewritten.data, set_trimmed(b"", bits))

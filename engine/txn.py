@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
@@ -37,7 +37,7 @@ from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError, StoreClosedError, StoreError, StreamkeepError
 from streamkeep.format.journal import Operations
-from streamkeep.format.keys import GARBAGE, KEYS, META, STREAMS, name_key, pack_number
+from streamkeep.format.keys import GARBAGE, KEYS, META, RETIRED, STREAMS, name_key, pack_number
 from streamkeep.format.records import (
     STREAM_NODES,
     StreamRecord,
@@ -50,6 +50,7 @@ from streamkeep.format.records import (
 
 NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
+_PAGE: Final = 4096
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 _COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
@@ -99,6 +100,9 @@ class Shared:
         self.last_commit = -1
         self.board = Board(None)  # who is to be rung after a commit
         self.journal: Journal | None = None  # None where the store is read-only
+        self.retired_bytes = 0  # what `retired` took after the last commit that added to it
+        self.refuse_above = 0  # retired bytes from which streams that archive take no entries
+        self.segment_files: Any = None  # a `SegmentFiles`, for those who read history
         self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
         self.unsteady_bytes = 0  # written since the last steady point, about
         self.watched = False  # the upkeep thread knows that there are commits
@@ -153,6 +157,12 @@ class Txn:
     def rows(self, table: int) -> int:
         """Return the number of rows of a table."""
         return int(self.raw.stat(self.tables[table])["entries"])
+
+    def table_bytes(self, table: int) -> int:
+        """Return what a table takes in the data file."""
+        stat = self.raw.stat(self.tables[table])
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return int(pages) * _PAGE
 
     def stream_number(self, name: bytes) -> int:
         """Return the number of the stream `name`; 0 when there is none."""
@@ -235,6 +245,7 @@ class WriteTxn(Txn):
         self.operations: Operations | None = None  # None while nothing has been changed
         self.touched = False  # something was tried, which may have failed
         self.garbage = False  # rows were left for removal in later transactions
+        self.retired = False  # nodes were retired: the archive has something to do
         self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
         self.attached: dict[AttachedKey, Attached] = {}
         self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
@@ -275,6 +286,15 @@ class WriteTxn(Txn):
             self._changes().put(table, db_key, value)
         else:
             self.put(table, db_key, value)
+
+    def move(self, table: int, db_key: bytes, target: int) -> None:
+        """Put a row, which must exist, into another table under the same key."""
+        self.touched = True
+        value = self.raw.pop(db_key, self.tables[table])
+        if value is None:
+            raise CorruptionError("LMDB", "a row that was just read is missing")
+        self.raw.put(db_key, value, True, True, False, self.tables[target])
+        self._changes().move(table, db_key, target)
 
     def delete(self, table: int, db_key: bytes) -> bool:
         """Remove the row under `db_key`; say whether there was one."""
@@ -403,6 +423,8 @@ class WriteTxn(Txn):
         """Make everything visible at once, and end the transaction."""
         self.flush()
         shared = self.shared
+        if self.retired:
+            shared.retired_bytes = self.table_bytes(RETIRED)
         if self.operations is None:
             self.raw_open = False
             self.raw.commit()

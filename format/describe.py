@@ -18,14 +18,16 @@ from streamkeep.format.envelope import CHECKSUM_SIZE, ENVELOPE, HEADER_SIZE
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.extension import IDEMPOTENCE, IDEMPOTENCE_SECTION, SECTION_HEAD
 from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
-from streamkeep.format.journal import FILE_HEADER as JOURNAL_HEADER
 from streamkeep.format.journal import (
+    DELETE,
+    MOVE,
     OPERATIONS,
     RECORD_HEADER,
     first_chain,
     read_changes,
     record_checksum,
 )
+from streamkeep.format.journal import FILE_HEADER as JOURNAL_HEADER
 from streamkeep.format.keys import (
     CONSUMER_PEL,
     CONSUMERS,
@@ -383,7 +385,9 @@ def _operations(body: bytes, base: int, prefix: str) -> Iterator[Piece]:
         for change in read_changes(body, len(TABLES)):
             size = change.size()
             told = f"{TABLES[change.table].name} {change.db_key.hex()}"
-            if change.kind != OPERATIONS.index("DELETE"):
+            if change.kind == MOVE:
+                told += f", to {TABLES[change.kept].name}"
+            elif change.kind != DELETE:
                 told += f", {len(change.head) + change.kept + len(change.value):,} bytes"
             part = body[at : at + size]
             yield Piece(base + at, part, prefix + OPERATIONS[change.kind], told)

@@ -173,6 +173,16 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
     )
 
 
+def has_bitmap(value: bytes) -> bool:
+    """Say whether a stored envelope has a bitmap, from its header alone."""
+    if len(value) < OVERHEAD:
+        return True  # it is damaged, as whoever decodes it will find
+    fields = _unpack_from(value)
+    record_size: int = fields[8]
+    listpack_size: int = fields[10]
+    return len(value) > OVERHEAD + record_size + listpack_size
+
+
 def set_trimmed(bitmap: bytes, slots: list[int]) -> bytes:
     """Return the bitmap of trimmed slots with the bits of `slots` set."""
     if not slots:

@@ -68,6 +68,12 @@ class KeyExistsError(CommandError):
     redis_code = "BUSYKEY"
 
 
+class StreamFullError(CommandError):
+    """The stream takes no entries until its groups have acknowledged some: see retention."""
+
+    redis_code = "FULL"
+
+
 class ArgumentError(CommandError):
     """An argument of the wrong type, out of range, or in a combination that is not allowed."""
 

@@ -12,6 +12,7 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.layout import Field, Layout
 
 IDEMPOTENCE: Final = 1
+RETENTION: Final = 2  # `format/retention.py`
 RESTORING: Final = 3  # `format/restoring.py`
 
 SECTION_HEAD: Final = Layout(

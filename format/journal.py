@@ -16,6 +16,7 @@ An operation is one change of a sub-database, to be replayed in order:
 
     PUT       u8 kind and table, u16 key size, key, u32 size, value
     DELETE    u8 kind and table, u16 key size, key
+    MOVE      u8 kind and table, u16 key size, key, u8 table that the row goes to
     SPLICE    u8 kind and table, u16 key size, key, u16 head size, head, u32 kept, u32 tail size,
               tail: the new value is head, `kept` bytes of the old value from head size on, tail
 
@@ -63,7 +64,8 @@ RECORD_HEADER: Final = Layout(
 PUT: Final = 0
 DELETE: Final = 1
 SPLICE: Final = 2
-OPERATIONS: Final = ("PUT", "DELETE", "SPLICE")
+MOVE: Final = 3
+OPERATIONS: Final = ("PUT", "DELETE", "SPLICE", "MOVE")
 _KIND_SHIFT: Final = 5  # the table is in the low five bits
 _TABLE_MASK: Final = 31
 
@@ -134,6 +136,14 @@ class Operations:
         write_i16_be(writer, i16(len(db_key)))
         writer.write(db_key)
 
+    def move(self, table: int, db_key: bytes, target: int) -> None:
+        """Note that a row went to another table, under the same key."""
+        writer = self._writer
+        writer.append(MOVE << _KIND_SHIFT | table)
+        write_i16_be(writer, i16(len(db_key)))
+        writer.write(db_key)
+        writer.append(target)
+
     def splice(self, table: int, db_key: bytes, old: bytes, value: bytes, head: i64) -> None:
         """Note that `value` was stored in place of `old`, from which it differs at both ends.
 
@@ -195,7 +205,10 @@ def read_record(data: bytes | memoryview, offset: int, chain: int) -> Record | N
 
 
 class Change(NamedTuple):
-    """One operation. `head` and `kept` are those of a SPLICE; then `value` is the tail."""
+    """One operation. `head` and `kept` are those of a SPLICE; then `value` is the tail.
+
+    Of a MOVE, `kept` is the table that the row goes to.
+    """
 
     kind: int
     table: int
@@ -211,7 +224,7 @@ class Change(NamedTuple):
             return size + 4 + len(self.value)
         if self.kind == SPLICE:
             return size + 2 + len(self.head) + 4 + 4 + len(self.value)
-        return size
+        return size + (self.kind == MOVE)
 
     def apply(self, old: bytes | None) -> bytes:
         """Return the new value of a PUT or SPLICE, given the old one."""
@@ -243,11 +256,16 @@ def read_changes(body: bytes, tables: int) -> Iterator[Change]:
         first = body[at]
         at += 1
         kind, table = first >> _KIND_SHIFT, first & _TABLE_MASK
-        if kind > SPLICE or table >= tables:
+        if kind > MOVE or table >= tables:
             raise CorruptionError("journal record", f"no operation 0x{first:02x}", offset=at - 1)
         db_key = take(_unpack_u16(take(2))[0])
         if kind == DELETE:
             yield Change(kind, table, db_key, b"", b"", 0)
+        elif kind == MOVE:
+            target = take(1)[0]
+            if target >= tables:
+                raise CorruptionError("journal record", f"no table {target}", offset=at - 1)
+            yield Change(kind, table, db_key, b"", b"", target)
         elif kind == PUT:
             yield Change(kind, table, db_key, take(_unpack_u32(take(4))[0]), b"", 0)
         else:

@@ -69,7 +69,11 @@ TABLES: Final[tuple[Table, ...]] = (
     Table("idempotency_order", "stream number, producer, order", "message, for expiry"),
     Table("pending_in", "stream number, ms, seq", "groups that have the entry pending"),
     Table("garbage", "number", "what is being removed in bounded steps"),
-    Table("retired", "stream number, ms, seq", "envelope: a trimmed node not yet archived"),
+    Table(
+        "retired",
+        "stream number, ms, seq",
+        "envelope: a trimmed node not yet archived; name of a deleted stream",
+    ),
     Table("segments", "stream number, first ID", "manifest record of one segment"),
     Table("schedule", "due time, number", "an entry to be appended later"),
     Table("erasures", "stream number, ms, seq", "when this entry was erased"),

@@ -17,9 +17,9 @@ from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.extension import split_sections
 from streamkeep.format.keys import NODES, STREAMS, pack_number, unpack_node_key
 from streamkeep.format.records import StreamRecord
+from streamkeep.format.retention import retention_of
 from streamkeep.format.stream_facts import Problem, StreamFacts
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.findings import Finding, quoted
@@ -165,7 +165,7 @@ def check_stream(
         if value is None:
             return  # SK012
         stream = decode_stream(number, name or b"", value)
-        split_sections(stream.record.extension, where)
+        retention_of(stream.record.extension, where)
     except CorruptionError as error:
         yield finding("SK001", where, error.problem)
         return
