@@ -28,6 +28,7 @@ from streamkeep.format.node import (
     read_range,
     validate,
 )
+from streamkeep.format.retired import is_former_name
 
 Id = tuple[int, int]
 # (store that wrote it, stream there, first ID, last ID) -> IDs that may not be shown
@@ -151,6 +152,9 @@ def retired_from(
         _, ms, seq = unpack_node_key(cursor.key())
         if before is not None and (ms, seq) >= before:
             break
+        if is_former_name(ms, seq):
+            found = cursor.next()
+            continue
         where = f"retired node {ms}-{seq} of stream {number}"
         envelope = decode_envelope(cursor.value(), where)
         if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):

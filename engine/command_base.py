@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from streamkeep.engine.arguments import to_bytes, to_id_text
+from streamkeep.engine.history import Unreadable
 from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import ENTRY, TEXT
@@ -71,6 +72,18 @@ class CommandBase(Generic[Text]):
         It does not, unless a subclass says otherwise: inside a transaction nothing can come.
         """
         return (self._write if call.writes else self._read)(convert, call.run)
+
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        """As `_read`, for a command that also reads segments.
+
+        Where no newer snapshot can be taken, a file that was removed since is an error.
+        """
+        try:
+            return self._read(convert, command, *args)
+        except Unreadable as gone:
+            raise gone.error from None
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         """Return a read transaction for an iterator, and whether the iterator must close it."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamkeep.engine import read, read_group
 from streamkeep.engine.arguments import check_block, check_count, to_bytes, to_id_text
 from streamkeep.engine.blocking import BlockingCall, GroupCall, ReadCall
+from streamkeep.engine.history import HistoryCall
 from streamkeep.format.entry import Entry
 from streamkeep.format.id_codec import parse_id
 
@@ -42,14 +43,19 @@ class Plan:
 class Following(Plan):
     """The entries of one stream above an ID, which moves along."""
 
-    def __init__(self, name: bytes, after: read.ReadId, count: int, shape: int) -> None:
+    def __init__(
+        self, name: bytes, after: read.ReadId, count: int, shape: int, history: bool
+    ) -> None:
+        self._history = history
         self._name = name
         self._after = after
         self._count = count
         self._shape = shape
 
     def call(self) -> BlockingCall:
-        """Return XREAD from where the iteration is."""
+        """Return XREAD, or a read of history, from where the iteration is."""
+        if self._history:
+            return HistoryCall(self._name, self._after, self._count, self._shape)
         return ReadCall([(self._name, self._after)], self._count, None, None, self._shape)
 
     def take(self, found: list[list[Any]]) -> list[Entry[Any]] | None:
@@ -88,13 +94,15 @@ class Consuming(Plan):
         return entries
 
 
-def plan_follow(store: Store[Any], key: Any, start: Any, count: int | None) -> Plan:
+def plan_follow(
+    store: Store[Any], key: Any, start: Any, count: int | None, history: bool = False
+) -> Plan:
     """Check the arguments of `follow`; `$` means the stream's last ID as it is now."""
     name = to_bytes(key)
     wanted = check_count("XREAD", "count", count)
     streams = [(name, read.parse_read_id(to_id_text(start)))]
     ((_, after),) = store._read(None, read.freeze, streams)
-    return Following(name, after, wanted, store._shape)
+    return Following(name, after, wanted, store._shape, history)
 
 
 def plan_consume(
