@@ -14,16 +14,19 @@ import lmdb
 from streamkeep.engine import environment as environments
 from streamkeep.engine import garbage_files, groups, intake, keyspace
 from streamkeep.engine.archive_methods import ArchiveMethods
+from streamkeep.engine.archive_thread import ArchiveThread
 from streamkeep.engine.arguments import to_bytes
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.commands import StreamCommands
 from streamkeep.engine.durability import Durability
+from streamkeep.engine.history import HistoryCall, Unreadable
 from streamkeep.engine.info import StreamStat, find_existing, stream_stat
 from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
+from streamkeep.engine.relief import RETIRED_MAX_BYTES, Relief, clean_after_crash
 from streamkeep.engine.txn import ReadTxn, WriteTxn
 from streamkeep.format.entry import Entry, Text
 from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
@@ -172,6 +175,11 @@ class SyncView(StreamCommands[Text]):
     ) -> Any:
         return self._store._run_free(convert, self._wait, command, *args)
 
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._read_history(convert, command, *args)
+
     def _block(
         self,
         convert: Callable[[Any], Any] | None,
@@ -208,12 +216,16 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         max_store_bytes: int | None = None,
         node_max_bytes: int | None = None,
         node_max_entries: int | None = None,
+        archive_every: float | None = None,
+        retired_max_bytes: int = RETIRED_MAX_BYTES,
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
         check_sync(sync)
         if interval_ms < 1:
             raise ArgumentError("interval_ms must be at least 1")
+        if archive_every is not None and not (archive_every > 0 and not readonly):
+            raise ArgumentError("archive_every must be above 0, and the store not readonly")
         self.path = Path(path)
         self.sync_mode = sync
         self._set_decode(decode_responses)
@@ -235,8 +247,13 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         self._interval_s = interval_ms / 1000 if sync == "interval" else None
         if self._interval_s is not None and self._environment.upkeep is not None:
             self._environment.upkeep.add_interval(self._interval_s)
+        self._archiving: ArchiveThread | None = None
         if not readonly:
+            self._environment.relief = Relief(self._environment, retired_max_bytes)
             self._collect_garbage()
+            clean_after_crash(self._environment)
+            if archive_every is not None:
+                self._archiving = ArchiveThread(self._environment, archive_every)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -245,6 +262,8 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         if not self._closed:
             self._closed = True
             self._environment.lobby.alarm()  # blocked calls of this store end
+            if self._archiving is not None:
+                self._archiving.stop()
             upkeep = self._environment.upkeep
             if self._interval_s is not None and upkeep is not None:
                 upkeep.remove_interval(self._interval_s)
@@ -316,6 +335,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         self._environment.notice()
         if wait:
             txn.wait()
+        self._environment.relieve()
         if txn.garbage:
             self._collect_garbage()
 
@@ -348,6 +368,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         count: int | None = 100,
         block: int | None = 0,
         stop: Stop | None = None,
+        history: bool = False,
     ) -> Iterator[Entry[Text]]:
         """Iterate over the entries of a stream as they come: `for entry in store.follow(key):`.
 
@@ -362,11 +383,14 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
                 end behind the newest entry.
             stop: asked after each entry, and at least once a second; True ends the iteration.
                 `threading.Event().is_set` makes one for another thread.
+            history: also what was trimmed while the stream archived, as with `xrange`: from 0 the
+                iteration begins with the oldest segment, and nothing that is trimmed before it
+                comes there is missed.
 
         Raises:
             StoreClosedError: the store was closed meanwhile.
         """
-        return iterate(self, plan_follow(self, key, start, count), block, stop)
+        return iterate(self, plan_follow(self, key, start, count, history), block, stop)
 
     def consume(
         self,
@@ -438,6 +462,16 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     ) -> Any:
         return self._run_free(convert, self._wait, command, *args)
 
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        while True:
+            try:
+                return self._read(convert, command, *args)
+            except Unreadable as gone:
+                if self._environment.read(gone.still_named):
+                    raise gone.error from None
+
     def _run_free(
         self,
         convert: Callable[[Any], Any] | None,
@@ -479,7 +513,10 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             check: raises when the wait must end.
             runs: whose `_read` and `_write` run the command; by default those of the store.
         """
-        run = (runs or self)._write if call.writes else (runs or self)._read
+        runner = runs or self
+        run = runner._write if call.writes else runner._read
+        if isinstance(call, HistoryCall):
+            run = runner._read_history
 
         def attempt() -> list[list[Any]]:
             found: list[list[Any]] = run(None, call.run)

@@ -1,5 +1,5 @@
 """The methods of a store that are about its archive as files: list, verify, restore, adopt, export,
-drop. How entries come into the archive is elsewhere.
+drop; and to archive what was trimmed.
 
 A stream is named by its key; one that was deleted has a history without a key, and is named by its
 number, as `archived_streams` has it.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from streamkeep.engine import adopt, archive_care, restore
+from streamkeep.engine import adopt, archive_care, archiver, maintenance, restore
 from streamkeep.engine.arguments import range_end, range_start, to_bytes
 from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.lmdb_errors import translated
@@ -35,6 +35,49 @@ class ArchiveMethods(Generic[Text]):
 
     def _check_open(self) -> None:
         raise NotImplementedError
+
+    def maintain(self) -> maintenance.MaintenanceReport:
+        """Enforce the retention of all streams, and of their archives; return what went.
+
+        Appends keep their own stream within its limits; this is for streams that nobody appends
+        to, for settings that are new, and for segments that are too old. Transactions are bounded,
+        so that writers are never held for long.
+        """
+        self._check_open()
+        with translated():
+            report = maintenance.maintain(self._environment)
+        if report.dropped:
+            self._collect_garbage()
+        return report
+
+    def archive(
+        self,
+        *,
+        wait: bool = True,
+        options: archiver.ArchiveOptions = archiver.DEFAULT_OPTIONS,
+        progress: Progress | None = None,
+    ) -> archiver.ArchiveReport:
+        """Make segment files of everything that was trimmed from streams that archive.
+
+        A segment is on disk, whole, before anything is removed elsewhere: killed at any moment,
+        each entry is in exactly one place. One archiver works at a time, whichever process it is
+        in.
+
+        Args:
+            wait: for another archiver, and then do what it has left; else raise.
+            options: target size, compression and the like.
+            progress: called with the bytes done and the bytes in all, about.
+
+        Returns:
+            how many `entries` and `segments` were written, and their sizes.
+
+        Raises:
+            StoreLockedError: another archiver is at work, and `wait` is False.
+            StoreFullError: no room on the disk; what is retired stays so.
+        """
+        self._check_open()
+        with translated():
+            return archiver.archive(self._environment, options, wait=wait, progress=progress)
 
     def _collect_garbage(self) -> None:
         raise NotImplementedError

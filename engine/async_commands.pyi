@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, overload
 from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy
 from streamkeep.engine.group_commands import NackMode
 from streamkeep.format.entry import Entry, StreamId, Text
+from streamkeep.format.retention import Retention
 
 class AsyncScanEntry(Generic[Text]):
     id: StreamId
@@ -168,10 +169,22 @@ class AsyncCommands(Generic[Text]):
     ) -> bool: ...
     async def xlen(self, name: Key) -> int: ...
     async def xrange(
-        self, name: Key, min: Id = "-", max: Id = "+", count: int | None = None
+        self,
+        name: Key,
+        min: Id = "-",
+        max: Id = "+",
+        count: int | None = None,
+        *,
+        history: bool = False,
     ) -> list[Entry[Text]]: ...
     async def xrevrange(
-        self, name: Key, max: Id = "+", min: Id = "-", count: int | None = None
+        self,
+        name: Key,
+        max: Id = "+",
+        min: Id = "-",
+        count: int | None = None,
+        *,
+        history: bool = False,
     ) -> list[Entry[Text]]: ...
     async def xread(
         self,
@@ -182,7 +195,13 @@ class AsyncCommands(Generic[Text]):
         max_size: int | None = None,
     ) -> list[list[Any]]: ...
     def scan(
-        self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False
+        self,
+        name: Key,
+        start: Id = "-",
+        end: Id = "+",
+        *,
+        reverse: bool = False,
+        history: bool = False,
     ) -> AsyncIterator[AsyncScanEntry[Text]]: ...
     async def xdel(self, name: Key, *ids: Id) -> int: ...
     async def xtrim(
@@ -194,6 +213,22 @@ class AsyncCommands(Generic[Text]):
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
     ) -> int: ...
+    async def trim_range(self, name: Key, start: Id, end: Id) -> int: ...
+    async def set_retention(
+        self,
+        name: Key,
+        *,
+        maxlen: int | None = None,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        archive: bool | None = None,
+        keep_unacknowledged: bool | None = None,
+        approximate: bool | None = None,
+        archive_max_age_ms: int | None = None,
+        keep_max_bytes: int | None = None,
+        when_full: Literal["refuse", "trim"] | None = None,
+    ) -> Retention: ...
+    async def retention(self, name: Key) -> Retention: ...
     async def delete(self, *names: Key) -> int: ...
     async def unlink(self, *names: Key) -> int: ...
     async def exists(self, *names: Key) -> int: ...

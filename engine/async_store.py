@@ -11,6 +11,7 @@ blocked read that is cancelled has taken nothing, or its entries are pending.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from streamkeep.engine.api import Snapshot, Store, Sync, SyncView, Transaction
+from streamkeep.engine.archiver import DEFAULT_OPTIONS, ArchiveOptions, ArchiveReport
 from streamkeep.engine.arguments import check_block
 from streamkeep.engine.async_archive import AsyncArchiveMethods
 from streamkeep.engine.async_commands import AsyncCommands
@@ -26,6 +28,7 @@ from streamkeep.engine.async_waiting import AsyncLobby
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.durability import Durability
+from streamkeep.engine.history import HistoryCall
 from streamkeep.engine.iterators import (
     Plan,
     Stop,
@@ -35,10 +38,12 @@ from streamkeep.engine.iterators import (
     plan_consume,
     plan_follow,
 )
+from streamkeep.engine.maintenance import MaintenanceReport
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.worker import Worker
 from streamkeep.format.entry import Entry, Text
 from streamkeep.format.errors import StoreClosedError
+from streamkeep.format.node import Range
 
 Result = TypeVar("Result")
 
@@ -156,6 +161,16 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         """Queue commands, and run them in one transaction; see `AsyncPipeline`."""
         return AsyncPipeline(self._store, self._worker, transaction, self._decode)
 
+    async def maintain(self) -> MaintenanceReport:
+        """Enforce the retention of all streams; see `Store.maintain`."""
+        return await asyncio.to_thread(self._store.maintain)
+
+    async def archive(
+        self, *, wait: bool = True, options: ArchiveOptions = DEFAULT_OPTIONS
+    ) -> ArchiveReport:
+        """Make segments of what was trimmed, in a thread of its own; see `Store.archive`."""
+        return await asyncio.to_thread(self._store.archive, wait=wait, options=options)
+
     async def sync(self) -> None:
         """Make everything committed so far durable, whatever the sync mode."""
         await self._worker.run(self._store.sync)
@@ -170,9 +185,10 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         count: int | None = 100,
         block: int | None = 0,
         stop: Stop | None = None,
+        history: bool = False,
     ) -> AsyncIterator[Entry[Text]]:
         """Iterate over the entries of a stream as they come; see `Store.follow`."""
-        return self._iterate(plan_follow(self._store, key, start, count), block, stop)
+        return self._iterate(plan_follow(self._store, key, start, count, history), block, stop)
 
     def consume(
         self,
@@ -224,6 +240,15 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
             return await self._worker.run(partial(self._store._read, convert, command, *args))
         return self._store._read(convert, command, *args)
 
+    async def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        # Segments are read from the disk and decompressed: not in the event loop.
+        return await asyncio.to_thread(self._store._read_history, convert, command, *args)
+
+    def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
+        return self._store._history_batch(name, wanted)
+
     async def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
@@ -251,6 +276,8 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
     ) -> list[list[Any]]:
         run = (write or self._write) if call.writes else self._read
         call.may_wait = block_ms is not None
+        if isinstance(call, HistoryCall):
+            run = self._read_history
         found: list[list[Any]] = await run(None, call.run)
         if found or block_ms is None:
             return found

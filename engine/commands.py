@@ -18,10 +18,12 @@ from streamkeep.engine import (
     append,
     delete,
     export,
+    history,
     info,
     intake,
     keyspace,
     read,
+    retention,
     scan,
     trim,
 )
@@ -51,6 +53,7 @@ from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import PAIRS, Range
 from streamkeep.format.producers import content_iid
 from streamkeep.format.redis_dump import TARGETS
+from streamkeep.format.retention import Retention
 
 _SCAN_BATCH = 256
 
@@ -289,7 +292,13 @@ class StreamCommands(GroupCommands[Text]):
         return self._read(None, _xlen, to_bytes(name))
 
     def xrange(
-        self, name: Key, min: Id = "-", max: Id = "+", count: int | None = None
+        self,
+        name: Key,
+        min: Id = "-",
+        max: Id = "+",
+        count: int | None = None,
+        *,
+        history: bool = False,
     ) -> list[Entry[Text]]:
         """Return entries with ascending IDs from `min` to `max`, both included (XRANGE).
 
@@ -298,22 +307,36 @@ class StreamCommands(GroupCommands[Text]):
             ends;
                 `(id` excludes the ID itself.
             count: at most this many.
+            history: also what was trimmed while the stream archived: one ordered view across
+                segments, retired nodes and live ones. Give a `count`, or use `scan`, where the
+                archive is big.
 
         Returns:
             A list of `Entry`, each equal to redis-py's `(id, {field: value})`.
+
+        Raises:
+            MissingSegmentError, CorruptionError: the archive is not whole (`history`).
         """
-        return self._range(
-            range_start(min), range_end(max), check_count("XRANGE", "count", count), False, name
-        )
+        start, end = range_start(min), range_end(max)
+        return self._range(start, end, check_count("XRANGE", "count", count), False, name, history)
 
     def xrevrange(
-        self, name: Key, max: Id = "+", min: Id = "-", count: int | None = None
+        self,
+        name: Key,
+        max: Id = "+",
+        min: Id = "-",
+        count: int | None = None,
+        *,
+        history: bool = False,
     ) -> list[Entry[Text]]:
-        """Return entries with descending IDs from `max` to `min`, both included (XREVRANGE)."""
-        start = range_start(min)  # Redis checks it first
-        return self._range(
-            start, range_end(max), check_count("XREVRANGE", "count", count), True, name
-        )
+        """Return entries with descending IDs from `max` to `min`, both included (XREVRANGE).
+
+        Args:
+            history: as with `xrange`.
+        """
+        start, end = range_start(min), range_end(max)  # in the order in which Redis checks them
+        limit = check_count("XREVRANGE", "count", count)
+        return self._range(start, end, limit, True, name, history)
 
     def _range(
         self,
@@ -322,8 +345,11 @@ class StreamCommands(GroupCommands[Text]):
         count: int,
         newest_first: bool,
         name: Key,
+        whole_history: bool,
     ) -> list[Entry[Text]]:
         wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
+        if whole_history:
+            return self._read_history(None, _history, to_bytes(name), wanted)
         return self._read(None, scan.xrange, to_bytes(name), wanted)
 
     def xread(
@@ -359,7 +385,13 @@ class StreamCommands(GroupCommands[Text]):
         return self._block(self._named_text, call, check_block("XREAD", block))
 
     def scan(
-        self, name: Key, start: Id = "-", end: Id = "+", *, reverse: bool = False
+        self,
+        name: Key,
+        start: Id = "-",
+        end: Id = "+",
+        *,
+        reverse: bool = False,
+        history: bool = False,
     ) -> Iterator[ScanEntry[Text]]:
         """Iterate over the entries of a stream, as they were when the iteration began.
 
@@ -373,19 +405,31 @@ class StreamCommands(GroupCommands[Text]):
         Args:
             start, end: as `min` and `max` of `xrange`.
             reverse: from `end` to `start`.
+            history: as with `xrange`. Each batch is then read from a snapshot of its own, so that
+                an iteration over years of archive keeps no pages: what is archived meanwhile is
+                neither missed nor seen twice.
         """
         low, high = range_start(start), range_end(end)
-        return self._scan(to_bytes(name), low, high, reverse)
+        return self._scan(to_bytes(name), low, high, reverse, history)
 
     def _scan(
-        self, name: bytes, low: tuple[int, int], high: tuple[int, int], reverse: bool
+        self,
+        name: bytes,
+        low: tuple[int, int],
+        high: tuple[int, int],
+        reverse: bool,
+        whole_history: bool,
     ) -> Iterator[ScanEntry[Text]]:
-        txn, must_close = self._begin_scan()
+        txn, must_close = (None, False) if whole_history else self._begin_scan()
         try:
             while low <= high:
                 wanted = Range(*low, *high, _SCAN_BATCH, reverse, int(PAIRS))
                 with translated():
-                    batch: list[Any] = scan.xrange(txn, name, wanted)
+                    batch: list[Any] = (
+                        self._history_batch(name, wanted)
+                        if txn is None
+                        else scan.xrange(txn, name, wanted)
+                    )
                 for ms, seq, flat in batch:
                     pairs = to_text(flat) if self._decode else flat
                     yield ScanEntry(self._writer(), name, StreamId(ms, seq), pairs)
@@ -397,8 +441,12 @@ class StreamCommands(GroupCommands[Text]):
                 else:
                     low = StreamId(*last).next()
         finally:
-            if must_close:
+            if must_close and txn is not None:
                 txn.close()
+
+    def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
+        """Return the next entries of an iteration over history."""
+        return self._read_history(None, _history, name, wanted)
 
     def _writer(self) -> StreamCommands[Text]:
         """Return what deletes a scanned entry."""
@@ -437,6 +485,81 @@ class StreamCommands(GroupCommands[Text]):
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
         spec = _trim_spec("XTRIM", maxlen, approximate, minid, limit, ref_policy)
         return self._free(None, trim.xtrim, to_bytes(name), spec)
+
+    def trim_range(self, name: Key, start: Id, end: Id) -> int:
+        """Trim the entries from `start` to `end`, anywhere in a stream; return how many went.
+
+        What is trimmed under archiving goes to the archive, as with `xtrim`. Macro nodes that lie
+        in the range go as nodes. last_generated_id and entries_added stay; entries that others
+        stay before count as deleted in max_deleted_id, so that the lag of a group which has yet to
+        come to the range is unknown (None), and not wrong.
+
+        Args:
+            start, end: as `min` and `max` of `xrange`, both included.
+        """
+        low, high = range_start(start), range_end(end)
+        return self._free(None, trim.trim_range, to_bytes(name), low, high)
+
+    # --- retention --------------------------------------------------------------------------
+
+    def set_retention(
+        self,
+        name: Key,
+        *,
+        maxlen: int | None = None,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        archive: bool | None = None,
+        keep_unacknowledged: bool | None = None,
+        approximate: bool | None = None,
+        archive_max_age_ms: int | None = None,
+        keep_max_bytes: int | None = None,
+        when_full: Literal["refuse", "trim"] | None = None,
+    ) -> Retention:
+        """Say how much of a stream stays, and what becomes of the rest; return all settings.
+
+        Appends keep the stream within its limits from now on; what is beyond them already goes in
+        small steps with the next appends, or at once with `Store.maintain`, which also sees to
+        the age of streams that nobody appends to. A stream that does not exist is created empty.
+        A setting that is None stays as it is; -1 removes a limit.
+
+        Args:
+            maxlen: how many entries stay.
+            max_age_ms: how old entries get, by the time in their IDs.
+            max_bytes: how much their macro nodes take. Whole nodes go; the newest always stays.
+            archive: whether what is trimmed goes to the archive instead of away, by whatever
+                command: XTRIM, XADD with MAXLEN or MINID, `trim_range`, retention. XDEL deletes.
+            keep_unacknowledged: retention waits until every group has read and acknowledged.
+            approximate: `maxlen` and `max_age_ms` remove whole macro nodes only, which costs a
+                fraction and leaves up to one node more.
+            archive_max_age_ms: how old archived entries get; `Store.maintain` drops segments whose
+                last entry is older.
+            keep_max_bytes: with keep_unacknowledged, how much the nodes may take while groups are
+                waited for. None: until the store itself is full.
+            when_full: what happens beyond that. "refuse": appends raise StreamFullError until
+                groups acknowledge. "trim": the oldest entries go all the same.
+        """
+        change = retention.RetentionChange(
+            maxlen,
+            max_age_ms,
+            max_bytes,
+            archive,
+            keep_unacknowledged,
+            approximate,
+            archive_max_age_ms,
+            keep_max_bytes,
+            when_full,
+        )
+        change.check()
+        return self._write(None, retention.set_retention, to_bytes(name), change)
+
+    def retention(self, name: Key) -> Retention:
+        """Return the settings of `set_retention`; all None and False where there are none.
+
+        Raises:
+            NoSuchKeyError: the stream does not exist.
+        """
+        return self._read(None, retention.retention, to_bytes(name))
 
     def delete(self, *names: Key) -> int:
         """Delete streams with all they hold; return how many there were (DEL).
@@ -546,6 +669,16 @@ class StreamCommands(GroupCommands[Text]):
                 self._text, info.xinfo_stream_full, to_bytes(name), limit, self._shape
             )
         return self._read(self._text, info.xinfo_stream, to_bytes(name), self._shape)
+
+
+def _history(txn: Any, name: bytes, wanted: Range) -> list[Any]:
+    """Read history; reading uses the range up, and this may run again."""
+    left = wanted.limit
+    try:
+        return history.xrange(txn, name, wanted)
+    except history.Unreadable:
+        wanted.limit = left
+        raise
 
 
 def _xlen(txn: Any, name: bytes) -> int:

@@ -90,6 +90,7 @@ _OURS: Final = {
 }
 PAGE: Final = 4096
 _META_PAGES: Final = 2
+RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` that nobody needs to look at
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 _SMALLEST_STORE: Final = 1 << 20
 _SPARE_READERS: Final = 4
@@ -130,8 +131,10 @@ class Environment:
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
+        self.relief: Callable[[], None] | None = None  # called when much has been retired
         self.combiner = Combiner(self.write_alone)
         self.segments = SegmentFiles(path / ARCHIVE_FOLDER)
+        shared.segment_files = self.segments
         if not readonly and lock is not None:
             shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
             self.points = SteadyPoints(path, shared, lock, shared.journal)
@@ -228,7 +231,14 @@ class Environment:
             else:
                 if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
                     self.notice()
+                if shared.retired_bytes > RETIRED_LEAST:
+                    self.relieve()
                 return result
+
+    def relieve(self) -> None:
+        """After a commit: archive on the spot when too much waits for the archiver."""
+        if self.shared.retired_bytes > RETIRED_LEAST and self.relief is not None:
+            self.relief()
 
     def notice(self) -> None:
         """After a commit: have the upkeep thread look, or help it where it cannot keep up."""

@@ -47,6 +47,8 @@ NAMES: Final = (
     "sink:staged",  # Spark's tasks have written, the store knows nothing of it
     "sink:applied",  # the batch and its number are in the transaction
     "sink:committed",  # it is in the store, Spark does not know
+    "archive:written",  # a segment is on disk, its row and the retired ones are as before
+    "archive:committed",  # its row is written, the retired ones are gone
 )
 
 _armed: dict[str, Callable[[], None]] = {}

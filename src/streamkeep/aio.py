@@ -39,6 +39,8 @@ class Options(TypedDict, total=False):
     max_store_bytes: int | None
     node_max_bytes: int | None
     node_max_entries: int | None
+    archive_every: float | None
+    retired_max_bytes: int
 
 
 @overload

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from streamkeep.engine.api import Store, Sync
+from streamkeep.engine.relief import RETIRED_MAX_BYTES
 
 
 @overload
@@ -23,6 +24,8 @@ def open(
     max_store_bytes: int | None = None,
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
+    archive_every: float | None = None,
+    retired_max_bytes: int = RETIRED_MAX_BYTES,
 ) -> Store[bytes]: ...
 
 
@@ -41,6 +44,8 @@ def open(
     max_store_bytes: int | None = None,
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
+    archive_every: float | None = None,
+    retired_max_bytes: int = RETIRED_MAX_BYTES,
 ) -> Store[str]: ...
 
 
@@ -58,6 +63,8 @@ def open(
     max_store_bytes: int | None = None,
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
+    archive_every: float | None = None,
+    retired_max_bytes: int = RETIRED_MAX_BYTES,
 ) -> Store[Any]:
     """Open the store in the directory `path`, creating it when there is none.
 
@@ -80,6 +87,10 @@ def open(
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). None for ours: nodes fill
             pages.
+        archive_every: maintain and archive the store every so many seconds, in a thread of its
+            own; as `Store.maintain` and `Store.archive` do when they are called.
+        retired_max_bytes: what trimmed entries may take while they wait for the archiver. Beyond
+            it, the calls that trim archive themselves; see docs/archive.md.
 
     Raises:
         NotAStoreError: the path holds something else; it is untouched.
@@ -102,4 +113,6 @@ def open(
         max_store_bytes=max_store_bytes,
         node_max_bytes=node_max_bytes,
         node_max_entries=node_max_entries,
+        archive_every=archive_every,
+        retired_max_bytes=retired_max_bytes,
     )

@@ -1,0 +1,61 @@
+"""What `maintain` does: retention, for streams that nobody appends to as well, and for segments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from streamkeep.engine.archive_care import drop
+from streamkeep.engine.environment import Environment
+from streamkeep.engine.keyspace import iter_keys
+from streamkeep.engine.manifest import iter_segments
+from streamkeep.engine.retention import enforce_step, is_due
+from streamkeep.engine.txn import Txn
+from streamkeep.format.manifest import SegmentRecord
+
+
+class MaintenanceReport(NamedTuple):
+    """What a call of `maintain` did.
+
+    Attributes:
+        trimmed: entries that went, over all streams.
+        streams: streams that lost some.
+        dropped: segments that were too old.
+    """
+
+    trimmed: int = 0
+    streams: int = 0
+    dropped: int = 0
+
+
+def maintain(environment: Environment) -> MaintenanceReport:
+    """Enforce the retention of every stream, in transactions of a bounded number of nodes."""
+    report = MaintenanceReport()
+    for name in environment.read(_with_limits):
+        trimmed = 0
+        while step := environment.write(enforce_step, name, frees=True):
+            trimmed += step
+        if trimmed:
+            report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
+    doomed = environment.read(_too_old, environment.shared.clock.now_ms())
+    if doomed:
+        report = report._replace(dropped=len(drop(environment, doomed)))
+    return report
+
+
+def _with_limits(txn: Txn) -> list[bytes]:
+    return [name for name, number in iter_keys(txn) if is_due(txn, txn.load_numbered(number, name))]
+
+
+def _too_old(txn: Txn, now_ms: int) -> list[SegmentRecord]:
+    """Return the segments whose last entry is older than their stream's archive keeps."""
+    doomed = []
+    for name, number in iter_keys(txn):
+        policy = txn.load_numbered(number, name).retention()
+        if policy is None or policy.archive_max_age_ms is None:
+            continue
+        oldest = now_ms - policy.archive_max_age_ms
+        for record in iter_segments(txn, number):
+            if record.last_ms >= oldest:
+                break
+            doomed.append(record)
+    return doomed

@@ -1,0 +1,77 @@
+"""Back pressure: what is retired is bounded, whether anybody archives or not.
+
+What was trimmed waits in `retired` for the archiver, and takes as much room there as before. When
+it takes more than `retired_max_bytes`, or half of what the disk has left, whoever retired it makes
+segments of it on the spot, after its own command is done: writers then pay for the archive
+themselves, instead of filling the disk. When another archiver is at work they leave it to that
+one, until it falls behind twice as far; then they wait for it.
+
+When that fails, for want of room or rights, the log says so, and trimming goes on: it moves entries
+and needs no more room. But appends to streams that archive raise StoreFullError from twice the
+limit on, since they would only add to what nobody can put away.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.archiver import archive, clean, retired_bytes
+from streamkeep.engine.environment import RETIRED_LEAST, Environment
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER
+from streamkeep.format.errors import StoreLockedError, StreamkeepError
+
+RETIRED_MAX_BYTES: Final = 1 << 30
+
+log = logging.getLogger("streamkeep")
+
+
+class Relief:
+    """Called after a commit that left much retired; see the module."""
+
+    def __init__(self, environment: Environment, most: int) -> None:
+        self._environment = environment
+        self._most = most
+        self._working = False
+
+    def __call__(self) -> None:
+        """Archive when too much is retired."""
+        environment = self._environment
+        shared = environment.shared
+        most = self._limit()
+        if self._working or shared.retired_bytes <= most:
+            return
+        self._working = True
+        try:
+            archive(environment, wait=shared.retired_bytes > 2 * most)
+            shared.refuse_above = 0
+        except StoreLockedError:
+            pass
+        except (StreamkeepError, lmdb.Error, OSError) as error:
+            shared.refuse_above = 2 * most
+            log.error("%s of trimmed entries cannot be archived: %s", shared.retired_bytes, error)
+        finally:
+            shared.retired_bytes = environment.read(retired_bytes)
+            self._working = False
+
+    def _limit(self) -> int:
+        try:
+            free = os.statvfs(self._environment.path)
+        except OSError:
+            return self._most
+        return max(RETIRED_LEAST, min(self._most, free.f_bavail * free.f_frsize // 2))
+
+
+def clean_after_crash(environment: Environment) -> None:
+    """When the store is opened: remove what a killed archiver has left, if there may be any."""
+    if not environment.read(retired_bytes) or not (environment.path / ARCHIVE_FOLDER).is_dir():
+        return
+    try:
+        with archive_lock(environment, wait=False):
+            clean(environment)
+    except StoreLockedError:
+        return  # it is alive
