@@ -5,17 +5,24 @@ from __future__ import annotations
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import NoSuchGroupError
 from streamkeep.pipeline.offsets import Positions
-from streamkeep.pipeline.tailing import entries_behind
+from streamkeep.pipeline.options import LIVE
+from streamkeep.pipeline.reading import segment_files
+from streamkeep.pipeline.tailing import TailedStream
 
 
 def mirror_positions(store: Store[bytes], group: bytes, positions: Positions) -> None:
-    """Set last_delivered_id and entries_read of the group on each stream, made where missing."""
+    """Set last_delivered_id and entries_read of the group on each stream, made where missing.
+
+    The lag that XINFO GROUPS then shows is that of live entries, as of any group.
+    """
+    files = segment_files(store.path)
     for key, position in positions.items():
         with store.snapshot() as snapshot:
             stream = snapshot.txn.find_stream(key)
             if stream is None or stream.number != position.number:
                 continue
-            read = stream.record.entries_added - entries_behind(snapshot.txn, stream, position.id)
+            tailed = TailedStream(snapshot.txn, files, stream, LIVE)
+            read = stream.record.entries_added - tailed.entries_behind(position.id)
         try:
             store.xgroup_setid(key, group, str(position.id), entries_read=read)
         except NoSuchGroupError:

@@ -7,7 +7,8 @@ reading the old file where somebody has put a new store into the same place.
 A read transaction keeps all pages of its snapshot from being reused, and a task may take minutes.
 So nodes are copied out in chunks, each in a short transaction of its own. That is sound because
 entries never change: an ID below the pinned end is there, was deleted, or was trimmed; and a
-node keeps its key for life, so reading goes on above the last one.
+node keeps its key for life, also when it moves to the archive, so reading goes on above the last
+one.
 """
 
 from __future__ import annotations
@@ -22,22 +23,28 @@ from typing import Final
 
 from streamkeep.engine import keyspace
 from streamkeep.engine.api import Store
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.stream import Stream
+from streamkeep.engine.manifest import is_named, iter_segments
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
 from streamkeep.engine.txn import Txn
-from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.envelope import PAGE_VALUE
 from streamkeep.format.errors import NoSuchKeyError, StreamkeepError
-from streamkeep.format.keys import NODES, SEGMENTS, node_key, unpack_node_key
-from streamkeep.format.manifest import SegmentRecord, decode_segment_record
 from streamkeep.pipeline.arrow import Node
-from streamkeep.pipeline.options import EARLIEST, LATEST, Offset, OptionError, ReadOptions
+from streamkeep.pipeline.joined import JoinedStream, SegmentTroubleError
+from streamkeep.pipeline.options import (
+    ARCHIVE,
+    AUTO,
+    EARLIEST,
+    LATEST,
+    Offset,
+    OptionError,
+    ReadOptions,
+)
 from streamkeep.pipeline.plan import Slice
 
 _CHUNK_NODES: Final = 512
 _CHUNK_BYTES: Final = 8 << 20
 _CHUNK_S: Final = 0.05
+_MOST_RENEWALS: Final = 100
 
 
 class StreamReplacedError(StreamkeepError):
@@ -61,160 +68,159 @@ def reading(path: str | Path) -> Iterator[Store[bytes]]:
         yield store
 
 
+def segment_files(path: str | Path) -> SegmentFiles:
+    """Return the segments of a store."""
+    return SegmentFiles(Path(path) / ARCHIVE_FOLDER)
+
+
 # --- what there is --------------------------------------------------------------------------------
 
 
-def find_keys(txn: Txn, options: ReadOptions, *, all_there: bool) -> list[bytes]:
-    """Return the keys of the streams that were asked for.
+def find_streams(txn: Txn, options: ReadOptions, *, all_there: bool) -> dict[bytes, int]:
+    """Return the streams that were asked for: their keys and numbers.
+
+    Of deleted streams, segments may be left, under the old number. A read of the archive finds
+    those, too, where no stream has the key now.
 
     Args:
         all_there: raise for a key that does not exist.
     """
-    names = [name for name, _ in keyspace.iter_keys(txn)]
-    if options.keys is None:
-        pattern = options.pattern
-        assert pattern is not None
-        return [name for name in names if pattern.fullmatch(name.decode(errors="backslashreplace"))]
-    existing = set(names)
-    for key in options.keys:
+    numbers = dict(keyspace.iter_keys(txn))
+    if options.source == ARCHIVE:
+        living = set(numbers.values())
+        for record in iter_segments(txn):
+            if record.stream_number not in living and numbers.get(record.key, 0) not in living:
+                numbers[record.key] = record.stream_number
+    keys = chosen_keys(options, list(numbers), all_there=all_there)
+    return {key: numbers[key] for key in keys}
+
+
+def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) -> list[bytes]:
+    """Return which of the known keys were asked for, in the order of the option."""
+    shown = {name.decode(errors="backslashreplace"): name for name in known}
+    if options.pattern is not None:
+        return [name for text, name in sorted(shown.items()) if options.pattern.fullmatch(text)]
+    existing = set(known)
+    for key in options.keys or ():
         if all_there and key not in existing:
-            known = {name.decode(errors="backslashreplace"): name for name in names}
-            near = difflib.get_close_matches(key.decode(), known, n=3)
-            there = f"did you mean {', '.join(near)}?" if near else f"{len(names)} others are there"
+            near = difflib.get_close_matches(key.decode(), shown, n=3)
+            there = f"did you mean {', '.join(near)}?" if near else f"{len(known)} others are there"
             raise NoSuchKeyError(f"{options.path}: no stream {key.decode()!r}; {there}")
-    return [key for key in options.keys if key in existing]
+    return [key for key in options.keys or () if key in existing]
 
 
 def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
     """Return what a batch read covers, as of now."""
     pins = []
-    for key in find_keys(txn, options, all_there=True):
+    for key, number in find_streams(txn, options, all_there=True).items():
         stream = txn.find_stream(key)
-        if stream is None:
-            continue
-        starting = EARLIEST if options.starting is None else options.starting.of(key)
-        if starting == LATEST:
-            raise OptionError("a batch read cannot start at 'latest': nothing is behind it")
-        end = options.ending.of(key)
-        if end == EARLIEST:
-            raise OptionError("a read cannot end at 'earliest': nothing is before it")
-        last = StreamId(stream.record.last_live_ms, stream.record.last_live_seq)
-        first = _resolved(starting, MIN_ID)
-        pins.append(Pin(key, stream.number, first, min(last, _resolved(end, MAX_ID))))
+        last = MAX_ID
+        if stream is not None and stream.number == number:
+            last = StreamId(stream.record.last_ms, stream.record.last_seq)
+        pins.append(pin_between(options, key, number, last))
     return tuple(pins)
+
+
+def pin_between(options: ReadOptions, key: bytes, number: int, last: StreamId) -> Pin:
+    """Return the range of a batch read in a stream whose newest entry is `last`."""
+    starting = EARLIEST if options.starting is None else options.starting.of(key)
+    if starting == LATEST:
+        raise OptionError("a batch read cannot start at 'latest': nothing is behind it")
+    ending = options.ending.of(key)
+    if ending == EARLIEST:
+        raise OptionError("a read cannot end at 'earliest': nothing is before it")
+    return Pin(key, number, _resolved(starting, MIN_ID), min(last, _resolved(ending, MAX_ID)))
 
 
 def _resolved(offset: Offset, bound: StreamId) -> StreamId:
     return offset if isinstance(offset, StreamId) else bound
 
 
-def manifest(txn: Txn) -> Iterator[SegmentRecord]:
-    """Yield the segments that the archive has, by stream number and ID."""
-    for db_key, value in txn.cursor(SEGMENTS):
-        body = open_row(SEGMENTS, db_key, value, "segment record")
-        yield decode_segment_record(db_key, body, "segment record")
-
-
 # --- where it is cut ------------------------------------------------------------------------------
 
 
-def stored_bytes(txn: Txn, pin: Pin) -> int:
-    """Return how much is stored of what is pinned, about."""
-    stream = _stream_of(txn, pin.key, pin.number)
-    record = stream.record
-    if pin.start > pin.end or not record.length:
+def pinned_bytes(txn: Txn, files: SegmentFiles, pin: Pin, source: str) -> int:
+    """Return how much there is to read of what is pinned, about."""
+    if pin.start > pin.end:
         return 0
-    first, last = (record.first_ms, record.first_seq), (record.last_live_ms, record.last_live_seq)
-    if pin.start <= first and pin.end >= last:
-        return stream.node_bytes()
-    nodes = sum(1 for _ in _node_keys(txn, stream, pin.start, pin.end))
-    return nodes * (stream.node_bytes() // stream.nodes())
+    return joined(txn, files, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
 
 
-def cut_stream(txn: Txn, pin: Pin, slice_bytes: int) -> list[Slice]:
+def cut_stream(
+    txn: Txn, files: SegmentFiles, pin: Pin, source: str, slice_bytes: int
+) -> list[Slice]:
     """Return the range of a pin as slices of about `slice_bytes`, cut between nodes."""
-    stream = _stream_of(txn, pin.key, pin.number)
-    if pin.start > pin.end or not stream.record.length:
+    if pin.start > pin.end:
         return []
-    record = stream.record
-    node_size = stream.node_bytes() // max(1, stream.nodes()) or PAGE_VALUE
-    node_entries = record.length // max(1, stream.nodes())
-    per_slice = max(1, slice_bytes // node_size)
     slices: list[Slice] = []
-    start, count = pin.start, 0
-    for ms, seq in _node_keys(txn, stream, pin.start, pin.end):
-        at = StreamId(ms, seq)
-        if count >= per_slice and at > start:
-            slices.append(_slice(pin, start, at.previous(), count, node_size, node_entries))
-            start, count = at, 0
-        count += 1
-    slices.append(_slice(pin, start, pin.end, count, node_size, node_entries))
+    start, size, entries, any_there = pin.start, 0, 0, False
+    stream = joined(txn, files, pin.key, pin.number, source)
+    for mark in stream.marks(pin.start, pin.end, slice_bytes):
+        if size and size + mark.size_bytes // 2 > slice_bytes and mark.id > start:
+            end = mark.id.previous()
+            slices.append(Slice(pin.key, pin.number, start, end, size, entries))
+            start, size, entries = mark.id, 0, 0
+        size += mark.size_bytes
+        entries += mark.entries
+        any_there = True
+    if any_there:
+        slices.append(Slice(pin.key, pin.number, start, pin.end, size, entries))
     return slices
 
 
-def _slice(
-    pin: Pin, start: StreamId, end: StreamId, nodes: int, node_size: int, node_entries: int
-) -> Slice:
-    return Slice(pin.key, pin.number, start, end, nodes * node_size, nodes * node_entries)
+def joined(txn: Txn, files: SegmentFiles, key: bytes, number: int, source: str) -> JoinedStream:
+    """Return the stream that a pin or slice is of.
 
-
-def _node_keys(
-    txn: Txn, stream: Stream, start: StreamId, end: StreamId
-) -> Iterator[tuple[int, int]]:
-    """Yield the keys of the nodes that may hold entries of a range, without reading the nodes."""
-    walk = NodeWalk(txn, stream)
-    if not walk.seek(*start):
-        return
-    if not walk.on_tail:
-        cursor = txn.cursor(NODES)
-        found = cursor.set_range(node_key(stream.number, walk.ms, walk.seq))
-        last = node_key(stream.number, *end)
-        while found and (db_key := cursor.key()) <= last:
-            yield unpack_node_key(db_key)[1:]
-            found = cursor.next()
-    if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= end:
-        yield stream.tail_ms, stream.tail_seq
+    Raises:
+        StreamReplacedError: it is not there any more, nor anything of it.
+    """
+    stream = txn.find_stream(key)
+    if stream is not None and stream.number == number:
+        return JoinedStream(txn, files, number, stream, source)
+    if source == ARCHIVE:
+        return JoinedStream(txn, files, number, None, source)
+    raise StreamReplacedError(
+        f"stream {key!r} was deleted or renamed since this read was planned; load() it again"
+    )
 
 
 # --- the nodes of a slice -------------------------------------------------------------------------
 
 
-def read_nodes(store: Store[bytes], one: Slice) -> Iterator[Node]:
+def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[Node]:
     """Yield the nodes that hold the entries of a slice, ascending."""
+    files = segment_files(store.path)
     after: StreamId | None = None
+    renewals = 0
     while True:
-        nodes, after = _copy_nodes(store, one, after)
+        try:
+            nodes, after = _copy_nodes(store, files, one, source, after)
+        except SegmentTroubleError as error:
+            renewals += 1
+            with store.snapshot() as snapshot:
+                if renewals > _MOST_RENEWALS or is_named(snapshot.txn, error.record):
+                    raise
+            files.forget(error.record.path)
+            continue  # an erasure or a drop came between: the newest manifest knows
         yield from nodes
         if after is None:
             return
 
 
 def _copy_nodes(
-    store: Store[bytes], one: Slice, after: StreamId | None
+    store: Store[bytes], files: SegmentFiles, one: Slice, source: str, after: StreamId | None
 ) -> tuple[list[Node], StreamId | None]:
     """Return a chunk of the nodes of a slice, and the key to go on above; None at the end."""
     nodes: list[Node] = []
     size = 0
     deadline = time.monotonic() + _CHUNK_S
     with store.snapshot() as snapshot:
-        stream = _stream_of(snapshot.txn, one.key, one.number)
-        walk = NodeWalk(snapshot.txn, stream)
-        found = walk.seek(*one.start) if after is None else walk.above(*after)
-        while found and (walk.ms, walk.seq) <= one.end:
-            data = walk.load()
-            nodes.append((walk.ms, walk.seq, data, b""))
+        stream = joined(snapshot.txn, files, one.key, one.number, source)
+        for ms, seq, load in stream.nodes(one.start, one.end, after):
+            data = load()
+            if data:
+                nodes.append((ms, seq, data, b""))
             size += len(data)
             if len(nodes) >= _CHUNK_NODES or size >= _CHUNK_BYTES or time.monotonic() > deadline:
-                return nodes, StreamId(walk.ms, walk.seq)
-            found = walk.next()
+                return nodes, StreamId(ms, seq)
     return nodes, None
-
-
-def _stream_of(txn: Txn, key: bytes, number: int) -> Stream:
-    """Return the stream that a pin or slice is of."""
-    stream = txn.find_stream(key)
-    if stream is None or stream.number != number:
-        raise StreamReplacedError(
-            f"stream {key!r} was deleted or renamed since this read was planned; load() it again"
-        )
-    return stream

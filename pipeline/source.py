@@ -155,13 +155,16 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
 def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[SlicePartition]:
     """Return the partitions that cover what is pinned."""
     from streamkeep.pipeline.plan import join, pack, partition_bytes
-    from streamkeep.pipeline.reading import cut_stream, reading, stored_bytes
+    from streamkeep.pipeline.reading import cut_stream, pinned_bytes, reading, segment_files
 
+    files, source = segment_files(options.path), options.source
     with reading(options.path) as store, store.snapshot() as snapshot:
-        total = sum(stored_bytes(snapshot.txn, pin) for pin in pins)
+        txn = snapshot.txn
+        total = sum(pinned_bytes(txn, files, pin, source) for pin in pins)
         target = partition_bytes(total, min_partitions=options.min_partitions)
         # Slices much smaller than partitions, so that these come out even.
-        slices = [one for pin in pins for one in cut_stream(snapshot.txn, pin, max(1, target // 8))]
+        size = max(1, target // 8)
+        slices = [one for pin in pins for one in cut_stream(txn, files, pin, source, size)]
     partitions = pack(
         slices,
         target,
@@ -182,7 +185,8 @@ def read_slices(
     with reading(options.path) as store:
         for one in slices:
             shape = RowShape(target, one.key, options.mode)
-            yield from record_batches(shape, read_nodes(store, one), one.start, one.end)
+            nodes = read_nodes(store, one, options.source)
+            yield from record_batches(shape, nodes, one.start, one.end)
             for column, count in shape.mismatched.items():
                 _log.warning(
                     "stream %r: %d values of column %r are not of its type and were made null",

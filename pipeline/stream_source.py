@@ -142,7 +142,7 @@ class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             for key, last in end.items():
                 position = start.get(key, BEGINNING)
                 try:
-                    check_nothing_lost(snapshot.txn, key, position)
+                    check_nothing_lost(snapshot.txn, self.options, key, position)
                 except DataLossError as error:
                     if self.options.fail_on_data_loss:
                         raise

@@ -121,10 +121,11 @@ def look_at(task: Task) -> list[str]:
 
 
 def _manifest(store: str) -> list[SegmentRecord]:
-    from streamkeep.pipeline.reading import manifest, reading
+    from streamkeep.engine.manifest import iter_segments
+    from streamkeep.pipeline.reading import reading
 
     with reading(store) as opened, opened.snapshot() as snapshot:
-        return list(manifest(snapshot.txn))
+        return list(iter_segments(snapshot.txn))
 
 
 # --- one segment ----------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.profile import configured
+
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from streamkeep.format import node  # noqa: E402
@@ -50,6 +52,7 @@ pairs = st.lists(st.tuples(names, st.binary(max_size=8)), min_size=1, max_size=4
 slots = st.lists(st.tuples(ids, pairs), max_size=12, unique_by=lambda slot: slot[0]).map(sorted)
 
 
+@configured(100)
 @given(slots, st.integers(1, 20), st.integers(1, 200))
 def test_the_default_schema_loses_nothing(
     entries: list[Slot], max_entries: int, max_bytes: int
@@ -63,6 +66,7 @@ def test_the_default_schema_loses_nothing(
         assert [part for pair in row["fields"] for part in pair.values()] == flat
 
 
+@configured(100)
 @given(slots)
 def test_promoted_fields_are_those_of_the_entries_the_last_of_each_name(
     entries: list[Slot],
@@ -74,6 +78,7 @@ def test_promoted_fields_are_those_of_the_entries_the_last_of_each_name(
         assert row == {"a": fields.get(b"a"), "field.b": fields.get(b"b"), "c": None}
 
 
+@configured(100)
 @given(slots)
 def test_a_map_keeps_the_last_of_each_name(entries: list[Slot]) -> None:
     schema = pa.schema([("fields", pa.map_(pa.binary(), pa.binary()))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.profile import configured
 from streamkeep.format.entry import StreamId
 from streamkeep.pipeline.plan import (
     MAX_PARTITION_BYTES,
@@ -41,6 +42,7 @@ def test_three_thousand_small_segments_become_a_handful_of_partitions() -> None:
     assert 4 <= len(partitions) <= 12
 
 
+@configured(100)
 @given(
     st.lists(st.integers(0, 100), max_size=60),
     st.integers(1, 300),

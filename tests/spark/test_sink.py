@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from model.profile import configured
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
@@ -124,7 +126,7 @@ def test_what_was_read_is_written_as_it_was(open_store: Callable[..., Store[byte
     assert entries(store, "x") == [(f"{n}-1", [b"a", b"\xff", b"a", b""]) for n in (1, 2)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@configured(50)
 @given(
     st.lists(
         st.lists(

@@ -1,0 +1,253 @@
+"""Live, retired and archived nodes of one stream, read as one; and streams that move meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.profile import configured
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+
+from segments import write_file
+from streamkeep.engine.api import Store
+from streamkeep.engine.manifest import delete_segment, iter_segments, put_segment
+from streamkeep.engine.nodes import NodeWalk
+from streamkeep.format.entry import MAX_ID, StreamId
+from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.errors import CorruptionError, MissingSegmentError
+from streamkeep.format.keys import RETIRED, node_key
+from streamkeep.format.node import PAIRS, Range, read_range
+from streamkeep.pipeline import reading
+from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, RowShape, record_batches
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.plan import Slice
+
+TOP = (1 << 64) - 1
+
+
+def pairs_of(data: bytes, ms: int, seq: int) -> list[tuple[int, int, list[bytes]]]:
+    """Return all entries of a node."""
+    out: list[Any] = []
+    read_range(data, ms, seq, Range(0, 0, TOP, TOP, 1 << 40, False, PAIRS), out)
+    return out
+
+
+def move_nodes(store: Store[bytes], archived: int, retired: int) -> None:
+    """Move the oldest nodes of stream `s` out of `nodes`: some into segments, the next to
+    `retired`, as trimming and the archiver do.
+    """
+    moved = []
+    with store.transaction() as transaction:
+        txn = transaction.txn
+        stream = txn.find_stream(b"s")
+        assert stream is not None
+        walk = NodeWalk(txn, stream)
+        for at in range(archived + retired):
+            if not walk.first() or walk.on_tail:
+                break
+            key, data = (walk.ms, walk.seq), walk.load()
+            entries = pairs_of(data, *key)
+            if at < archived:
+                moved.append(entries)
+            else:
+                value = encode_envelope(stream.number, *key, 1, 1, b"", data, b"")
+                txn.put(RETIRED, node_key(stream.number, *key), value)
+            walk.drop()
+            stream.record.length -= len(entries)
+        walk = NodeWalk(txn, stream)
+        if walk.first():
+            first = pairs_of(walk.load(), walk.ms, walk.seq)[0]
+            stream.record.first_ms, stream.record.first_seq = first[:2]
+        for at, entries in enumerate(moved):
+            folder = store.path / "archive"
+            record = write_file(folder, entries, number=stream.number, file_number=at + 1)
+            put_segment(txn, record._replace(stream_number=stream.number, key=b"s"))
+
+
+def filled(store: Store[bytes], count: int) -> list[str]:
+    """Fill stream `s` with entries in many small nodes; return their IDs."""
+    ids = [f"{1000 + n}-0" for n in range(count)]
+    store.xadd_many("s", [{"n": str(n), "text": "x" * 20} for n in range(count)], ids=ids)
+    return ids
+
+
+def read(store: Store[bytes], slices: list[Slice], source: str) -> list[str]:
+    """Return the IDs that tasks read."""
+    found = []
+    for one in slices:
+        nodes = reading.read_nodes(store, one, source)
+        for batch in record_batches(RowShape(DEFAULT_SCHEMA, one.key), nodes, one.start, one.end):
+            found += batch.column("id").to_pylist()
+    return found
+
+
+def plan(store: Store[bytes], source: str, size: int = 1 << 30, **more: str) -> list[Slice]:
+    """Return the slices of a read."""
+    options = parse_read({"path": str(store.path), "subscribe": "s", "source": source, **more})
+    files = reading.segment_files(store.path)
+    with store.snapshot() as snapshot:
+        pins = reading.pin_streams(snapshot.txn, options)
+        return [
+            one
+            for pin in pins
+            for one in reading.cut_stream(snapshot.txn, files, pin, source, size)
+        ]
+
+
+@pytest.fixture
+def small(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
+    """A store whose nodes hold ten entries each."""
+    return open_store("small", node_max_entries=10)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_CHUNK_NODES", 3)
+
+
+@configured(60)
+@given(
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.integers(1, 5000),
+    st.tuples(st.integers(990, 1130), st.integers(990, 1130)),
+)
+def test_all_parts_are_joined_without_gap_or_duplicate(
+    tmp_path_factory: pytest.TempPathFactory,
+    archived: int,
+    retired: int,
+    size: int,
+    ends: tuple[int, int],
+) -> None:
+    path = tmp_path_factory.mktemp("joined") / "store"
+    with Store(path, sync="none", node_max_entries=10) as store:
+        ids = filled(store, 113)
+        move_nodes(store, archived, retired)
+        low, high = sorted(ends)
+        expected = [one for one in ids if low <= StreamId.parse(one).ms <= high]
+        between = {"startingOffsets": f"{low}", "endingOffsets": f"{high}"}
+        slices = plan(store, "auto", size, **between)
+        assert read(store, slices, "auto") == expected
+        edges = [(one.start, one.end) for one in slices]
+        assert all(a[1].next() == b[0] for a, b in pairwise(edges))
+        archived_ids = set(ids[: 10 * min(archived, 11)]) & set(expected)
+        live = [one for one in ids[10 * min(archived + retired, 11) :] if one in expected]
+        assert read(store, plan(store, "live", size, **between), "live") == live
+        found = read(store, plan(store, "archive", size, **between), "archive")
+        assert set(found) == archived_ids
+
+
+def test_nodes_that_move_while_they_are_read_are_read_once(small: Store[bytes]) -> None:
+    ids = filled(small, 300)
+    move_nodes(small, 2, 2)
+    (one,) = plan(small, "auto")
+    found: list[str] = []
+    nodes = reading.read_nodes(small, one)
+    for step, (ms, seq, data, _) in enumerate(nodes):
+        found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
+        if step % 7 == 3:
+            move_nodes(small, 0, 3)
+    assert found == ids
+
+
+def test_a_segment_that_is_replaced_while_it_is_read(small: Store[bytes]) -> None:
+    ids = filled(small, 100)
+    move_nodes(small, 4, 0)
+    (one,) = plan(small, "auto")
+    nodes = reading.read_nodes(small, one)
+    found = [
+        f"{a}-{b}" for ms, seq, data, _ in [next(nodes)] for a, b, _ in pairs_of(data, ms, seq)
+    ]
+    with small.transaction() as transaction:  # an erasure rewrites the third segment
+        txn = transaction.txn
+        stream = txn.find_stream(b"s")
+        assert stream is not None
+        (record,) = [row for row in iter_segments(txn, stream.number) if row.first_ms == 1020]
+        entries = [(1020 + n, 0, [b"n", b"%d" % n]) for n in range(1, 10)]
+        new = write_file(small.path / "archive", entries, number=stream.number, file_number=9)
+        delete_segment(txn, record)
+        put_segment(txn, new._replace(stream_number=stream.number, key=b"s"))
+    (small.path / "archive" / record.path).unlink()
+    for ms, seq, data, _ in nodes:
+        found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
+    assert found == [one for one in ids if one != "1020-0"]
+
+
+def test_a_segment_that_is_missing_or_damaged_is_named(small: Store[bytes]) -> None:
+    filled(small, 100)
+    move_nodes(small, 2, 0)
+    slices = plan(small, "auto")
+    first, second = sorted((small.path / "archive").glob("*/*.seg"))
+    whole = first.read_bytes()
+    first.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+    with pytest.raises(CorruptionError, match=r"block 0 of segment .*checksum"):
+        read(small, slices, "auto")
+    first.write_bytes(whole)
+    second.rename(second.with_suffix(".away"))
+    with pytest.raises(CorruptionError, match="the file is not there") as error:
+        read(small, slices, "auto")
+    assert isinstance(error.value.__cause__, MissingSegmentError)
+    second.with_suffix(".away").rename(second)
+
+
+def test_the_archive_of_a_deleted_stream(small: Store[bytes], tmp_path: Path) -> None:
+    ids = filled(small, 100)
+    move_nodes(small, 3, 0)
+    small.delete("s")
+    assert read(small, plan(small, "archive"), "archive") == ids[:30]
+    small.xadd("s", {"n": "new"}, id="5-0")
+    assert read(small, plan(small, "archive"), "archive") == []
+    assert read(small, plan(small, "auto"), "auto") == ["5-0"]
+
+
+def test_trimmed_entries_of_a_stream_that_is_not_archived_stay_unseen(
+    small: Store[bytes],
+) -> None:
+    ids = filled(small, 100)
+    small.xtrim("s", maxlen=35, approximate=False)
+    assert read(small, plan(small, "auto"), "auto") == ids[65:]
+
+
+def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[bytes]) -> None:
+    filled(small, 10)
+    slices = plan(small, "auto")
+    small.delete("s")
+    filled(small, 10)
+    with pytest.raises(reading.StreamReplacedError, match="load\\(\\) it again"):
+        read(small, slices, "auto")
+
+
+def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
+    from streamkeep.pipeline.tailing import (
+        Budget,
+        check_nothing_lost,
+        limited_positions,
+        newest_positions,
+        report,
+    )
+
+    ids = filled(small, 200)
+    options = parse_read({"path": str(small.path), "subscribe": "s"})
+    with small.snapshot() as snapshot:
+        half = limited_positions(snapshot.txn, options, {}, Budget(55, None))
+    assert half[b"s"].id == StreamId(1054, 0)
+    assert half[b"s"].next == StreamId(1055, 0)
+    move_nodes(small, 8, 4)
+    with small.snapshot() as snapshot:
+        txn = snapshot.txn
+        check_nothing_lost(txn, options, b"s", half[b"s"])
+        more = limited_positions(txn, options, half, Budget(100, None))
+        assert more[b"s"].id == StreamId(1154, 0)
+        assert newest_positions(txn, options, half)[b"s"].id == StreamId(1199, 0)
+        assert report(txn, options, half)["s"]["entriesBehind"] == 145
+        number = more[b"s"].number
+    one = Slice(b"s", number, half[b"s"].id.next(), more[b"s"].id, 1)
+    assert read(small, [one], "auto") == ids[55:155]
+    assert one.end < MAX_ID
