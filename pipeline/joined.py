@@ -149,7 +149,9 @@ class JoinedStream:
             found = (back and cursor.key().startswith(prefix)) or cursor.set_range(first)
         last = node_key(self.number, *end)
         while found and prefix <= cursor.key() <= last:
-            yield unpack_node_key(cursor.key())[1:]
+            _, ms, seq = unpack_node_key(cursor.key())
+            if (ms, seq) != (0, 0):  # under which no node stands, but the name of a deleted stream
+                yield ms, seq
             found = cursor.next()
 
     def _archived(self, start: StreamId, end: StreamId, after: StreamId | None) -> Iterator[Found]:
