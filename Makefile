@@ -17,7 +17,7 @@ PURE_TESTS := tests/test_format_*.py tests/test_commands.py tests/test_store_*.p
 	tests/test_property_*.py tests/test_recovery_*.py \
 	--deselect tests/test_property_groups.py::TestGroups::runTest
 
-.PHONY: help demo test test-pure test-lowest test-crash test-all lint type fmt bench docs docs-check dist \
+.PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check dist \
 	clean dev
 
 help: ## list the targets
@@ -50,6 +50,9 @@ test: $(VENV)/installed ## all tests but the slow ones, compiled where that coul
 
 test-crash: $(VENV)/installed ## the long crash and power-loss runs, with their figures
 	$(BIN)/pytest -m 'crash and slow' -s
+
+test-damage: $(VENV)/installed ## 2,000 random damages: fsck, repair, fsck, with their figures
+	$(BIN)/pytest -m slow -s tests/test_damage_run.py
 
 test-all: $(VENV)/installed ## every test
 	$(BIN)/pytest $(PARALLEL)

@@ -24,7 +24,7 @@ see `id_codec`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
@@ -889,6 +889,62 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     ids.last_live = (unsigned(last_ms), unsigned(last_seq))
     ids.last_slot = (unsigned(previous_ms), unsigned(previous_seq))
     return ids
+
+
+class Slot(NamedTuple):
+    """A slot that was read out of a damaged node."""
+
+    ms: int
+    seq: int
+    deleted: bool
+    pairs: list[bytes]
+
+
+def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
+    """Return the slots of a damaged node up to the damage, and what that is.
+
+    Sizes, backlens, lp-counts and rising IDs are checked. Damage inside of a value is not seen: the
+    checksum of the whole does not tell which slots are good.
+    """
+    slots: list[Slot] = []
+    size: i64 = len(data)
+    if size < HEADER_SIZE + 1:
+        return slots, "it is shorter than an empty listpack"
+    whole = int(size).to_bytes(4, "little") + data[4 : size - 1] + b"\xff"
+    try:
+        node = read_header(whole, ms, seq)
+        position: i64 = HEADER_SIZE
+        while position < node.first_slot:
+            position = checked_step(whole, position, node.end)
+        cursor = SlotCursor(node)
+        before_ms = node.ms
+        before_seq = node.seq
+        while cursor.next():
+            start: i64 = cursor.start
+            rises = below(before_ms, before_seq, cursor.ms, cursor.seq)
+            same = cursor.ms == before_ms and cursor.seq == before_seq
+            if not rises and not (cursor.index == 0 and same):
+                return slots, f"an ID does not rise at byte {int(start)}"
+            plain = cursor.flags & SAME_FIELDS == 0
+            count: i64 = 2 * cursor.width if plain else cursor.width
+            position = start
+            while position < cursor.position:
+                position = checked_step(whole, position, node.end)
+            left = count
+            while left > 0:
+                position = checked_step(whole, position, node.end)
+                left -= 1
+            reader = Reader(whole, position, node.end)
+            if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
+                return slots, f"a wrong lp-count at byte {int(position)}"
+            before_ms = cursor.ms
+            before_seq = cursor.seq
+            found_ms, found_seq = cursor.id()
+            dead = cursor.flags & DELETED != 0
+            slots.append(Slot(found_ms, found_seq, dead, cursor.pairs()))
+    except CorruptionError as error:
+        return slots, f"{error.problem} at byte {error.offset}"
+    return slots, ""
 
 
 def elements_known(data: bytes) -> bool:

@@ -3,5 +3,6 @@
 from streamkeep.recovery.check import check
 from streamkeep.recovery.diff import Difference, diff
 from streamkeep.recovery.findings import Finding, Severity
+from streamkeep.recovery.progress import Progress
 
-__all__ = ["Difference", "Finding", "Severity", "check", "diff"]
+__all__ = ["Difference", "Finding", "Progress", "Severity", "check", "diff"]

@@ -14,9 +14,9 @@ from streamkeep.format.journal import read_changes
 from streamkeep.format.keys import META, TABLES
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.findings import Finding
+from streamkeep.recovery.lost_found import LOST_AND_FOUND
 from streamkeep.recovery.source import Source
 
-LOST_AND_FOUND: Final = "lost+found"
 _KNOWN: Final = frozenset(
     (
         DATA_FILE,

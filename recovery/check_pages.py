@@ -33,7 +33,7 @@ from streamkeep.format.lmdb_pages import (
 )
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.findings import Finding, quoted
-from streamkeep.recovery.tree import ROOT, Cursor, Tables, Tree
+from streamkeep.recovery.tree import ROOT, Cursor, Edge, Tables, Tree
 
 Progress = Callable[[int], None]  # takes the number of pages done since the last call
 
@@ -91,12 +91,16 @@ class PageWalk:
         map: the pages that are accounted for. Of those that are not, damage on the way to them is
             the likely reason.
         free_known: all of the free list could be read.
+        free: the pages of the free list, if those are to be kept apart.
     """
 
-    def __init__(self, tables: Tables, progress: Progress = _NO_PROGRESS) -> None:
+    def __init__(
+        self, tables: Tables, progress: Progress = _NO_PROGRESS, *, keep_free: bool = False
+    ) -> None:
         self.tables = tables
         last = min(tables.meta.last_page, tables.pages.size() // tables.pages.page_size)
         self.map = PageMap(last + 1)
+        self.free = PageMap(last + 1) if keep_free else None
         self.free_known = True
         self._progress = progress
         self._visited = 0
@@ -198,6 +202,8 @@ class PageWalk:
             for (number,) in _U64.iter_unpack(piece[at : min(len(piece), at + 8 * left)]):
                 left -= 1
                 problem = self.map.take(number, 1) if number < self.map.pages else ""
+                if self.free is not None and not problem:
+                    self.free.take(number, 1)
                 if number > self.tables.meta.last_page:
                     problem = f"page {number} is behind the last page"
                 if problem:
@@ -233,7 +239,7 @@ class _TreeWalk:
 
     def page(
         self,
-        edge: tuple[int, int],
+        edge: Edge,
         number: int,
         depth: int,
         low: bytes | None,
@@ -248,14 +254,14 @@ class _TreeWalk:
         walk.visited()
         problem = walk.map.take(number, 1)
         if problem:
-            tree.cut.add(edge)
+            tree.cut[edge] = (low, high)
             yield finding("SK005", self.name, problem)
             return
         try:
             page = walk.tables.pages.tree_page(number)
             self._check_depth(page, depth)
         except CorruptionError as error:
-            tree.cut.add(edge)
+            tree.cut[edge] = (low, high)
             yield finding("SK004", f"{self.name}, {error.where}", error.problem)
             return
         keys = [key[::-1] for key in page.keys] if self.free else page.keys

@@ -31,6 +31,7 @@ from streamkeep.engine.recover import is_torn
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, place_of
 from streamkeep.engine.txn import ReadTxn
+from streamkeep.format.envelope import FORMAT, MAGIC
 from streamkeep.format.errors import (
     CorruptionError,
     FormatVersionError,
@@ -60,6 +61,8 @@ _SLOT_TRIES: Final = 3
 _SLOT_WAIT_S: Final = 0.02
 _PAGE_SIZES: Final = (4096, 8192, 16384, 32768)
 _MANY_READERS: Final = 512
+_NODE_START: Final = MAGIC + bytes([FORMAT])
+_LOOKED_AT: Final = 64 << 20  # bytes in which a store shows itself by its nodes
 
 
 class Source:
@@ -83,8 +86,19 @@ class Source:
 
     def see(self, meta: MetaPage | None) -> None:
         """Look at the commit of a meta page."""
-        if meta is not None:
+        if meta is not None and (self.path / DATA_FILE).exists():
             self.tables = Tables(PageFile(self.path / DATA_FILE, meta.page_size), meta)
+
+    def meta_damaged(self) -> bool:
+        """Say whether a meta page is damaged, so that the newest commit may not be what is seen."""
+        return any(one.code == "SK003" for one in self.found)
+
+    def raw_pages(self) -> PageFile | None:
+        """Return the data file without its trees; None when there is none. Close it."""
+        try:
+            return PageFile(self.path / DATA_FILE, _PAGE_SIZES[0])
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Close the data file."""
@@ -199,7 +213,7 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
     slot = source.slot
     if slot is None and lock is not None and lock.is_unfinished():
         raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
-    if slot is None and not metas and meta_findings:
+    if slot is None and not metas and not _holds_nodes(path):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
     steady = None if slot is None else decode_meta_page(slot.meta_page)
     if alone and slot is not None and steady is not None and is_torn(path, slot):
@@ -329,6 +343,15 @@ def _locked(path: Path) -> Iterator[tuple[SteadyFile | None, bool]]:
         yield lock, alone
     finally:
         lock.close()
+
+
+def _holds_nodes(path: Path) -> bool:
+    """Say whether a data file without any meta page has macro nodes among its first pages."""
+    try:
+        with (path / DATA_FILE).open("rb") as file:
+            return _NODE_START in file.read(_LOOKED_AT)
+    except OSError:
+        return False
 
 
 def _check_is_ours(source: Source) -> None:

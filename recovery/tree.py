@@ -33,16 +33,20 @@ from streamkeep.recovery.page_file import PageFile
 _NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
 
 
-ROOT: Final = (0, 0)  # the edge to the root: no page above it
+Edge = tuple[int, int]
+Hole = tuple[bytes | None, bytes | None]  # from the first key on, to before the second
+
+ROOT: Final[Edge] = (0, 0)  # the edge to the root: no page above it
 
 
 class Tree:
     """One B+tree.
 
     Attributes:
-        cut: edges that lead nowhere good, as page number and place of the child in it. The walk of
-            `check_pages` finds them: a damaged page, or one that is used already. A cursor that
-            followed the latter could run in circles.
+        cut: edges that lead nowhere good, as page number and place of the child in it, with the
+            keys between which rows are missing. The walk of `check_pages` finds them: a damaged
+            page, or one that is used already. A cursor that followed the latter could run in
+            circles.
         skipped: some cursor met a page that it could not read.
     """
 
@@ -50,7 +54,7 @@ class Tree:
         self.pages = pages
         self.database = database
         self.last_page = last_page
-        self.cut: set[tuple[int, int]] = set()
+        self.cut: dict[Edge, Hole] = {}
         self.skipped = False
 
     def root(self) -> TreePage | None:
@@ -62,7 +66,7 @@ class Tree:
         """Return the page `depth` levels below the root that an edge leads to; None for damage."""
         return self._page((page.number, index), page.children[index], depth)
 
-    def _page(self, edge: tuple[int, int], number: int, depth: int) -> TreePage | None:
+    def _page(self, edge: Edge, number: int, depth: int) -> TreePage | None:
         if depth < MAX_DEPTH and META_PAGES <= number <= self.last_page and edge not in self.cut:
             try:
                 return self.pages.tree_page(number)

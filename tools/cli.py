@@ -22,6 +22,7 @@ from streamkeep.tools.load_cmd import load
 from streamkeep.tools.pending_cmds import ack, nack, pending
 from streamkeep.tools.range_cmds import len_, range_, revrange, tail
 from streamkeep.tools.read_cmd import read
+from streamkeep.tools.repair_cmd import repair
 from streamkeep.tools.spark_cmd import spark
 from streamkeep.tools.stat_cmd import stat
 from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id, streams
@@ -35,8 +36,8 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Change streams", (rename, drop, config, set_id, remember)),
     ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
+    ("Check and repair a store", (fsck, repair)),
     ("Work on Spark", (spark,)),
-    ("Check a store", (fsck,)),
 )
 
 
@@ -118,6 +119,7 @@ def main() -> None:
                  2  the command line is not right
                  3  cannot read: no store, locked, or written by a newer version
                  4  the store is damaged
+                 5  repaired, and something was lost
     """
 
 

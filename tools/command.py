@@ -60,6 +60,7 @@ class Exit(IntEnum):
     USAGE = 2  # click's own
     UNREADABLE = 3
     DAMAGED = 4
+    LOSS = 5  # repaired, with loss
 
 
 class Failure(Exception):

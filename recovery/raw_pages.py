@@ -1,0 +1,171 @@
+"""What stands in the pages of `data.mdb`, whatever leads to them: envelopes and rows.
+
+When branches of a tree are gone, its leaves and the values behind them are still there. An
+envelope says which node of which stream it is, and which commit wrote it; a row's checksum covers
+its key and its table, so that trying each table tells whose it is. So every page that nothing
+leads to is looked at:
+
+- as the first page of an overflow value: an envelope at byte 16, across as many pages as it takes;
+- as a leaf: its nodes, by its own pointers, or, when those are damaged, at every even offset.
+
+Nothing else is believed. A value of a user may hold a copy of an envelope, at any offset: one in
+the middle of a page is taken only as the value of a node whose key is the place that it names; and
+the pages that a sound envelope covers are not looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from streamkeep.format.checksum import open_row
+from streamkeep.format.envelope import FORMAT, MAGIC, OVERHEAD, Envelope, decode_envelope
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES, node_key, pack_number
+from streamkeep.format.lmdb_pages import (
+    BIG,
+    HEADER_SIZE,
+    META_PAGES,
+    OVERFLOW,
+    LooseNode,
+    decode_overflow_header,
+    decode_tree_page,
+    loose_nodes,
+    overflow_pages,
+)
+from streamkeep.recovery.page_file import PageFile
+
+_CHUNK: Final = 1 << 20
+_START: Final = MAGIC + bytes([FORMAT])
+_FLAGS_AT: Final = 10
+_ENVELOPES: Final = (STREAMS, NODES, RETIRED)
+
+
+class RawEnvelope(NamedTuple):
+    """A sound envelope, and the page that it stands in."""
+
+    page: int
+    envelope: Envelope
+    value: bytes
+    headed: bool  # the page's header is as it must be
+
+
+class RawRow(NamedTuple):
+    """A sound row, and the page that it stands in."""
+
+    page: int
+    table: int
+    db_key: bytes
+    value: bytes
+
+
+Raw = RawEnvelope | RawRow
+
+
+def scan_pages(
+    pages: PageFile, wanted: Callable[[int], bool], progress: Callable[[int], None]
+) -> Iterator[Raw]:
+    """Yield what stands in the pages that are wanted, in the order of the file."""
+    size = pages.page_size
+    per_chunk = _CHUNK // size
+    total = -(-pages.size() // size)
+    covered = 0  # pages below belong to an envelope that was yielded
+    for first in range(0, total, per_chunk):
+        chunk = b""
+        for number in range(first, min(first + per_chunk, total)):
+            if number < covered or not wanted(number):
+                continue
+            if not chunk:
+                try:
+                    chunk = pages.read(first, per_chunk * size)
+                except CorruptionError:
+                    chunk = bytes(per_chunk * size)
+                    continue
+            at = (number - first) * size
+            if chunk[at + HEADER_SIZE : at + HEADER_SIZE + len(_START)] == _START:
+                found = _overflow(pages, number, chunk[at : at + size])
+                if found is not None:
+                    covered = number + overflow_pages(len(found.value), size)
+                    yield found
+                    continue
+            yield from _leaf(pages, number, chunk[at : at + size])
+        progress(per_chunk)
+
+
+def _overflow(pages: PageFile, number: int, data: bytes) -> RawEnvelope | None:
+    """Return the envelope that begins in an overflow page."""
+    length = int.from_bytes(data[HEADER_SIZE + 4 : HEADER_SIZE + 8], "big")
+    if length < OVERHEAD or number * pages.page_size + HEADER_SIZE + length > pages.size():
+        return None
+    try:
+        value = data[HEADER_SIZE : HEADER_SIZE + length]
+        if len(value) < length:
+            value = pages.overflow(number, length)
+        envelope = decode_envelope(value, "page")
+    except CorruptionError:
+        return None
+    header = decode_overflow_header(data)
+    headed = header.number == number and header.flags == OVERFLOW
+    return RawEnvelope(number, envelope, value, headed)
+
+
+def _leaf(pages: PageFile, number: int, data: bytes) -> Iterator[Raw]:
+    """Yield what stands in a leaf, or in what may have been one."""
+    if len(data) < pages.page_size or not any(data[:HEADER_SIZE]):
+        return
+    try:
+        page = decode_tree_page(data, number)
+    except CorruptionError:
+        if data[_FLAGS_AT] == OVERFLOW and int.from_bytes(data[:8], "little") == number:
+            return
+        nodes: list[LooseNode] = loose_nodes(data)
+    else:
+        if not page.leaf:
+            return
+        nodes = [
+            LooseNode(key, b"", page.sizes[index], page.places[index])
+            if page.flags[index] == BIG
+            else LooseNode(key, page.inline(index), 0, 0)
+            for index, key in enumerate(page.keys)
+        ]
+    for node in nodes:
+        found = _node(pages, number, node)
+        if found is not None:
+            yield found
+
+
+def _node(pages: PageFile, number: int, node: LooseNode) -> Raw | None:
+    """Return what a node of a leaf holds; None when no checksum says so."""
+    value = node.value
+    if node.big_size:
+        if node.big_page < META_PAGES or node.big_page * pages.page_size > pages.size():
+            return None
+        if pages.read(node.big_page, len(_START), skip=HEADER_SIZE) == _START:
+            return None  # an envelope is found where it stands
+        try:
+            value = pages.overflow(node.big_page, min(node.big_size, 1 << 24))
+        except CorruptionError:
+            return None
+    if value.startswith(_START):
+        return _inline_envelope(number, node.db_key, value)
+    for table in range(len(TABLES)):
+        if table in _ENVELOPES:
+            continue
+        try:
+            open_row(table, node.db_key, value, "page")
+        except CorruptionError:
+            continue
+        return RawRow(number, table, node.db_key, value)
+    return None
+
+
+def _inline_envelope(number: int, db_key: bytes, value: bytes) -> RawEnvelope | None:
+    try:
+        envelope = decode_envelope(value, "page")
+    except CorruptionError:
+        return None
+    own_keys = (
+        pack_number(envelope.number),
+        node_key(envelope.number, envelope.ms, envelope.seq),
+    )
+    return RawEnvelope(number, envelope, value, True) if db_key in own_keys else None

@@ -1,0 +1,97 @@
+"""Make everything that can be derived anew, in the new store; and its `meta`."""
+
+from __future__ import annotations
+
+import uuid
+
+from streamkeep.engine.bulk import BulkStore
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.environment import META_CREATED, META_FORMAT, META_UUID
+from streamkeep.engine.group import NEXT_GROUP
+from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.recover import META_EPOCH
+from streamkeep.engine.txn import NEXT_STREAM
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import META, STREAMS
+from streamkeep.format.records import decode_number, encode_number
+from streamkeep.format.steady import SteadySlot
+from streamkeep.format.versions import STORE_VERSION
+from streamkeep.recovery.losses import Report
+from streamkeep.recovery.lost_found import LostAndFound
+from streamkeep.recovery.rebuild_groups import GroupRebuilder
+from streamkeep.recovery.rebuild_messages import MessageRebuilder
+from streamkeep.recovery.rebuild_streams import StreamRebuilder
+from streamkeep.recovery.tree import Hole
+
+
+def rebuild(
+    out: BulkStore,
+    report: Report,
+    lost: LostAndFound,
+    *,
+    slot: SteadySlot | None,
+    highest_epoch: int,
+    holes: list[Hole],
+) -> None:
+    """Rebuild what `salvage` has filled.
+
+    Args:
+        slot: the newest steady point of the damaged store.
+        highest_epoch: that was met in it.
+        holes: keys of `nodes` between which rows may be missing.
+    """
+    epoch = 1 + max(
+        highest_epoch, _number(out, META_EPOCH, report), 0 if slot is None else slot.epoch
+    )
+    out.put_row(META, META_EPOCH, encode_number(epoch))
+    StreamRebuilder(out, report, lost, epoch, holes).run()
+    groups = GroupRebuilder(out, report, lost)
+    groups.run()
+    messages = MessageRebuilder(out, report, lost, epoch)
+    messages.run()
+    _identity(out, slot, report)
+    last_stream = out.last(STREAMS)
+    highest = 0 if last_stream is None else int.from_bytes(last_stream, "big")
+    for counter, used in (
+        (NEXT_STREAM, highest),
+        (NEXT_GROUP, groups.highest),
+        (NEXT_IDEMPOTENCE, messages.highest),
+    ):
+        following = _number(out, counter, report)
+        if used >= max(following, 1):
+            report.rebuild("counters of `meta`")
+            out.put_row(META, counter, encode_number(used + 1))
+
+
+def _identity(out: BulkStore, slot: SteadySlot | None, report: Report) -> None:
+    """The store keeps its identity; where nobody knows it, it gets a new one."""
+    if _row(out, META_UUID) is None:
+        report.rebuild("rows of `meta`")
+        store_uuid = uuid.uuid4().bytes if slot is None else slot.store_uuid
+        out.put_row(META, META_UUID, store_uuid)
+    if _number(out, META_FORMAT, report) != STORE_VERSION:
+        report.rebuild("rows of `meta`")
+        out.put_row(META, META_FORMAT, encode_number(STORE_VERSION))
+    if _row(out, META_CREATED) is None:
+        report.rebuild("rows of `meta`")
+        out.put_row(META, META_CREATED, encode_number(Clock().now_ms()))
+
+
+def _row(out: BulkStore, name: bytes) -> bytes | None:
+    try:
+        return out.get_row(META, name, "meta")
+    except CorruptionError:
+        return None
+
+
+def _number(out: BulkStore, name: bytes, report: Report) -> int:
+    """Return a number of `meta`, 0 when it is missing; one that cannot be read is removed."""
+    body = _row(out, name)
+    if body is None:
+        return 0
+    try:
+        return decode_number(body, "meta")
+    except CorruptionError:
+        report.rebuild("rows of `meta`")
+        out.delete(META, name)
+        return 0

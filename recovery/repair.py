@@ -1,0 +1,112 @@
+"""Repair: write what can be saved of a damaged store into a new one, and say what was lost.
+
+    1. `salvage`: copy what is readable, from the trees, and where they are damaged, from the pages;
+    2. `rebuild`: make all derived data anew from what is there;
+    3. check the new store.
+
+The damaged store is not changed. A store without damage is copied as it is, so that repairing a
+repaired store changes nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamkeep.engine.bulk import BulkStore
+from streamkeep.recovery.check import check
+from streamkeep.recovery.findings import Finding, Severity
+from streamkeep.recovery.losses import Report
+from streamkeep.recovery.lost_found import LOST_AND_FOUND, LostAndFound
+from streamkeep.recovery.private_copy import recovered_copy
+from streamkeep.recovery.rebuild import rebuild
+from streamkeep.recovery.salvage import Salvage
+from streamkeep.recovery.source import Source, open_source
+
+Progress = Callable[[int], None]
+
+
+class Repaired:
+    """What a repair has done.
+
+    Attributes:
+        report: what was rebuilt and what was lost.
+        findings: what is still wrong with the new store: nothing, unless there is a bug.
+        lost_and_found: where that is, and how many items it has; None when there are none.
+    """
+
+    def __init__(self, report: Report, findings: list[Finding], items: int, path: Path) -> None:
+        self.report = report
+        self.findings = findings
+        self.items = items
+        self.lost_and_found = path / LOST_AND_FOUND if items else None
+
+    def damaged(self) -> bool:
+        """Say whether anything is still wrong."""
+        return any(one.severity > Severity.NOTE for one in self.findings)
+
+
+def repair(
+    store: Path | str, output: Path | str, *, progress: Progress = lambda pages: None
+) -> Repaired:
+    """Write what can be saved of `store` into a new store at `output`.
+
+    Args:
+        output: the new store; nothing may be there yet.
+        progress: is told of pages as they are read.
+
+    Raises:
+        NotAStoreError, FormatVersionError, StoreLockedError: `store` cannot be read.
+        StoreError: `output` cannot be written. Nothing is left there.
+    """
+    store, output = Path(store).absolute(), Path(output).absolute()
+    report = Report()
+    with open_source(store) as source, _newest(source, output, report) as newest:
+        out = BulkStore(output)
+        lost = LostAndFound(out.folder)
+        try:
+            salvage = Salvage(newest, out, report, lost, progress)
+            salvage.run()
+            rebuild(
+                out,
+                report,
+                lost,
+                slot=newest.slot,
+                highest_epoch=salvage.highest_epoch,
+                holes=salvage.holes(),
+            )
+        except BaseException:
+            lost.close()
+            out.abandon()
+            raise
+        lost.close()
+        out.finish()
+    return Repaired(report, list(check(output)), lost.items, output)
+
+
+def try_repair(store: Path | str, *, progress: Progress = lambda pages: None) -> Repaired:
+    """Repair into a folder that is removed at once: to see what would be lost."""
+    with tempfile.TemporaryDirectory(prefix="streamkeep-repair-") as folder:
+        return repair(store, Path(folder) / "store", progress=progress)
+
+
+@contextmanager
+def _newest(source: Source, output: Path, report: Report) -> Iterator[Source]:
+    """Yield the store as of its newest commit: that of a torn one is in the journal."""
+    if not source.torn:
+        yield source
+        return
+    copy = output.with_name(output.name + ".recovered")
+    try:
+        if recovered_copy(source.path, copy):
+            with open_source(copy) as recovered:
+                yield recovered
+            return
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    if source.replayable:
+        report.other.append(f"{source.replayable} commits of the journal, which cannot be replayed")
+    yield source

@@ -1,0 +1,80 @@
+"""What can be read out of a damaged macro node, and how it is stored again.
+
+A node whose checksum does not hold is read from its front, with every check that there is, up to
+the first thing that cannot be. Entries before that are kept, and counted as unverified: a byte
+that changed inside a value is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from streamkeep.engine.bulk import BulkStore
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import ENVELOPE, HEADER_SIZE, PAGE_LISTPACK, encode_envelope
+from streamkeep.format.id_codec import next_id
+from streamkeep.format.keys import NODES, node_key, pack_number
+from streamkeep.format.node import Slot, encode_nodes, read_until_damage
+from streamkeep.format.records import STREAM_RECORD
+
+Id = tuple[int, int]
+_MOST_RECORD: Final = 4096
+_HEAD: Final = 6
+
+
+def live_slots(data: bytes, ms: int, seq: int) -> list[Slot]:
+    """Return the live entries of a node, as far as they can be read."""
+    return [slot for slot in read_until_damage(data, ms, seq)[0] if not slot.deleted]
+
+
+def slots_of(value: bytes, key: Id, before: Id | None, *, record: bool = False) -> list[Slot]:
+    """Return the slots at the front of a damaged envelope.
+
+    Args:
+        key: of the node.
+        before: the key of the next node, which no slot can reach.
+        record: it is a row of `streams`, with a record in front of the listpack.
+    """
+    start = HEADER_SIZE
+    if record:
+        at = ENVELOPE.offset("record_size")
+        size = int.from_bytes(value[at : at + 2], "big")
+        start += size if STREAM_RECORD.size <= size <= _MOST_RECORD else STREAM_RECORD.size
+    listpack = value[start:]
+    stated = int.from_bytes(listpack[:4], "little")
+    if _HEAD < stated <= len(listpack):
+        listpack = listpack[:stated]
+    slots, _ = read_until_damage(listpack, *key)
+    return [slot for slot in slots if before is None or (slot.ms, slot.seq) < before]
+
+
+def key_of(value: bytes) -> Id:
+    """Return the node key that a damaged envelope states."""
+    at = ENVELOPE.offset("ms")
+    return int.from_bytes(value[at : at + 8], "big"), int.from_bytes(value[at + 8 : at + 16], "big")
+
+
+def next_key(out: BulkStore, number: int, key: Id) -> Id | None:
+    """Return the key of the node behind a place; None when there is none."""
+    prefix = pack_number(number)
+    start = node_key(number, *key) + b"\0"
+    for db_key, _ in out.rows(NODES, prefix, start):
+        return int.from_bytes(db_key[8:16], "big"), int.from_bytes(db_key[16:], "big")
+    return None
+
+
+def store_slots(out: BulkStore, number: int, epoch: int, slots: Iterable[Slot]) -> int:
+    """Store the live entries among slots as new nodes; return how many there are."""
+    live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
+    for ms, seq, data in encode_nodes(live, PAGE_LISTPACK):
+        value = encode_envelope(number, ms, seq, epoch, 1, b"", data, b"")
+        out.put(NODES, node_key(number, ms, seq), value)
+    return len(live)
+
+
+def behind(slots: list[Slot], key: Id) -> StreamId:
+    """Return the first ID that was not read: behind the last slot, or the key of the node."""
+    if not slots:
+        return StreamId(*key)
+    return StreamId(*next_id(slots[-1].ms, slots[-1].seq))

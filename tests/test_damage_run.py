@@ -1,0 +1,42 @@
+"""Random damages: each one that changes an answer is reported, and repair saves what was spared.
+
+The long run, `make test-damage`, prints its figures.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mutations import Figures, Specimen, run
+
+SHORT = 40
+LONG = int(os.environ.get("STREAMKEEP_DAMAGES", "2000"))
+SPECIMENS = 4
+
+
+def damages(work: Path, count: int, first_seed: int) -> Figures:
+    """Run damages on several specimens."""
+    figures = Figures()
+    for number in range(SPECIMENS):
+        specimen = Specimen.make(work, number)
+        for seed in range(number, count, SPECIMENS):
+            run(specimen, first_seed + seed, work, figures)
+    return figures
+
+
+def test_random_damages_are_reported_and_repaired(tmp_path: Path) -> None:
+    figures = damages(tmp_path, SHORT, 1_000_000)
+    assert figures.damages == SHORT
+    assert figures.changed > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_thousands_of_random_damages(tmp_path: Path) -> None:
+    figures = damages(tmp_path, LONG, 0)
+    print("\n" + "\n".join(figures.lines()))
+    assert figures.damages == LONG
+    assert figures.untouched > 0
