@@ -255,8 +255,9 @@ class Salvage:
             return
         free_known = walk is not None and walk.free_known
         free = None if walk is None else walk.free
-        # Whoever lost a whole table may have freed its pages: nothing tells what was free before.
-        missing = set() if tables is None else set(tables.missing)
+        # Where a table was removed, and not damaged, its pages were freed with it: nothing tells
+        # what had been free before.
+        missing = set() if tables is None or tables.main.cut else set(tables.missing)
         nodes_known = free_known and not missing & {NODES, STREAMS}
 
         def is_free(number: int) -> bool:
@@ -302,7 +303,8 @@ class Salvage:
 
     def _note_newest(self, key: bytes, value: bytes) -> None:
         known = self.out.noted(key)
-        if known is None or _CANDIDATE.unpack_from(known)[:2] < _CANDIDATE.unpack_from(value)[:2]:
+        # LMDB copies a leaf with every row in it: of equal copies, that in a live page counts.
+        if known is None or _CANDIDATE.unpack_from(known)[:3] < _CANDIDATE.unpack_from(value)[:3]:
             self.out.note(key, value)
 
     # --- putting it in place ----------------------------------------------------------------

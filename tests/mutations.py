@@ -352,7 +352,8 @@ class Figures:
             f"{self.damages:,} damages: {self.changed:,} change what a command answers, of which "
             f"{self.changed - self.missed_stale:,} were reported",
             f"not reported: {self.missed_stale:,} (whole stale pages that agree with every check)",
-            f"{self.crashed:,} end a process that opens the store with LMDB, and no check or repair",
+            f"{self.crashed:,} end a process that opens the store with LMDB, but no check or "
+            "repair",
             f"{self.nodes:,} macro nodes, {self.untouched:,} of them untouched: all came back",
             f"{self.entries:,} entries: {self.lost_entries:,} lost, {self.unverified:,} not proven",
             f"{self.aside:,} entries in lost+found, since they may have been deleted",
