@@ -91,6 +91,7 @@ class PageWalk:
         map: the pages that are accounted for. Of those that are not, damage on the way to them is
             the likely reason.
         free_known: all of the free list could be read.
+        main_sound: nothing is wrong with the tree that leads to the tables.
         free: the pages of the free list, if those are to be kept apart.
     """
 
@@ -102,6 +103,7 @@ class PageWalk:
         self.map = PageMap(last + 1)
         self.free = PageMap(last + 1) if keep_free else None
         self.free_known = True
+        self.main_sound = True
         self._progress = progress
         self._visited = 0
 
@@ -112,7 +114,9 @@ class PageWalk:
         yield from self._walk(tables.free, "the free list", free=True)
         self.free_known = not tables.free.cut
         yield from self._free_pages()
-        yield from self._walk(tables.main, "the main database", main=True)
+        for found in self._walk(tables.main, "the main database", main=True):
+            self.main_sound = False
+            yield found
         for number, table in enumerate(TABLES):
             yield from self._walk(tables.tree(number), f"`{table.name}`")
         for unknown in tables.unknown_tables():

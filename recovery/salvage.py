@@ -257,7 +257,8 @@ class Salvage:
         free = None if walk is None else walk.free
         # Where a table was removed, and not damaged, its pages were freed with it: nothing tells
         # what had been free before.
-        missing = set() if tables is None or tables.main.cut else set(tables.missing)
+        removed = walk is not None and walk.main_sound and tables is not None
+        missing = set(tables.missing) if removed and tables is not None else set()
         nodes_known = free_known and not missing & {NODES, STREAMS}
 
         def is_free(number: int) -> bool:

@@ -10,6 +10,7 @@ the macro nodes with the pages that they stand in. `damage` changes a copy of it
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -63,7 +64,7 @@ def build(path: Path, seed: int, *, scale: int = 1) -> None:
 
 def fill(txn: Any, name: Any, count: int, rng: random.Random, clock: ManualClock) -> None:
     """Fill one stream."""
-    ids = []
+    ids: list[Any] = []
     for _ in range(count):
         size = rng.randrange(3000, 20_000) if name == "big" else rng.randrange(80)
         ms = NOW_MS + 3 * len(ids) + rng.randrange(3)
@@ -180,6 +181,7 @@ def shown(path: Path) -> bytes:
         try:
             os.close(reading)
             devnull = os.open(os.devnull, os.O_WRONLY)
+            faulthandler.disable()
             os.dup2(devnull, 2)
             os.write(writing, _state(path))
         finally:

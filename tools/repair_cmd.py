@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 def repair(
     store_path: Path, target: Path | None, dry_run: bool, as_json: bool, progress: bool | None
 ) -> None:
-    """Save what can be saved of STORE into a new store; never change STORE.
+    """Save what can be saved of STORE into a new store.
 
-    What can be derived is rebuilt without loss. Damaged macro nodes are read up to the damage;
-    where LMDB's own pages are damaged, nodes and rows are looked for in all pages of the file.
-    What has no place any more, or may have been deleted, goes to NEW/lost+found. Ends with fsck.
+    STORE is not changed. What can be derived is rebuilt without loss. Damaged macro nodes are read
+    up to the damage; where LMDB's own pages are damaged, nodes and rows are looked for in all pages
+    of the file. What has no place any more, or may have been deleted, goes to NEW/lost+found. Ends
+    with fsck.
 
     \b
     Exit status: 0  repaired, nothing was lost
