@@ -1,7 +1,7 @@
 """Every finding code: what it means, how bad it is, what to do.
 
 Codes are permanent: SK0 the store, SK1 streams, SK2 groups and what is pending,
-SK25 and up: idempotent XADD.
+SK25 and up: idempotent XADD, SK3 the archive.
 """
 
 from __future__ import annotations
@@ -386,6 +386,71 @@ CATALOGUE: Final[dict[str, Kind]] = {
         Severity.WARNING,
         "producers or messages of a stream that does not exist",
         _SALVAGE,
+    ),
+    "SK301": Kind(
+        Severity.ERROR,
+        "a segment file that the manifest names is missing",
+        "`streamkeep archive adopt STORE FILE` takes a copy of it back; " + _SALVAGE,
+    ),
+    "SK302": Kind(
+        Severity.ERROR,
+        "a segment file is damaged",
+        "put a copy of the file in its place; " + _SALVAGE,
+    ),
+    "SK303": Kind(
+        Severity.ERROR,
+        "a file holds another segment than the manifest says",
+        "put the right file in its place; " + _SALVAGE,
+    ),
+    "SK304": Kind(
+        Severity.ERROR,
+        "two segments of a stream overlap",
+        _SALVAGE,
+    ),
+    "SK305": Kind(
+        Severity.ERROR,
+        "archived, retired and live nodes of a stream overlap",
+        _SALVAGE,
+    ),
+    "SK306": Kind(
+        Severity.ERROR,
+        "a retired node is damaged, or has nothing that was trimmed",
+        _SALVAGE,
+    ),
+    "SK307": Kind(
+        Severity.WARNING,
+        "a row of the manifest differs from what its file says",
+        _REBUILD,
+    ),
+    "SK308": Kind(
+        Severity.WARNING,
+        "two rows of the manifest have the same sequence",
+        _REBUILD,
+    ),
+    "SK309": Kind(
+        Severity.WARNING,
+        "the archive is of a stream whose number would be given again",
+        _REBUILD,
+    ),
+    "SK310": Kind(
+        Severity.ERROR,
+        "a segment has an entry that was erased",
+        "`streamkeep erase STORE KEY ID` erases it again",
+    ),
+    "SK311": Kind(
+        Severity.NOTE,
+        "a file below `archive/` that no row of the manifest names",
+        "`streamkeep archive adopt STORE FILE` takes a segment in; else it may be removed",
+    ),
+    "SK312": Kind(
+        Severity.NOTE,
+        "a segment that was not finished",
+        "nothing; whoever works on the archive next removes it",
+    ),
+    "SK313": Kind(
+        Severity.ERROR,
+        "a segment file is named by the manifest and listed as garbage",
+        "`streamkeep archive export STORE FOLDER` saves the file before the store is opened again",
     ),
 }
 

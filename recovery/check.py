@@ -17,6 +17,7 @@ from streamkeep.engine.api import Store
 from streamkeep.format.errors import NoSuchKeyError
 from streamkeep.format.keys import NODES, TABLES
 from streamkeep.recovery.catalogue import guarded
+from streamkeep.recovery.check_archive import check_archive
 from streamkeep.recovery.check_files import check_files
 from streamkeep.recovery.check_groups import check_group_numbers, check_groups
 from streamkeep.recovery.check_messages import check_message_numbers, check_messages
@@ -108,6 +109,7 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
         yield from _check_one(tables, stream, scope)
         return
     yield from check_files(source)
+    yield from guarded(check_archive(source, scope))
     for check_all in STORE_CHECKS:
         yield from guarded(check_all(tables))
     for number, name in named_streams(tables):

@@ -8,6 +8,7 @@ from typing import Final
 from streamkeep.engine.environment import META_CREATED, META_FORMAT, META_UUID
 from streamkeep.engine.group import NEXT_GROUP
 from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.manifest import NEXT_FILE, NEXT_SEQUENCE
 from streamkeep.engine.recover import META_EPOCH, META_RECOVERY, decode_recovery
 from streamkeep.engine.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.batches import PREFIX as BATCH_PREFIX
@@ -23,7 +24,14 @@ from streamkeep.recovery.rows import GARBAGE_SHAPE, SHAPES, Rows, parse_row, row
 from streamkeep.recovery.tree import Tables
 
 _UNUSED: Final = (PENDING_IN, SCHEDULE)
-_COUNTERS: Final = (NEXT_STREAM, NEXT_GARBAGE, NEXT_GROUP, NEXT_IDEMPOTENCE)
+_COUNTERS: Final = (
+    NEXT_STREAM,
+    NEXT_GARBAGE,
+    NEXT_GROUP,
+    NEXT_IDEMPOTENCE,
+    NEXT_SEQUENCE,
+    NEXT_FILE,
+)
 _NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
 _UUID_SIZE: Final = 16
 
@@ -63,7 +71,7 @@ def _check_meta_row(name: bytes, body: bytes, where: str) -> None:
 
 
 def check_rows(tables: Tables) -> Iterator[Finding]:
-    """SK001: every row of groups, pending entries, idempotency and garbage can be read."""
+    """SK001: every row of groups, messages, garbage and manifest can be read."""
     for shape in SHAPES:
         cursor = tables.cursor(shape.table)
         found = cursor.first()

@@ -17,6 +17,7 @@ from streamkeep.format.id_codec import MAX, pack_id
 from streamkeep.format.keys import (
     CONSUMER_PEL,
     CONSUMERS,
+    ERASURES,
     GARBAGE,
     GROUPS,
     IDEMPOTENCY,
@@ -24,6 +25,7 @@ from streamkeep.format.keys import (
     PEL,
     PEL_ORDER,
     PRODUCERS,
+    SEGMENTS,
     TABLES,
     is_name_key,
     number_key,
@@ -32,6 +34,7 @@ from streamkeep.format.keys import (
     unpack_number,
     unpack_owned_key,
 )
+from streamkeep.format.manifest import decode_erasure, decode_segment_record
 from streamkeep.format.nacks import ORDER_KEY_SIZE
 from streamkeep.format.producers import (
     Message,
@@ -130,6 +133,16 @@ class GarbageRow(NamedTuple):
     row_number: int
     kind: int
     number: int
+    path: str  # of a file, below archive/
+
+
+class ErasureRow(NamedTuple):
+    """An entry was erased."""
+
+    stream_number: int
+    ms: int
+    seq: int
+    time_ms: int
 
 
 # --- how they are parsed ------------------------------------------------------------------------
@@ -203,11 +216,16 @@ def _parse_message_order(db_key: bytes, body: bytes, where: str) -> MessageRow:
 
 def _parse_garbage(db_key: bytes, body: bytes, where: str) -> GarbageRow:
     kind, number = decode_garbage(body, where)
+    path = ""
     if kind == ARCHIVE_FILE:
-        decode_file_garbage(body, where)
+        path = decode_file_garbage(body, where)
     elif kind not in _GARBAGE_KINDS:
         raise CorruptionError(where, f"unknown kind {kind}")
-    return GarbageRow(unpack_number(db_key), kind, number)
+    return GarbageRow(unpack_number(db_key), kind, number, path)
+
+
+def _parse_erasure(db_key: bytes, body: bytes, where: str) -> ErasureRow:
+    return ErasureRow(*unpack_node_key(db_key), decode_erasure(body, where))
 
 
 GROUP_SHAPE: Final = Shape(GROUPS, _parse_group)
@@ -219,6 +237,8 @@ PRODUCER_SHAPE: Final = Shape(PRODUCERS, _parse_producer)
 MESSAGE_SHAPE: Final = Shape(IDEMPOTENCY, _parse_message)
 MESSAGE_ORDER_SHAPE: Final = Shape(IDEMPOTENCY_ORDER, _parse_message_order)
 GARBAGE_SHAPE: Final = Shape(GARBAGE, _parse_garbage)
+SEGMENT_SHAPE: Final = Shape(SEGMENTS, decode_segment_record)
+ERASURE_SHAPE: Final = Shape(ERASURES, _parse_erasure)
 
 SHAPES: Final[tuple[Shape[object], ...]] = (
     GROUP_SHAPE,
@@ -230,6 +250,8 @@ SHAPES: Final[tuple[Shape[object], ...]] = (
     MESSAGE_SHAPE,
     MESSAGE_ORDER_SHAPE,
     GARBAGE_SHAPE,
+    SEGMENT_SHAPE,
+    ERASURE_SHAPE,
 )
 
 
