@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.archiver import stream_name
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import delete_segment, is_named, iter_segments
@@ -25,6 +26,7 @@ from streamkeep.format.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord
 from streamkeep.format.node import end_ids, history_form
 from streamkeep.format.records import encode_file_garbage
+from streamkeep.format.retired import is_former_name
 
 Id = tuple[int, int]
 Progress = Callable[[int, int], None]  # (bytes done, of)
@@ -74,6 +76,9 @@ def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
     found = cursor.set_range(prefix) if prefix else cursor.first()
     while found and cursor.key().startswith(prefix):
         stream, ms, seq = unpack_node_key(cursor.key())
+        if is_former_name(ms, seq):
+            found = cursor.next()
+            continue
         value = cursor.value()
         envelope = decode_envelope(value, f"retired node {ms}-{seq} of stream {stream}")
         data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
@@ -106,7 +111,9 @@ def list_streams(txn: Txn) -> list[ArchivedStream]:
             last_id=record.last_id,
         )
     for node in iter_retired(txn):
-        total = one(node.stream_number, b"")
+        total = found.get(node.stream_number) or one(
+            node.stream_number, stream_name(txn, node.stream_number)
+        )
         found[node.stream_number] = total._replace(
             retired_nodes=total.retired_nodes + 1,
             retired_entries=total.retired_entries + node.entries,

@@ -34,6 +34,7 @@ from streamkeep.format.keys import META, NODES, RETIRED, STREAMS, pack_number, u
 from streamkeep.format.manifest import SegmentRecord, record_of
 from streamkeep.format.node import end_ids, has_live, history_form, validate
 from streamkeep.format.records import ARCHIVE_FILE, decode_number
+from streamkeep.format.retired import decode_former_name, is_former_name
 from streamkeep.format.segment import Segment
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.check_rows import check_counter
@@ -87,6 +88,9 @@ def check_retired(tables: Tables) -> Iterator[Finding]:
 def _check_retired(db_key: bytes, value: bytes) -> None:
     where = row_place(RETIRED, db_key)
     number, ms, seq = unpack_node_key(db_key)
+    if is_former_name(ms, seq):
+        decode_former_name(number, value, where)
+        return
     envelope = decode_envelope(value, where)
     if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq) or envelope.record:
         raise CorruptionError(where, f"the envelope is of {envelope.ms}-{envelope.seq}")
@@ -149,7 +153,8 @@ def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator
         if len(db_key) == 24:
             _, ms, seq = unpack_node_key(db_key)
             where = f"{name} node {ms}-{seq} of stream number {number}"
-            yield _Place((ms, seq), kind, None, where)
+            if not is_former_name(ms, seq):
+                yield _Place((ms, seq), kind, None, where)
         found = cursor.next()
 
 

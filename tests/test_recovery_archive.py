@@ -29,6 +29,7 @@ from streamkeep.format.keys import (
 from streamkeep.format.manifest import SegmentRecord, decode_segment_record, encode_erasure
 from streamkeep.format.node import mark
 from streamkeep.format.records import encode_file_garbage, encode_number
+from streamkeep.format.retired import encode_former_name, former_name_key
 
 ORDERS = 1
 FOLDER = "archive"
@@ -142,6 +143,15 @@ def test_retired_nodes_that_are_damaged(path: Path, kind: str) -> None:
     assert codes(path) == ["SK306"]
 
 
+def test_the_name_of_a_deleted_stream(path: Path) -> None:
+    with raw_store(path) as raw:
+        raw.put_value(RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS, b"orders"))
+    assert codes(path) == []
+    with raw_store(path) as raw:
+        raw.put_value(RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS + 1, b"orders"))
+    assert codes(path) == ["SK306"]
+
+
 def test_a_row_that_says_something_else_than_its_file(path: Path) -> None:
     with raw_store(path) as raw:
         put(raw, rows_of(raw)[0]._replace(entries=61, nodes=5))
@@ -238,3 +248,29 @@ def test_a_store_that_needs_recovery_may_lack_files(path: Path) -> None:
         with Store(copy) as store:
             assert len(store.archived_segments()) == 1
     assert codes(copy) == []
+
+
+def test_what_is_archived_and_restored_is_sound(tmp_path: Path) -> None:
+    """The whole life: trimmed, retired, archived, the stream deleted, restored elsewhere."""
+    path = tmp_path / "life"
+    with Store(path, sync="none", clock=ManualClock(1000)) as store:
+        store.set_retention("orders", archive=True)
+        for ms in range(1, 2000):
+            store.xadd("orders", {"f": "x" * 50}, f"{ms}-0")
+        store.xtrim("orders", maxlen=700, approximate=False)
+        report = store.archive()
+        store.xtrim("orders", maxlen=300, approximate=False)
+        assert codes(path) == []
+        store.delete("orders")
+        (one,) = store.archived_streams()
+        assert (one.exists, one.key) == (False, b"orders")
+        assert one.entries == report.entries
+        assert one.entries + one.retired_entries == 1699
+        assert codes(path) == []
+        found = store.restore_archive("copy", stream_number=one.stream_number)
+        assert found.entries == 1699
+        store.archive()
+        (one,) = [each for each in store.archived_streams() if not each.exists]
+        assert (one.entries, one.retired_entries) == (1699, 0)
+        assert codes(path) == []
+    assert codes(path) == []
