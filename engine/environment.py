@@ -175,8 +175,7 @@ class Environment:
             except lmdb.Error as error:
                 raise translate(error) from error
             commit_number = txn.raw.id()
-        if self.shared.journal is not None:
-            self.shared.journal.sync(commit_number)
+        self._sync_to(commit_number)
         return result
 
     def write(
@@ -300,14 +299,15 @@ class Environment:
 
     def sync(self) -> None:
         """Return when everything that is committed now is on disk."""
-        journal = self.shared.journal
-        if journal is None:
-            return
         with self.begin_read() as txn:
             commit_number = txn.raw.id()
-        journal.sync(commit_number)
-        if journal.head.durable() < commit_number:  # whoever made it was killed before it said so
-            self.make_point()
+        self._sync_to(commit_number)
+
+    def _sync_to(self, commit_number: int) -> None:
+        """Return when everything up to a commit is on disk."""
+        journal = self.shared.journal
+        if journal is not None and not journal.sync(commit_number):
+            self.make_point()  # it was made before this journal was begun
 
     def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
         """Call `begin`, which changes nothing, again after what can be cured; else translate."""

@@ -14,13 +14,13 @@ NAMES: Final = (
     "create:written",  # LMDB has its tables, uncommitted
     "create:named",  # the names of the files are on disk, a steady point is not
     "commit:journaled",  # the record is written, LMDB has not committed
-    "commit:made",  # LMDB has, the journal's place is not published
+    "commit:made",  # LMDB has, and nobody was told
     "ring:before",  # the lock is free, and nobody who waits was rung
     "journal:unnamed",  # a file is being made
     "journal:new-file",  # it can be written to
     "journal:new-spare",  # a spare file is complete, but for its name
     "journal:sync",  # somebody is about to sync
-    "journal:synced",  # the sync is done, and not published
+    "journal:synced",  # the sync is done, and nobody was told
     "journal:retire",  # a file is no longer needed
     "steady:pinned",  # the four steps of a steady point
     "steady:synced",

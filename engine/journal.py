@@ -2,8 +2,9 @@
 
 A commit in three steps, of which the first two hold the write lock:
 
-1. the record is written into the mapped file, but not synced;
-2. LMDB commits, unsynced, and the place behind the record is published (`journal_head`);
+1. the record is written into the mapped file, but not synced, and the place behind it is
+   published (`journal_head`);
+2. LMDB commits, unsynced;
 3. whoever needs it on disk waits for a sync that covers it.
 
 Callers that wait at the same time share syncs: one of them syncs, for a process by a lock and for
@@ -24,7 +25,6 @@ needed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import threading
@@ -71,6 +71,7 @@ class Journal:
         self._offset = 0
         self._chain = 0
         self._commit_number = -1
+        self._begun: Place | None = None  # the start of a file that does not serve yet
         self._map: mmap.mmap | None = None  # of the file with this number
         self._mapped = 0
         self._room = 0
@@ -100,26 +101,31 @@ class Journal:
         """
         if self._commit_number == commit_number:
             return True
-        place = self.head.place()
-        if place is None or place.commit_number > commit_number:
+        place = self.head.place_behind(commit_number)
+        if place is None:
             return False
-        if place.commit_number < commit_number:
-            place = find_place(self.folder, self, place, commit_number)
-            if place is None:
-                return False
-            self.head.set_place(place)
         self._go_to(place)
         return True
 
-    def locate_or_restart(self, commit_number: int) -> None:
-        """Find the place behind the newest commit, or begin a new file behind it.
+    def place_for_point(self, commit_number: int) -> Place:
+        """Return the place behind the newest commit, or in a new file behind it.
 
-        A new file serves only once a steady point has been made of that commit, or a later one.
+        Nobody writes to a new file before `serve`: what is in it counts only behind a steady point.
         """
         if not self.locate(commit_number):
             number = highest_number(self.folder) + 1
             self._begin_file(number, commit_number, self.first_size, 0)
-            self.head.set_place(self.place())
+            self._begun = self.place()
+            self.forget()
+            return self._begun
+        return self.place()
+
+    def serve(self, place: Place) -> None:
+        """A steady point was made at a place: from now on records may follow it."""
+        if self._begun == place:
+            self.head.set_place(place)
+            self.head.set_made(place.commit_number)
+            self._begun = None
 
     def place(self) -> Place:
         """Return the place behind the newest commit that this process knows."""
@@ -152,13 +158,14 @@ class Journal:
         self._map[self._offset : end] = encode_record(body, chain)
         self._next_offset = end
         self._next_chain = chain
+        self.head.publish(self._number, end, chain, self._commit_number + 1)
 
     def advance(self) -> None:
-        """Publish the record that was appended: LMDB has made the commit."""
+        """Go behind the record that was appended: LMDB has made the commit."""
         self._offset = self._next_offset
         self._chain = self._next_chain
         self._commit_number += 1
-        self.head.publish(self._number, self._offset, self._chain, self._commit_number)
+        self.head.set_made(self._commit_number)
 
     def cut_behind(self, commit_number: int) -> None:
         """Remove what is behind the newest commit: a record, or a file that was begun for one."""
@@ -229,8 +236,8 @@ class Journal:
 
     # --- sync, by anyone --------------------------------------------------------------------
 
-    def sync(self, commit_number: int) -> None:
-        """Return when the journal up to a commit is on disk.
+    def sync(self, commit_number: int) -> bool:
+        """Return when the journal up to a commit is on disk; False when it does not hold it.
 
         Raises:
             RecoveryNeededError: this sync or an earlier one failed; what was committed since the
@@ -238,26 +245,24 @@ class Journal:
         """
         head = self.head
         if head.durable() >= commit_number:
-            return
+            return True
         with self._sync_lock:
             if head.durable() >= commit_number:
-                return
-            fcntl.flock(head.handle, fcntl.LOCK_EX)
+                return True
+            head.lock()
             try:
-                if head.durable() < commit_number:
-                    self._sync_files()
+                return head.durable() >= commit_number or self._sync_files(commit_number)
             finally:
-                fcntl.flock(head.handle, fcntl.LOCK_UN)
+                head.unlock()
 
-    def _sync_files(self) -> None:
-        """Sync every file that was written since the last time."""
+    def _sync_files(self, commit_number: int) -> bool:
+        """Sync every file that was written since the last time, up to a commit at least."""
         head = self.head
         self.check()
         head.check_there()
-        place = head.place()
-        own = self.place()
-        if place is None or place.commit_number < own.commit_number:
-            place = own  # whoever published last was stopped, or had been overtaken by us
+        place = head.to_sync(commit_number)
+        if place is None:
+            return False
         first = head.durable_file()
         try:
             failpoints.hit("journal:sync")
@@ -269,8 +274,8 @@ class Journal:
         except OSError as error:
             head.poison()
             raise sync_failed() from error
-        if head.durable() < place.commit_number:
-            head.set_durable(place.file_number, place.commit_number)
+        head.set_durable(place.file_number, place.commit_number)
+        return True
 
     def _sync_file(self, number: int) -> None:
         if self._synced != number:
@@ -318,8 +323,14 @@ class Journal:
 
     def covered(self, place: Place) -> None:
         """Note that a steady point was made at a place: what is before it is on disk elsewhere."""
-        if self.head.durable() < place.commit_number:
-            self.head.set_durable(place.file_number, place.commit_number)
+        head = self.head
+        with self._sync_lock:
+            head.lock()
+            try:
+                if head.durable() < place.commit_number:
+                    head.set_durable(place.file_number, place.commit_number)
+            finally:
+                head.unlock()
         # By name: the header of a file that is just being begun is still that of its former use.
         for path in self.folder.glob("*" + _SUFFIX):
             if named_number(path) < place.file_number:

@@ -1,16 +1,18 @@
 """What the processes of a store share about its journal, in a mapped file.
 
-    0     file number, offset, chain, commit number, all four XORed    behind the newest commit
-    64    commit number up to which the journal is on disk
-    72    number of the file that holds it
-    80    1 after a failed sync: nobody may write until the store has been recovered
-    88    16 bytes: the boot that all this is of
+    0     file number, offset, chain, commit number, all four XORed    behind an even commit
+    64    the same, behind an odd one
+    128   a commit that LMDB has made, the newest or one shortly before it
+    136   commit number up to which the journal is on disk
+    144   number of the file that holds it
+    152   1 after a failed sync: nobody may write until the store has been recovered
+    160   16 bytes: the boot that all this is of
 
-The first part is written under LMDB's write lock, after the commit. A process that is killed
-before leaves it behind the store, or half written: the next writer finds out (the commit number is
-not LMDB's, or the last field is wrong) and looks the place up in the journal. The second part is
-written by whoever synced, without a lock: where two write at the same time, less may stand there
-than is on disk, never more, and a file is named only after all before it were synced.
+The places are written under LMDB's write lock, before LMDB commits: so the one behind the newest
+commit is always there and whole, whoever is killed, and the other is that of the commit before or
+of one that is being made. After the commit nobody could write in an order that others rely on,
+since LMDB gives up its lock with it. What is on disk is written by whoever synced, under a file
+lock, and only rises.
 
 Nothing here needs to survive a power loss: the first process that opens the file after a boot
 sets it up anew. What the disk has of an older one counts for nothing, in particular not its word
@@ -34,11 +36,13 @@ _SIZE: Final = 4096
 _TAIL: Final = struct.Struct("=QQQQQ")
 _pack_tail: Final = _TAIL.pack_into
 _U64: Final = struct.Struct("=Q")
-_DURABLE: Final = 64
-_DURABLE_FILE: Final = 72
-_POISONED: Final = 80
-_BOOT: Final = 88
-_BOOT_END: Final = 104
+_PLACES: Final = (0, 64)
+_COMMITTED: Final = 128
+_DURABLE: Final = 136
+_DURABLE_FILE: Final = 144
+_POISONED: Final = 152
+_BOOT: Final = 160
+_BOOT_END: Final = 176
 _TRIES: Final = 1000
 
 
@@ -65,10 +69,10 @@ class JournalHead:
             if self._map[_BOOT:_BOOT_END] != here:
                 self._map[:] = bytes(_SIZE)
                 self._map[_BOOT:_BOOT_END] = here
-        except OSError:
+        except BaseException:
             os.close(self.handle)
             raise
-        fcntl.flock(self.handle, fcntl.LOCK_UN)
+        self.unlock()
 
     def close(self) -> None:
         """Unmap and close the file."""
@@ -82,17 +86,47 @@ class JournalHead:
             durable_file: the first file that may hold what is not on disk.
         """
         self.set_place(place)
+        self.set_made(place.commit_number)
         self.set_durable(durable_file, durable_commit)
 
-    def place(self) -> Place | None:
-        """Return the place behind the newest commit; None when it is half written.
+    def place_behind(self, commit_number: int) -> Place | None:
+        """Return the place behind the newest commit; None when it is not known."""
+        place = self._read(_PLACES[commit_number & 1])
+        return None if place is None or place.commit_number != commit_number else place
 
-        Called without the write lock, it may meet a writer at work, and so looks again.
+    def to_sync(self, commit_number: int) -> Place | None:
+        """Return the place behind the newest commit that is known to be made.
+
+        Called without the write lock, it may meet writers at work, and so looks again: where one
+        place is half written, or the two follow each other, the commit of the first was made.
+
+        Args:
+            commit_number: one that was made; the place is behind it, or a later one.
         """
         for _ in range(_TRIES):
-            number, offset, chain, commit_number, check = _TAIL.unpack_from(self._map)
-            if check == number ^ offset ^ chain ^ commit_number and number:
-                return Place(number, offset, chain, commit_number)
+            one, other = self._read(_PLACES[0]), self._read(_PLACES[1])
+            if one is None or other is None:
+                known = one or other
+                again = self._read(_PLACES[0 if one is None else 1])
+                if known is None or again is not None:
+                    continue
+            else:
+                last, known = one, other
+                if last.commit_number < known.commit_number:
+                    last, known = known, last
+                made = max(commit_number, int(_U64.unpack_from(self._map, _COMMITTED)[0]))
+                if last.commit_number <= made:
+                    known = last
+                elif known.commit_number + 1 != last.commit_number:
+                    continue
+            if known.commit_number >= commit_number:
+                return known
+        return None
+
+    def _read(self, at: int) -> Place | None:
+        number, offset, chain, commit_number, check = _TAIL.unpack_from(self._map, at)
+        if check == number ^ offset ^ chain ^ commit_number and number:
+            return Place(number, offset, chain, commit_number)
         return None
 
     def set_place(self, place: Place) -> None:
@@ -100,9 +134,14 @@ class JournalHead:
         self.publish(place.file_number, place.offset, place.chain, place.commit_number)
 
     def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
-        """As `set_place`, of its four parts."""
+        """Publish the place behind a commit that is about to be made, of its four parts."""
         check = number ^ offset ^ chain ^ commit_number
-        _pack_tail(self._map, 0, number, offset, chain, commit_number, check)
+        at = _PLACES[commit_number & 1]
+        _pack_tail(self._map, at, number, offset, chain, commit_number, check)
+
+    def set_made(self, commit_number: int) -> None:
+        """Note that LMDB has made a commit."""
+        self._map[_COMMITTED : _COMMITTED + 8] = _U64.pack(commit_number)
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""
@@ -113,9 +152,17 @@ class JournalHead:
         return int(_U64.unpack_from(self._map, _DURABLE_FILE)[0])
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
-        """Publish what is on disk."""
+        """Publish what is on disk, under `lock`."""
         self._map[_DURABLE_FILE : _DURABLE_FILE + 8] = _U64.pack(file_number)
         self._map[_DURABLE : _DURABLE + 8] = _U64.pack(commit_number)
+
+    def lock(self) -> None:
+        """Keep all other processes from saying what is on disk; threads need a lock of their own."""
+        fcntl.flock(self.handle, fcntl.LOCK_EX)
+
+    def unlock(self) -> None:
+        """Take back `lock`."""
+        fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def check_there(self) -> None:
         """Raise when the store was deleted: files made from now on would be in the way of another.

@@ -82,7 +82,7 @@ class SteadyPoints:
                 slot is not None
                 and slot.epoch == shared.epoch
                 and pin.id() <= slot.commit_number
-                and self.journal.head.place() is not None
+                and self.journal.head.place_behind(pin.id()) is not None
             ):
                 shared.pin = pin
                 return
@@ -179,6 +179,7 @@ class SteadyPoints:
         if old is not None:
             old.abort()
         journal.covered(place)
+        journal.serve(place)
         shared.raw.reader_check()
         return commit_number
 
@@ -190,8 +191,8 @@ class SteadyPoints:
             writer = shared.raw.begin(None, None, True, False)
             try:
                 pin = shared.raw.begin(None, None, False, False)
-                self.journal.locate_or_restart(pin.id())
-                return pin, self._meta_page(pin.id()), self.journal.place()
+                place = self.journal.place_for_point(pin.id())
+                return pin, self._meta_page(pin.id()), place
             finally:
                 writer.commit()  # nothing was written; an abort would wait for readers
 

@@ -499,7 +499,8 @@ class WriteTxn(Txn):
         """After `commit`: return when the commit, and all before it, are on disk."""
         journal = self.shared.journal
         if journal is not None and self.operations is not None:
-            journal.sync(self.commit_number)
+            held = journal.sync(self.commit_number)
+            assert held, "its own commit"
 
     def _abort_raw(self) -> None:
         """End LMDB's transaction without its changes, and without waiting for readers."""

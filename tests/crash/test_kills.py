@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from crash.kill_worker import die_at
 from crash.kills import Run, Server, forking
+from crash.losses import in_child, small_journal, state_of
+from crash.power import another_boot, copy_store
 from streamkeep.engine import failpoints
+from streamkeep.engine.api import Store
 
 LONG_KILLS = 600
 # Nobody waits in this workload; the tests of blocking reads kill a writer that is about to ring.
@@ -55,6 +59,33 @@ def kill_at(server: Server, folder: Path, name: str, seed: int) -> Run:
     if name.startswith("recover"):
         run.kill_at("commit:made")
     return run
+
+
+def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: Path) -> None:
+    """The next record does not fit behind the same place, and so begins the next file."""
+    path = tmp_path / "store"
+
+    def write_until_killed() -> None:
+        store = Store(path, sync="none")
+        journal = store._environment.shared.journal
+        assert journal is not None
+        store.xadd("s", {"pad": ""})
+        while journal._room - journal._offset > 1000:
+            store.xadd("s", {"pad": "x" * 50})
+        die_at("commit:journaled", 1)
+        store.xadd("s", {"killed": "here"})
+
+    with small_journal(), Store(path) as store:
+        assert not in_child(write_until_killed)
+        before = store.xlen("s")
+        store.xadd("s", {"big": "x" * 7000})
+        store.xadd("s", {"after": "it"})
+        expected = state_of(store)
+        assert store.xlen("s") == before + 2
+        assert len(list((path / "journal").glob("*.skj"))) == 2
+        copy_store(path, tmp_path / "copy")
+    with another_boot(), Store(tmp_path / "copy") as store:
+        assert state_of(store) == expected
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from crash.power import another_boot, watched
 from streamkeep import recovery
 from streamkeep.engine import environment
 from streamkeep.engine.api import Store
+from streamkeep.engine.journal_head import JournalHead
 
 LONG_DIRECTORIES = 1200
 MIXES: tuple[tuple[Mode, ...], ...] = (("commit",), ("interval",), ("none",), MODES)
@@ -127,9 +128,9 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
     path, lost = tmp_path / "store", tmp_path / "lost"
     with Store(path) as store:
         store.xadd("s", {"n": 0}, id="1-1")
-    head = bytearray((path / "journal" / "head").read_bytes())
-    head[64:72] = (1 << 40).to_bytes(8, "little")  # what is on disk, in a life before
-    (path / "journal" / "head").write_bytes(head)
+    head = JournalHead(path / "journal")
+    head.set_durable(1, 1 << 40)  # what is on disk, in a life before
+    head.close()
     with another_boot(7), a_reader(path), watched(path, safe=True) as disk, Store(path) as store:
         store.xadd("s", {"n": 1}, id="2-2")
         disk.lose_power(lost, NothingKept(0))
