@@ -7,6 +7,9 @@ many callers a sync serves as many as have come during the one before.
 
 A command that breaks a rule of Redis changes nothing, so it fails for its own caller only. Any
 other failure undoes the shared transaction, and each command runs again in one of its own.
+
+A caller that is interrupted (Ctrl-C) while another thread has its command in hand is told of that
+when the leader is done: what has not happened then never will.
 """
 
 from __future__ import annotations
@@ -23,7 +26,18 @@ from streamkeep.format.errors import CommandError
 class Call:
     """A command of one caller, and what became of it."""
 
-    __slots__ = ("args", "batch", "command", "error", "finished", "lock", "result", "txn")
+    __slots__ = (
+        "args",
+        "batch",
+        "command",
+        "error",
+        "finished",
+        "led",
+        "lock",
+        "result",
+        "txn",
+        "woken",
+    )
 
     def __init__(self, command: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.command = command
@@ -31,6 +45,8 @@ class Call:
         self.lock = threading.Lock()  # held until there is a result, or it is the turn to lead
         self.lock.acquire()
         self.batch: list[Call] = []  # those that it leads
+        self.led = False  # another has it in hand, and will wake it
+        self.woken = False
         self.finished = False  # else its leader was interrupted by a signal
         self.txn: WriteTxn | None = None
         self.result: Any = None
@@ -58,6 +74,7 @@ class Call:
 
     def wake(self) -> None:
         """Have the caller look; does no harm when it is called twice."""
+        self.woken = True
         with contextlib.suppress(RuntimeError):
             self.lock.release()
 
@@ -89,6 +106,16 @@ class Combiner:
         """Run a command; return its result when it is on disk."""
         call = Call(command, args)
         try:
+            self._take_part(call)
+        except BaseException:
+            if call.led and not call.woken:
+                call.lock.acquire()
+            raise
+        return call.answer() if call.finished else self._finish(call)
+
+    def _take_part(self, call: Call) -> None:
+        """Have a call run: lead, or be led."""
+        try:
             with self._mutex:
                 if self._leader is None:
                     self._leader = call
@@ -101,12 +128,11 @@ class Combiner:
             if leads:
                 self._lead(call)
         finally:
-            try:
+            try:  # here, since an interrupt may come where a function begins
                 self._leave(call)
             except BaseException:
                 self._leave(call)
                 raise
-        return call.answer() if call.finished else self._finish(call)
 
     def _finish(self, call: Call) -> Any:
         """Do what an interrupted leader has left undone."""
@@ -118,7 +144,10 @@ class Combiner:
     def _lead(self, own: Call) -> None:
         """Run `own` and all that stand in the queue."""
         with self._mutex:
-            own.batch, self._queue = [call for call in self._queue if call is not own], []
+            batch = [call for call in self._queue if call is not own]
+            for call in batch:
+                call.led = True
+            own.batch, self._queue = batch, []
         calls = [own, *own.batch]
         try:
             self._run(calls)
@@ -133,6 +162,7 @@ class Combiner:
         with self._mutex:
             if call in self._queue:
                 self._queue.remove(call)
+                call.led = False
             if self._leader is call:
                 first = self._queue[0] if self._queue else None
                 if first is not None:

@@ -212,6 +212,11 @@ class ReadTxn(Txn):
         super().__init__(shared, raw)
         self.open = True
 
+    def __del__(self) -> None:
+        """End it where an interrupt came before anybody held it: the map could not grow."""
+        if self.open:
+            self.close()
+
     def __enter__(self) -> ReadTxn:
         return self
 

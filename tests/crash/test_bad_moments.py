@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
 import random
@@ -115,6 +116,8 @@ class Beside:
     def stop(self) -> None:
         self.going = False
         self.thread.join(20)
+        if self.thread.is_alive():
+            faulthandler.dump_traceback(all_threads=True)
         assert not self.thread.is_alive(), "the other thread waits for ever"
         assert [entry.id for entry in self.store.xrange("beside")] == self.added
 
