@@ -39,6 +39,7 @@ from streamkeep.engine.recover import (
     META_EPOCH,
     META_RECOVERY,
     decode_recovery,
+    is_ready,
     needs_recovery,
     prepare,
 )
@@ -506,6 +507,23 @@ def _lock_store(
     def open_lmdb() -> lmdb.Environment:
         return _open_lmdb(path, False, max_readers, None)  # a replay cannot reuse any page
 
+    def make_ready(alone: bool) -> bool:
+        if not alone:
+            if force_recovery:
+                raise StoreLockedError(
+                    f"{path}: open in another process; close it there to recover it"
+                )
+            return is_ready(path, lock)
+        if not readonly:
+            if _is_cold(path) and not needs_recovery(path, lock):
+                _check_is_ours(path)
+            prepare(path, lock, open_lmdb, clock, force_recovery)
+        elif needs_recovery(path, lock):
+            raise RecoveryNeededError(
+                f"{path}: the store needs recovery after a power loss; open it for writing once"
+            )
+        return True
+
     try:
         lock = SteadyFile(path, readonly=readonly)
     except FileNotFoundError:
@@ -513,20 +531,7 @@ def _lock_store(
     except OSError as error:
         raise translate_os(error) from error
     try:
-        if lock.try_exclusive():
-            if readonly:
-                if needs_recovery(path, lock):
-                    raise RecoveryNeededError(
-                        f"{path}: the store needs recovery after a power loss; open it for "
-                        "writing once"
-                    )
-            else:
-                if _is_cold(path) and not needs_recovery(path, lock):
-                    _check_is_ours(path)
-                prepare(path, lock, open_lmdb, clock, force_recovery)
-        elif force_recovery:
-            raise StoreLockedError(f"{path}: open in another process; close it there to recover it")
-        lock.share()
+        lock.share_when_ready(make_ready)
     except BaseException as error:
         lock.close()
         if isinstance(error, OSError):

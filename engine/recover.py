@@ -139,6 +139,19 @@ def needs_recovery(path: Path, steady: SteadyFile) -> bool:
     return steady.is_unfinished() if slot is None else is_torn(path, slot)
 
 
+def is_ready(path: Path, steady: SteadyFile) -> bool:
+    """Say whether a store that others have open was made ready.
+
+    Whoever makes a commit or a recovery makes a steady point in this boot first. So a store
+    without one is being created or recovered, or was by a process that was killed.
+    """
+    slot = steady.newest()
+    if slot is None:
+        return False
+    here = boot_id()
+    return here in (NO_BOOT, slot.boot_id) or _is_healthy(path, slot)
+
+
 def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
     """Say whether a store that nobody has open needs recovery; see the top of this module."""
     journal = path / JOURNAL_FOLDER
@@ -147,12 +160,21 @@ def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
     meta = _newest_meta(path)
     if meta is None or meta.commit_number < slot.commit_number:
         return True
-    if meta.commit_number == slot.commit_number and meta.data[8:] == slot.meta_page[8:]:
-        reader = Reader(journal, slot, place_of(slot))
-        if reader.next() is None:
-            return False
+    if _is_healthy(path, slot):
+        return False
     here = boot_id()
     return force or here == NO_BOOT or slot.boot_id != here
+
+
+def _is_healthy(path: Path, slot: SteadySlot) -> bool:
+    """Say whether there is nothing but what the steady point covers."""
+    meta = _newest_meta(path)
+    return (
+        meta is not None
+        and meta.commit_number == slot.commit_number
+        and meta.data[8:] == slot.meta_page[8:]
+        and Reader(path / JOURNAL_FOLDER, slot, place_of(slot)).next() is None
+    )
 
 
 def _newest_meta(path: Path) -> MetaPage | None:

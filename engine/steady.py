@@ -81,6 +81,7 @@ class SteadyPoints:
             if (
                 slot is not None
                 and slot.epoch == shared.epoch
+                and slot.boot_id == boot_id()  # who comes later sees that this boot knows it
                 and pin.id() <= slot.commit_number
                 and self.journal.head.place_behind(pin.id()) is not None
             ):
@@ -123,8 +124,8 @@ class SteadyPoints:
         """
         self.journal.check()
         with self.lock:
-            fcntl.flock(self._folder, fcntl.LOCK_EX)
-            try:
+            try:  # an interrupt may come as soon as there is a lock
+                fcntl.flock(self._folder, fcntl.LOCK_EX)
                 with self._poisoning():
                     return self._make()
             finally:

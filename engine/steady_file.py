@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -43,11 +44,7 @@ class SteadyFile:
 
     def try_exclusive(self) -> bool:
         """Get the exclusive lock if nobody has the store open; say whether."""
-        try:
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return self._lock(fcntl.LOCK_EX)
 
     def share(self) -> None:
         """Get the shared lock, in exchange for the exclusive one if that is held.
@@ -56,17 +53,49 @@ class SteadyFile:
             StoreLockedError: another process has been recovering the store for a long time.
         """
         deadline = time.monotonic() + _PATIENCE_S
+        while not self._lock(fcntl.LOCK_SH):
+            self._wait(deadline)
+
+    def share_when_ready(self, prepare: Callable[[bool], bool]) -> None:
+        """Get the shared lock, on a store that is ready.
+
+        Who gets the exclusive lock makes the store ready, and takes the shared one in exchange.
+        The shared one alone says nothing: whoever had the exclusive one may have been killed.
+
+        Args:
+            prepare: makes the store ready when it is given True, under the exclusive lock. When it
+                is given False, others have the store open: says whether one of them did.
+
+        Raises:
+            StoreLockedError: another process has been recovering the store for a long time.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
         while True:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StoreLockedError(
-                        f"{self.path.parent}: another process is recovering or repairing the "
-                        "store; wait for it"
-                    ) from None
-            time.sleep(_POLL_S)
+            if self.try_exclusive():
+                prepare(True)
+                if self._lock(fcntl.LOCK_SH):
+                    return
+            elif self._lock(fcntl.LOCK_SH):
+                if prepare(False):
+                    return
+                fcntl.flock(self.handle, fcntl.LOCK_UN)
+            self._wait(deadline)
+
+    def _wait(self, deadline: float) -> None:
+        """Wait a little; raise when it has been long."""
+        if time.monotonic() > deadline:
+            raise StoreLockedError(
+                f"{self.path.parent}: another process is recovering or repairing the store; "
+                "wait for it"
+            )
+        time.sleep(_POLL_S)
+
+    def _lock(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self.handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     # --- the slots --------------------------------------------------------------------------
 
@@ -76,12 +105,13 @@ class SteadyFile:
         Raises:
             CorruptionError: there has been one, but no slot is whole.
         """
-        found = self._slots()
-        if not found:
-            if not self.is_unfinished() and any(os.pread(self.handle, SLOTS * SLOT_SIZE, 0)):
-                raise CorruptionError(str(self.path), "neither steady point is whole")
-            return None
-        return max(found.values(), key=_age)
+        data = self._read()  # once: another process may be writing
+        found = _whole(data)
+        if found:
+            return max(found.values(), key=_age)
+        if any(data) and not data.startswith(UNFINISHED):
+            raise CorruptionError(str(self.path), "neither steady point is whole")
+        return None
 
     def newest_on_disk(self) -> SteadySlot | None:
         """As `newest`; it is on disk on return.
@@ -99,14 +129,15 @@ class SteadyFile:
 
         The system took its page for written then, and would not write it again.
         """
-        found = self._slots()
+        found = _whole(self._read())
         place = max(found, key=lambda one: _age(found[one]))
         files.write_at(self.handle, found[place].encode(), place * SLOT_SIZE)
         files.sync_data(self.handle)
 
     def is_unfinished(self) -> bool:
         """Say whether the store's creation was begun, and never finished."""
-        return not self._slots() and os.pread(self.handle, len(UNFINISHED), 0) == UNFINISHED
+        data = self._read()
+        return data.startswith(UNFINISHED) and not _whole(data)
 
     def mark_unfinished(self) -> None:
         """Note that a store is being created."""
@@ -123,7 +154,7 @@ class SteadyFile:
             StoreError: it could not be written; the newest is still the one before.
             OSError: the sync failed, and nobody knows which is on disk.
         """
-        found = self._slots()
+        found = _whole(self._read())
         free = [place for place in range(SLOTS) if place not in found]
         place = free[-1] if free else min(found, key=lambda one: _age(found[one]))
         try:
@@ -133,19 +164,23 @@ class SteadyFile:
         failpoints.hit("steady:slot-written")
         files.sync_data(self.handle)
 
-    def _slots(self) -> dict[int, SteadySlot]:
-        """Return the slots that are whole, by place."""
-        found = {}
-        for place in range(SLOTS):
-            slot = decode_slot(os.pread(self.handle, SLOT.size, place * SLOT_SIZE))
-            if slot is not None:
-                found[place] = slot
-        return found
+    def _read(self) -> bytes:
+        return os.pread(self.handle, SLOTS * SLOT_SIZE, 0)
 
 
 def place_of(slot: SteadySlot) -> Place:
     """Return where the journal goes on behind a steady point."""
     return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
+
+
+def _whole(data: bytes) -> dict[int, SteadySlot]:
+    """Return the slots that are whole, by place."""
+    found = {}
+    for place in range(SLOTS):
+        slot = decode_slot(data[place * SLOT_SIZE : place * SLOT_SIZE + SLOT.size])
+        if slot is not None:
+            found[place] = slot
+    return found
 
 
 def _age(slot: SteadySlot) -> tuple[int, int, int, bool]:

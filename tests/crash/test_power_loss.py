@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,9 +27,9 @@ from crash.losses import (
     state_of,
     watching,
 )
-from crash.power import another_boot, watched
+from crash.power import another_boot, copy_store, watched
 from streamkeep import recovery
-from streamkeep.engine import environment
+from streamkeep.engine import environment, failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
 
@@ -121,6 +124,68 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
                 store._environment.make_point()
             die(store)
         losses.check_all(states, kill_recovery=False)
+
+
+@pytest.mark.parametrize("name", ["recover:meta-written", "recover:batch", "recover:epoch-raised"])
+def test_who_waits_for_a_recovery_that_is_killed_begins_it_again(tmp_path: Path, name: str) -> None:
+    """The lock is free then, and the store is not ready."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with small_journal(), Store(path, sync="none") as store:
+        for number in range(100):
+            store.xadd("s", {"n": number, "pad": "x" * 300})
+        expected = state_of(store)
+        copy_store(path, copy)
+    for _ in range(3):
+        with waiting_behind(copy, name) as opened, another_boot(9), opened() as store:
+            assert state_of(store) == expected
+            assert store.durability().last_recovery is not None
+        shutil.rmtree(copy)
+        with Store(path) as store:
+            store.xadd("s", {"n": 0})
+            expected = state_of(store)
+            copy_store(path, copy)
+    assert [str(finding) for finding in recovery.check(path)] == []
+
+
+@pytest.mark.parametrize("name", ["create:marked", "create:written", "create:named"])
+def test_who_waits_for_a_creation_that_is_killed_begins_it_again(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "store"
+    with waiting_behind(path, name) as opened, another_boot(9), opened() as store:
+        assert store.xadd("s", {"n": 0}, id="1-1") == b"1-1"
+
+
+@contextmanager
+def waiting_behind(path: Path, name: str) -> Iterator[Callable[[], Store[bytes]]]:
+    """Have a process open a store in another boot, stop at a failpoint, and be killed later.
+
+    It is killed while the store is being opened by the function that the block gets.
+    """
+    told = os.pipe()
+    child = os.fork()
+    if child == 0:
+
+        def stop() -> None:
+            os.write(told[1], b"here")
+            time.sleep(60)
+
+        failpoints.arm(name, stop)
+        with another_boot(9):
+            Store(path).close()
+        os._exit(0)
+    assert os.read(told[0], 9) == b"here"
+    killer = threading.Timer(0.1, os.kill, (child, signal.SIGKILL))
+
+    def opened() -> Store[bytes]:
+        killer.start()
+        return Store(path)
+
+    try:
+        yield opened
+    finally:
+        killer.join()
+        os.waitpid(child, 0)
+        for end in told:
+            os.close(end)
 
 
 def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> None:
