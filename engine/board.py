@@ -134,12 +134,11 @@ class Board:
         handle = files.open_shared(folder / BOARD_FILE)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            new = os.fstat(handle).st_size < _SIZE
-            if new:
+            if os.fstat(handle).st_size < _SIZE:
                 _allocate(handle)
             area = mmap.mmap(handle, _SIZE)
             words = memoryview(area).cast("Q")
-            if new:
+            if not words[_LAYOUT]:  # new, or whoever made it was killed
                 words[_LAYOUT] = _MAGIC
             if words[_LAYOUT] != _MAGIC:
                 raise OSError(f"{folder / BOARD_FILE} has another layout")

@@ -123,8 +123,8 @@ class Journal:
     def serve(self, place: Place) -> None:
         """A steady point was made at a place: from now on records may follow it."""
         if self._begun == place:
-            self.head.set_place(place)
             self.head.set_made(place.commit_number)
+            self.head.set_place(place)
             self._begun = None
 
     def place(self) -> Place:

@@ -85,49 +85,48 @@ class JournalHead:
         Args:
             durable_file: the first file that may hold what is not on disk.
         """
-        self.set_place(place)
         self.set_made(place.commit_number)
+        self.set_place(place)
         self.set_durable(durable_file, durable_commit)
 
     def place_behind(self, commit_number: int) -> Place | None:
         """Return the place behind the newest commit; None when it is not known."""
-        place = self._read(_PLACES[commit_number & 1])
+        place = _decode(self._slot(commit_number & 1))
         return None if place is None or place.commit_number != commit_number else place
 
     def to_sync(self, commit_number: int) -> Place | None:
         """Return the place behind the newest commit that is known to be made.
 
-        Called without the write lock, it may meet writers at work, and so looks again: where one
-        place is half written, or the two follow each other, the commit of the first was made.
+        Called without the write lock, it may meet writers at work, and so looks again until both
+        places stood there at one moment: where one is half written, or the two follow each other,
+        the commit of the first was made. What was made is read before: a place that was published
+        for a commit that failed is published again, elsewhere, before that commit is made.
 
         Args:
             commit_number: one that was made; the place is behind it, or a later one.
         """
         for _ in range(_TRIES):
-            one, other = self._read(_PLACES[0]), self._read(_PLACES[1])
-            if one is None or other is None:
-                known = one or other
-                again = self._read(_PLACES[0 if one is None else 1])
-                if known is None or again is not None:
-                    continue
-            else:
+            made = max(commit_number, int(_U64.unpack_from(self._map, _COMMITTED)[0]))
+            even, odd = self._slot(0), self._slot(1)
+            if self._slot(0) != even:
+                continue
+            one, other = _decode(even), _decode(odd)
+            known = one or other
+            if one is not None and other is not None:
                 last, known = one, other
                 if last.commit_number < known.commit_number:
                     last, known = known, last
-                made = max(commit_number, int(_U64.unpack_from(self._map, _COMMITTED)[0]))
                 if last.commit_number <= made:
                     known = last
                 elif known.commit_number + 1 != last.commit_number:
                     continue
-            if known.commit_number >= commit_number:
+            if known is not None and known.commit_number >= commit_number:
                 return known
         return None
 
-    def _read(self, at: int) -> Place | None:
-        number, offset, chain, commit_number, check = _TAIL.unpack_from(self._map, at)
-        if check == number ^ offset ^ chain ^ commit_number and number:
-            return Place(number, offset, chain, commit_number)
-        return None
+    def _slot(self, number: int) -> bytes:
+        at = _PLACES[number]
+        return self._map[at : at + _TAIL.size]
 
     def set_place(self, place: Place) -> None:
         """Publish the place behind the newest commit."""
@@ -157,7 +156,7 @@ class JournalHead:
         self._map[_DURABLE : _DURABLE + 8] = _U64.pack(commit_number)
 
     def lock(self) -> None:
-        """Keep all other processes from saying what is on disk; threads need a lock of their own."""
+        """Have no other process say what is on disk; threads of one need a lock of their own."""
         fcntl.flock(self.handle, fcntl.LOCK_EX)
 
     def unlock(self) -> None:
@@ -180,6 +179,14 @@ class JournalHead:
     def poison(self) -> None:
         """Have every process refuse to write."""
         self._map[_POISONED] = 1
+
+
+def _decode(data: bytes) -> Place | None:
+    """Return the place that was published; None when it is half written, or there is none."""
+    number, offset, chain, commit_number, check = _TAIL.unpack(data)
+    if check == number ^ offset ^ chain ^ commit_number and number:
+        return Place(number, offset, chain, commit_number)
+    return None
 
 
 def is_poisoned(folder: Path) -> bool:

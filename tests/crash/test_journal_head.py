@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import mmap
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,46 @@ def test_a_place_that_was_half_written_is_that_of_the_next_commit(
     assert head.to_sync(7) == place(7)
     head.publish(*place(8))
     assert head.place_behind(8) == place(8)
+
+
+class Meanwhile(mmap.mmap):
+    """The mapped file, to which something happens before a reader looks for the nth time."""
+
+    happens: Callable[[], None]
+    looks = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks -= 1
+        if self.looks == 0:
+            self.happens()
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 4])
+def test_a_sync_never_takes_the_place_of_a_commit_that_failed(
+    tmp_path: Path, head: JournalHead, looks: int
+) -> None:
+    """It may be in a file that is no more; syncs would then begin there, and leave one out."""
+    other = JournalHead(tmp_path)
+    for number in (5, 6):
+        head.set_place(place(number))
+        head.set_made(number)
+    head.publish(4, 64, 1, 7)  # in the next file; its author was killed
+
+    def happens() -> None:
+        for number in (7, 8):
+            head.publish(*place(number))
+            head.set_made(number)
+
+    mapped = Meanwhile(other.handle, 0)
+    mapped.happens, mapped.looks = happens, looks
+    other._map.close()
+    other._map = mapped
+    for least in (6, 7):
+        found = other.to_sync(least)
+        assert found is not None
+        assert found == place(found.commit_number)
+    other.close()
 
 
 def test_a_failed_sync_is_seen_through_every_opening(head: JournalHead, tmp_path: Path) -> None:
