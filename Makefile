@@ -49,7 +49,7 @@ test: $(VENV)/installed ## all tests but the slow ones, compiled where that coul
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
 test-crash: $(VENV)/installed ## the long crash and power-loss runs, with their figures
-	$(BIN)/pytest -m 'crash and slow' -s
+	$(BIN)/pytest -m 'crash and slow'
 
 test-damage: $(VENV)/installed ## 2,000 random damages: fsck, repair, fsck, with their figures
 	$(BIN)/pytest -m slow -s tests/test_damage_run.py

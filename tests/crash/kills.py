@@ -24,6 +24,7 @@ from streamkeep import recovery
 from streamkeep.engine.api import Store
 
 MODES: Final = ("commit", "interval", "none")
+_STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most
 _TESTS: Final = Path(__file__).resolve().parent.parent
 
 
@@ -292,7 +293,7 @@ class Run:
         What a recovery has to do was left by one that is killed before.
         """
         others = [self.server.fork(self.plan(consumes=number == 0)) for number in range(beside)]
-        options: dict[str, Any] = {"failpoint": failpoint, "sync": "commit"}
+        options: dict[str, Any] = {"failpoint": failpoint, "sync": "commit", "most": _STEPS}
         if failpoint.startswith(("commit", "journal:sync")):
             options["passages"] = self.random.randrange(1, 60)
         elif not failpoint.startswith(("create", "recover")):

@@ -8,10 +8,12 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +35,13 @@ from streamkeep.engine import environment, failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
 
-LONG_DIRECTORIES = 1200
+LONG_DIRECTORIES = 1500
+LONG_CONTROLS = 10
+CONTROLS: tuple[tuple[str, tuple[Mode, ...], dict[str, Any]], ...] = (
+    ("the pin", ("none",), {"pinned": False}),
+    ("the journal's sync", ("commit",), {"blind_to": ".skj"}),
+    ("the sync of a steady point", ("none",), {"blind_to": "steady"}),
+)
 MIXES: tuple[tuple[Mode, ...], ...] = (("commit",), ("interval",), ("none",), MODES)
 
 
@@ -273,19 +281,41 @@ def test_the_harness_sees_a_missing_sync_of_the_data(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(3000)
-def test_many_power_losses(tmp_path: Path) -> None:
+def test_many_power_losses(tmp_path: Path, tell_figures: Callable[[str], None]) -> None:
     directories = replayed = killed = seed = 0
+    of_modes: Counter[str] = Counter()
     while directories < LONG_DIRECTORIES:
         modes = MIXES[seed % 4]
         losses = run_losses(
             tmp_path, 1000 + seed, modes, steps=150, every=10, kill_recovery=seed % 2 == 1
         )
         directories += losses.count
+        of_modes["+".join(modes)] += losses.count
         replayed += losses.replayed
         killed += losses.killed_recoveries
-        directories += run_creations(tmp_path, 1000 + seed) if seed % 4 == 0 else 0
+        if seed % 4 == 0:
+            created = run_creations(tmp_path, 1000 + seed)
+            directories += created
+            of_modes["creation"] += created
         seed += 1
-    print(
-        f"\npower losses: {directories} directories, {seed} workloads, 0 failures; "
-        f"{replayed} commits replayed, {killed} recoveries killed"
+    said = ", ".join(f"{modes} {count}" for modes, count in of_modes.items())
+    tell_figures(
+        f"power losses: {directories} directories ({said}), {seed} workloads; "
+        f"{replayed} commits replayed, {killed} recoveries killed; 0 failures"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.timeout(3000)
+def test_the_harness_fails_when_it_should(
+    tmp_path: Path, tell_figures: Callable[[str], None]
+) -> None:
+    for what, modes, options in CONTROLS:
+        failed = 0
+        for seed in range(LONG_CONTROLS):
+            run = partial(run_losses, tmp_path / f"{seed}", seed, modes, steps=60, every=3)
+            failed += not in_child(partial(run, **options))
+            shutil.rmtree(tmp_path / f"{seed}", ignore_errors=True)
+        assert failed, what
+        tell_figures(f"without {what}: {failed} of {LONG_CONTROLS} workloads fail, as they must")
