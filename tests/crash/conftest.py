@@ -20,7 +20,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Print what was killed, lost and found."""
-    for number, line in enumerate(config.stash.get(_FIGURES, [])):
-        if not number:
-            terminalreporter.section("kills and power losses")
-        terminalreporter.write_line(line)
+    figures = config.stash.setdefault(_FIGURES, [])
+    if figures:
+        terminalreporter.section("kills and power losses")
+        terminalreporter.write("".join(f"{line}\n" for line in figures))
