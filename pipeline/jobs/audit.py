@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import xxhash
 
+from streamkeep.engine.manifest import iter_segments
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
@@ -39,6 +40,7 @@ from streamkeep.pipeline.lake import (
 )
 from streamkeep.pipeline.parquet import read_file
 from streamkeep.pipeline.plan import spread
+from streamkeep.pipeline.reading import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

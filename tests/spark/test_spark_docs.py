@@ -14,14 +14,20 @@ from conftest import ROOT, assert_sound
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 # In a process of its own: relative paths are those of the folder in which Spark was started.
-_RUN = "import test_docs_snippets as page; page.run_page(page.SPARK_PAGE, {'__name__': '__main__'})"
+_RUN = """
+import sys
+import test_docs_snippets as pages
+
+pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
+"""
 
 
-def test_the_page_on_spark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1], ids=["lake", "spark"])
+def test_the_pages_on_spark(number: int, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
     paths = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-c", _RUN],
+        [sys.executable, "-c", _RUN, str(number)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
