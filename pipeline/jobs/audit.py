@@ -123,8 +123,6 @@ def look_at(task: Task) -> list[str]:
 
 
 def _manifest(store: str) -> list[SegmentRecord]:
-    from streamkeep.engine.manifest import iter_segments
-    from streamkeep.pipeline.reading import reading
 
     with reading(store) as opened, opened.snapshot() as snapshot:
         return list(iter_segments(snapshot.txn))

@@ -297,7 +297,7 @@ def _stream_facts(snapshot: Snapshot[bytes], pin: Pin) -> StreamFacts:
         facts.live = stream.record.length
         facts.live_bytes = stream.node_bytes()
     if pin.start <= pin.end:
-        for oldest in snapshot.xrange(pin.key, count=1):
+        for oldest in snapshot.xrange(pin.key, count=1, history=True):
             facts.first_ms, facts.last_ms = StreamId.parse(oldest.id.decode()).ms, pin.end.ms
     return facts
 
