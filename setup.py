@@ -50,7 +50,9 @@ HOT = [
     "src/streamkeep/format/lzf.py",
     "src/streamkeep/format/nacks.py",
     "src/streamkeep/format/node.py",
+    "src/streamkeep/format/rdb_values.py",
     "src/streamkeep/format/records.py",
+    "src/streamkeep/format/resp.py",
     "src/streamkeep/format/stream_facts.py",
 ]
 

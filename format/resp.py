@@ -5,6 +5,8 @@
 `read_commands` reads them from anything that gives bytes in pieces, and also the plain lines
 (`XLEN orders`) that people type. It never believes a length: see `rdb_values.Source`, which it
 reads through.
+
+Compiled by mypyc.
 """
 
 from __future__ import annotations

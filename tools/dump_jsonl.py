@@ -53,6 +53,7 @@ _BATCH_ENTRIES: Final = 1000
 _BATCH_BYTES: Final = 4 << 20
 
 Line = Callable[..., None]
+_decode: Final = json.JSONDecoder().decode
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -204,7 +205,7 @@ class JsonReader:
             if data.isspace():
                 continue
             try:
-                members = json.loads(data)
+                members = _decode(data.decode())
             except (ValueError, RecursionError) as error:
                 raise RowError(number, f"not JSON: {error}") from None
             if not isinstance(members, dict) or not isinstance(members.get("type"), str):
