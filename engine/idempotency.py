@@ -20,6 +20,8 @@ from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import ArgumentError, CommandError, CorruptionError, NoSuchKeyError
 from streamkeep.format.extension import (
     IDEMPOTENCE,
+    MOST_DURATION,
+    MOST_MAXSIZE,
     Idempotence,
     idempotence_of,
     with_section,
@@ -45,8 +47,6 @@ from streamkeep.format.producers import (
 from streamkeep.format.records import IDEMPOTENCE_ROWS, encode_garbage
 
 NEXT_IDEMPOTENCE: Final = b"next_idempotence_number"
-MOST_DURATION: Final = 86_400
-MOST_MAXSIZE: Final = 10_000
 _WHERE: Final = "idempotency"
 _SWEEP: Final = 100  # messages of another producer forgotten per XADD
 

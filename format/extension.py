@@ -77,6 +77,8 @@ IDEMPOTENCE_SECTION: Final = Layout(
 
 DEFAULT_DURATION: Final = 100
 DEFAULT_MAXSIZE: Final = 100
+MOST_DURATION: Final = 86_400
+MOST_MAXSIZE: Final = 10_000
 
 
 class Idempotence:

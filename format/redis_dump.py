@@ -40,6 +40,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.crc64 import crc64
 from streamkeep.format.errors import CorruptionError
+from streamkeep.format.extension import MOST_DURATION, MOST_MAXSIZE
 from streamkeep.format.group_records import NEVER, UNKNOWN
 from streamkeep.format.id_codec import MAX
 from streamkeep.format.listpack import spell_backlens
@@ -47,8 +48,7 @@ from streamkeep.format.nacks import MAX_COUNT, OWNED
 from streamkeep.format.node import validate
 from streamkeep.format.rdb_values import Source, put_length, put_string
 from streamkeep.format.stream_parts import (
-    MOST_DURATION,
-    MOST_MAXSIZE,
+    NO_MESSAGES,
     NOBODY,
     ConsumerPart,
     Counters,
@@ -478,7 +478,7 @@ def _with_owner(group: GroupPart) -> GroupPart:
 
 
 def _put_messages(out: bytearray, messages: Messages | None) -> None:
-    found = messages or Messages(100, 100, [], 0, 0)
+    found = messages or NO_MESSAGES
     put_length(out, found.duration)
     put_length(out, found.maxsize)
     put_length(out, len(found.producers))

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.format.extension import DEFAULT_DURATION, DEFAULT_MAXSIZE
 from streamkeep.format.group_records import NEVER
 from streamkeep.format.node import NodeIds
 
 Id = tuple[int, int]
 
 NOBODY: Final = -1  # `consumer` of a pending entry that nobody owns
-MOST_DURATION: Final = 86_400  # idmp-duration, seconds
-MOST_MAXSIZE: Final = 10_000  # idmp-maxsize
 
 
 class Node(NamedTuple):
@@ -94,6 +93,8 @@ class Messages(NamedTuple):
     added: int
     duplicates: int
 
+
+NO_MESSAGES: Final = Messages(DEFAULT_DURATION, DEFAULT_MAXSIZE, [], 0, 0)
 
 Part = Node | Counters | GroupPart | Messages
 Parts = Iterator[Part]

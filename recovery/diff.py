@@ -22,7 +22,7 @@ from streamkeep.engine.txn import Txn
 from streamkeep.format.group_records import UNKNOWN
 from streamkeep.format.id_codec import MAX
 from streamkeep.format.node import PAIRS, Range, read_range
-from streamkeep.format.stream_parts import NOBODY, GroupPart, Id, Messages, Pending
+from streamkeep.format.stream_parts import NO_MESSAGES, NOBODY, GroupPart, Id, Messages, Pending
 
 Named = TypeVar("Named")
 Entry = tuple[int, int, list[bytes]]
@@ -298,8 +298,7 @@ def _owned(group: GroupPart, one: Pending) -> dict[str, object]:
 def _diff_messages(
     key: bytes, ours: Messages | None, theirs: Messages | None
 ) -> Iterator[Difference]:
-    default = Messages(100, 100, [], 0, 0)
-    left, right = ours or default, theirs or default
+    left, right = ours or NO_MESSAGES, theirs or NO_MESSAGES
     for what, one, other in (
         ("idmp_duration", left.duration, right.duration),
         ("idmp_maxsize", left.maxsize, right.maxsize),

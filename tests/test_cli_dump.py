@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import streamkeep
-from cli_runner import lines, objects, run
+from cli_runner import lines, objects, run, start
 from conftest import ROOT, assert_sound
 from redis_parts import stream_parts
 from streamkeep.engine.api import Store
@@ -381,6 +382,32 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     assert differences("again", "t") == []
     run("drop", "s", left[0], "--yes")
     assert differences("s", "t") == []
+
+
+def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> None:
+    with streamkeep.open("big", sync="none") as store:
+        for first in range(0, 200_000, 5000):
+            store.xadd_many("k", [{"n": number} for number in range(first, first + 5000)])
+    run("dump", "big", "--output", "a.jsonl")
+    run("add", "t", "other", "f", "v")
+    process = start("load", "t", "a.jsonl", "--sync", "none")
+    try:
+        with streamkeep.open("t", readonly=True) as store:
+            deadline = time.monotonic() + 30
+            while not any(key.startswith(PREFIX) and store.xlen(key) for key in store.keys()):  # noqa: SIM118
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.005)
+    finally:
+        process.kill()
+        process.communicate()
+    assert [key for key in keys_of("t") if not key.startswith(PREFIX)] == [b"other"]
+    result = run("load", "t", "a.jsonl", "--sync", "none")
+    assert "of loads that are running or were killed" in result.stderr
+    for key in keys_of("t"):
+        if key.startswith(PREFIX):
+            run("drop", "t", key, "--yes")
+    assert lines("diff", "t", "big", "k") == []
 
 
 def test_an_output_file_appears_only_when_it_is_whole() -> None:
