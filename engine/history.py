@@ -14,6 +14,7 @@ bounded by a block.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any, Final
 
 import lmdb
@@ -276,6 +277,33 @@ def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[Any]) -> Non
     Raises:
         Unreadable: see the module.
     """
+    sources = _sources(txn, stream)
+    if wanted.newest_first:
+        _read_down(sources, wanted, out)
+    else:
+        _read_up(sources, wanted, out)
+
+
+def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the nodes of a stream's history that may have IDs from `start` to `end`: key, listpack.
+
+    Raises:
+        Unreadable: see the module.
+    """
+    left = [source for source in _sources(txn, stream) if source.at_or_above(*start)]
+    while left:
+        source = min(left, key=_key)
+        if _key(source) > end:
+            return
+        data = source.load()
+        if data:
+            yield source.ms, source.seq, data
+        if not source.next():
+            left.remove(source)
+
+
+def _sources(txn: Txn, stream: Stream) -> list[Source]:
+    """Return the places that hold nodes of a stream."""
     sources: list[Source] = []
     if stream.record.length:
         sources.append(Live(txn, stream))
@@ -284,10 +312,7 @@ def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[Any]) -> Non
     files = txn.shared.segment_files
     if files is not None and _has_rows(txn, SEGMENTS, stream.number):
         sources.append(Archived(txn, stream.number, files))
-    if wanted.newest_first:
-        _read_down(sources, wanted, out)
-    else:
-        _read_up(sources, wanted, out)
+    return sources
 
 
 def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:

@@ -22,6 +22,7 @@ from streamkeep.engine.txn import Txn
 from streamkeep.format.group_records import UNKNOWN
 from streamkeep.format.id_codec import MAX
 from streamkeep.format.node import PAIRS, Range, read_range
+from streamkeep.format.retention import NO_RETENTION
 from streamkeep.format.stream_parts import NO_MESSAGES, NOBODY, GroupPart, Id, Messages, Pending
 
 Named = TypeVar("Named")
@@ -36,7 +37,8 @@ class Difference(NamedTuple):
     """One difference.
 
     Attributes:
-        kind: "stream", "counter", "entry", "group", "consumer", "pending", "zone", "messages".
+        kind: "stream", "counter", "retention", "entry", "group", "consumer", "pending", "zone" or
+            "messages".
         key: the stream.
         group: the group, for those kinds that belong to one.
         what: which counter, entry ID, range of IDs, consumer, ... it is.
@@ -111,6 +113,7 @@ def _merged(
 def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Difference]:
     key = ours.name
     yield from _diff_counters(ours, theirs)
+    yield from _diff_retention(ours, theirs)
     yield from _diff_entries(a, ours, b, theirs)
     groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
     groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]
@@ -129,6 +132,13 @@ def _diff_counters(ours: Stream, theirs: Stream) -> Iterator[Difference]:
             shown_one = _id_text(one) if isinstance(one, tuple) else one
             shown_other = _id_text(other) if isinstance(other, tuple) else other
             yield Difference("counter", ours.name, None, name, BOTH, shown_one, shown_other)
+
+
+def _diff_retention(ours: Stream, theirs: Stream) -> Iterator[Difference]:
+    left, right = ours.retention() or NO_RETENTION, theirs.retention() or NO_RETENTION
+    for name, one, other in zip(left._fields, left, right, strict=True):
+        if one != other:
+            yield Difference("retention", ours.name, None, name, BOTH, one, other)
 
 
 def _id_text(one: Id) -> str:

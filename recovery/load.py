@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from streamkeep.engine import append, keyspace
 from streamkeep.engine.api import Store
 from streamkeep.engine.intake import Intake
+from streamkeep.engine.retention import RetentionChange, set_retention
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import CommandError, KeyExistsError
 from streamkeep.format.stream_parts import Counters, GroupPart, Messages, Node, Part
@@ -120,6 +121,12 @@ class Incoming:
         with self._store.transaction(sync="none") as transaction:
             record = self._intake.stream(transaction._txn).record
             record.node_max_bytes, record.node_max_entries = max_bytes, max_entries
+
+    def set_retention(self, change: RetentionChange) -> None:
+        """Set the retention; it removes nothing before the next append or `maintain`."""
+        change.check()
+        with self._store.transaction(sync="none") as transaction:
+            set_retention(transaction._txn, self._intake.name, change)
 
     def take(self, part: Part) -> None:
         """Add a part, as `format/stream_parts.py` orders them."""

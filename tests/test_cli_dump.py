@@ -188,6 +188,57 @@ def test_a_range_holds_the_entries_that_were_asked_for(kind: str) -> None:
         assert store.xinfo_groups("k") == []
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "resp", "text"])
+def test_history_holds_what_was_trimmed_while_the_stream_archived(kind: str) -> None:
+    with streamkeep.open("s", sync="none", node_max_entries=10) as store:
+        store.set_retention("k", archive=True)
+        for number in range(1, 101):
+            store.xadd("k", {"n": number}, id=f"{number}-0")
+        store.xtrim("k", maxlen=60, approximate=False)
+        store.archive()
+        store.xdel("k", "50-0")
+        store.xtrim("k", maxlen=35, approximate=False)
+    run("dump", "s", "--format", kind, "--output", "live")
+    run("dump", "s", "--format", kind, "--output", "all", "--history")
+    options = ["--start", "35-0", "--end", "70-0", "--count", "20"]
+    run("dump", "s", "--format", kind, "--output", "some", "--history", *options)
+    if kind == "text":
+        assert Path("all").read_text().count(" n=") == 99
+        return
+    for name, wanted in (
+        ("live", list(range(66, 101))),
+        ("all", [*range(1, 50), *range(51, 101)]),
+        ("some", [*range(35, 50), *range(51, 56)]),
+    ):
+        run("load", f"{name}.store", name, "--format", kind)
+        with streamkeep.open(f"{name}.store", readonly=True) as store:
+            assert [one.id for one in store.xrange("k")] == [b"%d-0" % n for n in wanted]
+    if kind == "jsonl":
+        found = differences("s", "live.store")
+        assert found == []
+    assert "are not for rdb" in run("dump", "s", "--format", "rdb", "--history", status=2).stderr
+
+
+def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"n": 1}, id="1-0")
+        store.set_retention("k", maxlen=5, archive=True, when_full="trim")
+    run("dump", "s", "--output", "a.jsonl")
+    run("load", "t", "a.jsonl")
+    with streamkeep.open("s", readonly=True) as a, streamkeep.open("t", readonly=True) as b:
+        assert a.retention("k") == b.retention("k")
+        assert list(diff(a, b)) == []
+    text = Path("a.jsonl").read_text()
+    for new in ('"maxlen":-5', '"maxlen":"5"', '"bogus":1'):
+        Path("b.jsonl").write_text(text.replace('"maxlen":5', new))
+        assert "not a line of a dump" in run("load", "u", "b.jsonl", status=1).stderr
+    for kind in ("rdb", "dump", "resp"):
+        result = run("dump", "s", "--format", kind, "--output", "out", "--redis", "8.10")
+        assert "no place for: retention of a stream" in result.stderr
+    run("load", "u", "out", "--format", "resp")
+    assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=4)
+
+
 def test_bytes_that_are_not_text_stand_in_base64() -> None:
     with streamkeep.open("t") as store:
         store.xadd_pairs("k", [(b"\xff", "a"), ("b", b"\x80"), ("b", "é")], id="1-1")
@@ -544,7 +595,7 @@ def test_parquet_of_others_goes_into_a_stream() -> None:
 def test_wrong_command_lines() -> None:
     fill()
     for args, message in (
-        (["dump", "s", "--format", "rdb", "--start", "1"], "not for rdb"),
+        (["dump", "s", "--format", "rdb", "--start", "1"], "are not for rdb"),
         (["dump", "s", "--field", "a"], "--field is for csv"),
         (["dump", "s", "--json"], "with --output"),
         (["load", "s", "k", "x.resp", "--format", "resp"], "does not exist"),

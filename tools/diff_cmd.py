@@ -112,7 +112,9 @@ def _told(value: Any) -> str:
         )
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def print_json(one: Difference) -> None:

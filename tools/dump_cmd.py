@@ -96,6 +96,9 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     "-n", "--count", type=click.IntRange(min=0), metavar="N", help="At most N entries per stream."
 )
 @click.option(
+    "--history", is_flag=True, help="Also what was trimmed while the stream archived, as entries."
+)
+@click.option(
     "--redis",
     "server",
     type=click.Choice(list(TARGETS)),
@@ -126,6 +129,7 @@ def dump(
     start: bytes | None,
     end: bytes | None,
     count: int | None,
+    history: bool,
     server: str,
     fields: tuple[bytes, ...],
     node: bytes | None,
@@ -154,8 +158,8 @@ def dump(
       rdb      a file that Redis starts from
 
     What is not jsonl or text, and older servers, have no place for all that a stream holds; what
-    found none is said. `--redis 8.10` with rdb or dump loses nothing. `streamkeep load` reads all
-    but text.
+    found none is said. `--redis 8.10` with rdb or dump loses the retention only. `streamkeep load`
+    reads all but text.
 
     To look at how things are stored: --node, --group and --table of a store, --segment, --journal
     and --steady of a file. --bytes annotates every byte; --json gives one object per field.
@@ -189,10 +193,10 @@ def dump(
     if as_bytes:
         raise click.UsageError("--bytes needs --node, --group, --table, --segment, ...")
     kind = kind or SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
-    limits = Limits(_id(start, MIN_ID, 0), _id(end, MAX_ID, MAX_ID.seq), count)
-    if not limits.whole and kind in _WHOLE:
+    limits = Limits(_id(start, MIN_ID, 0), _id(end, MAX_ID, MAX_ID.seq), count, history)
+    if (history or not limits.whole) and kind in _WHOLE:
         raise click.UsageError(
-            f"--start, --end and --count are not for {kind}: it is whole streams"
+            f"--start, --end, --count and --history are not for {kind}: it is streams as they are"
         )
     if fields and kind != "csv":
         raise click.UsageError("--field is for csv")
@@ -313,7 +317,7 @@ def _report(
         )
     output.note_losses(losses)
     if losses and server != NEWEST:
-        output.note(f"--redis {NEWEST} has a place for more, in rdb and dump for all of it")
+        output.note(f"--redis {NEWEST} has a place for more")
 
 
 class _TextWriter:

@@ -13,7 +13,8 @@
 A line belongs to the last stream, group, consumer ... above it. Bytes that are UTF-8 are strings,
 all others `{"base64": "..."}`. Fields stand in their order, duplicates included. Pending entries
 stand in the order of delivery, those of nobody (`"consumer": null`) first. The dump of a range
-says so in its `stream` line, and has no groups. The summary tells that nothing was cut off.
+says so in its `stream` line, and has no groups; one with history says so, too, and has more entries
+than the length. The summary tells that nothing was cut off.
 
 What is not in it: how entries are cut into macro nodes, tombstones, and numbers of ours.
 """
@@ -28,11 +29,13 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.export import counters_of, delivered_order, messages_of
 from streamkeep.engine.group import Group, groups_of
+from streamkeep.engine.retention import RetentionChange
 from streamkeep.engine.stream import Stream
 from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import CommandError, InvalidIdError
+from streamkeep.format.errors import ArgumentError, CommandError, InvalidIdError
 from streamkeep.format.group_records import NEVER, UNKNOWN
 from streamkeep.format.records import PAGE_FIT
+from streamkeep.format.retention import NO_RETENTION
 from streamkeep.format.stream_parts import (
     NOBODY,
     ConsumerPart,
@@ -84,6 +87,12 @@ class JsonWriter:
         limits: dict[str, object] = {}
         if not source.limits.whole:
             limits["range"] = [str(source.limits.start), str(source.limits.end)]
+        if source.limits.history:
+            limits["history"] = True
+        retention = stream.retention()
+        if retention is not None:
+            changed = zip(retention._fields, retention, NO_RETENTION, strict=True)
+            limits["retention"] = {name: one for name, one, none in changed if one != none}
         if record.node_max_bytes != PAGE_FIT:
             limits["node_max_bytes"] = record.node_max_bytes
             limits["node_max_entries"] = record.node_max_entries
@@ -180,7 +189,7 @@ class JsonReader:
         """Load all lines; raise RowError for one that is not as it should be."""
         try:
             self._read(stream)
-        except (KeyError, TypeError, ValueError, InvalidIdError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, InvalidIdError, ArgumentError) as error:
             problem = f"no {error} in it" if isinstance(error, KeyError) else str(error)
             raise RowError(self.line, f"not a line of a dump: {problem}") from error
 
@@ -244,12 +253,14 @@ class JsonReader:
         if incoming is not None and "node_max_bytes" in head:
             incoming.limit_nodes(_number(head["node_max_bytes"]), _number(head["node_max_entries"]))
         entries = self._entries(incoming)
-        if "range" in head:
+        if "range" in head or "history" in head:
             counters = counters._replace(length=entries)
         groups = [self._group() for _ in range(counters.groups)]
         messages = self._messages() if self._is("messages") else None
         if incoming is not None:
             incoming.finish(counters, groups, messages)
+            if "retention" in head:
+                incoming.set_retention(RetentionChange(**head["retention"]))
 
     def _entries(self, incoming: Incoming | None) -> int:
         """Load the entries that come next; return how many there were."""

@@ -43,6 +43,7 @@ def write_rdb(source: Source, server: str, write: Write) -> Losses:
     writer = RdbWriter(TARGETS[server])
     write(writer.begin(sum(1 for _ in source.names())))
     for stream in source:
+        _note_settings(stream, writer.losses)
         for piece in writer.stream(stream.name, source.parts(stream), stream.nodes()):
             write(piece)
     write(writer.end())
@@ -53,6 +54,7 @@ def write_payloads(source: Source, server: str, write: Write) -> Losses:
     """Write the DUMP payload of one stream as it is, or of all streams as lines of JSON."""
     losses = Losses()
     for stream in source:
+        _note_settings(stream, losses)
         payload = write_payload(source.parts(stream), stream.nodes(), TARGETS[server], losses)
         if source.key is not None:
             write(payload)
@@ -70,6 +72,7 @@ def write_commands(source: Source, server: str, write: Write) -> Losses:
     """Write commands that rebuild the streams on a server that has none of the keys."""
     losses = Losses()
     for stream in source:
+        _note_settings(stream, losses)
         writer = _CommandWriter(source, stream, TARGETS[server].kind, write, losses)
         writer.entries()
         if source.limits.whole:
@@ -78,6 +81,11 @@ def write_commands(source: Source, server: str, write: Write) -> Losses:
                 writer.group(group_part(group))
             writer.messages(messages_of(source.txn, stream))
     return losses
+
+
+def _note_settings(stream: Stream, losses: Losses) -> None:
+    if stream.retention() is not None:
+        losses.add("retention of a stream")
 
 
 class _CommandWriter:

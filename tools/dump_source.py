@@ -1,24 +1,24 @@
-"""What is dumped: streams of one snapshot, whole or a range of each, entry by entry."""
+"""What is dumped: streams of one snapshot, whole or a range of each, node by node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from streamkeep.engine.api import Snapshot
 from streamkeep.engine.export import stream_parts
+from streamkeep.engine.history import Unreadable, history_nodes
 from streamkeep.engine.info import find_existing
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.node import PAIRS, Range
+from streamkeep.format.node import PAIRS, Range, read_range
 from streamkeep.format.stream_parts import Part, Parts
 from streamkeep.recovery.load import PREFIX
+from streamkeep.tools.command import Exit, Failure
 
-_BATCH: Final = 256
 Entry = tuple[int, int, list[bytes]]  # ms, seq, [field, value, ...]
 
 
@@ -28,11 +28,12 @@ class Limits(NamedTuple):
     start: StreamId = MIN_ID
     end: StreamId = MAX_ID
     most: int | None = None
+    history: bool = False  # also what was trimmed while the stream archived
 
     @property
     def whole(self) -> bool:
         """Say whether all entries are."""
-        return self == Limits()
+        return self[:3] == Limits()[:3]
 
 
 class Source:
@@ -73,28 +74,31 @@ class Source:
 
     def read(self, stream: Stream) -> Iterator[Entry]:
         """Yield the entries of a stream that are wanted."""
-        start, left = self.limits.start, self.limits.most
-        while left is None or left > 0:
-            most = _BATCH if left is None else min(_BATCH, left)
+        left = 1 << 62 if self.limits.most is None else self.limits.most
+        for ms, seq, data, _ in self.nodes(stream):
             out: list[Any] = []
-            wanted = Range(*start, *self.limits.end, most, False, int(PAIRS))
-            if stream.record.length and start <= self.limits.end:
-                read_entries(self.txn, stream, wanted, out)
-            if not out:
-                return
+            wanted = Range(*self.limits.start, *self.limits.end, left, False, int(PAIRS))
+            more = read_range(data, ms, seq, wanted, out)
             self._moved(len(out))
             yield from out
-            last = StreamId(out[-1][0], out[-1][1])
-            if last == MAX_ID:
+            left -= len(out)
+            if not more or not left:
                 return
-            start = last.next()
-            left = None if left is None else left - len(out)
 
     def nodes(self, stream: Stream) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Yield macro nodes with entries that are wanted: ms, seq, listpack, no bitmap."""
+        limits = self.limits
+        if limits.history:
+            try:
+                for ms, seq, data in history_nodes(self.txn, stream, limits.start, limits.end):
+                    yield ms, seq, data, b""
+            except Unreadable as error:
+                hint = "run it again: a segment that was dropped meanwhile is no damage"
+                raise Failure(str(error), hint=hint, status=Exit.DAMAGED) from error
+            return
         walk = NodeWalk(self.txn, stream)
-        found = walk.seek(*self.limits.start)
-        while found and (walk.ms, walk.seq) <= self.limits.end:
+        found = walk.seek(*limits.start)
+        while found and (walk.ms, walk.seq) <= limits.end:
             yield walk.ms, walk.seq, walk.load(), b""
             found = walk.next()
 
