@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import codec, dump, durable, groups, lake, latency, spark, store, wake
+from benchmarks import archive, codec, dump, durable, groups, lake, latency, spark, store, wake
 from benchmarks.common import Report, interpreted
 
 
@@ -76,6 +76,11 @@ def run_dump(report: Report, options: argparse.Namespace) -> None:
     dump.formats(report, dump.QUICK if options.quick else dump.FULL)
 
 
+def run_archive(report: Report, options: argparse.Namespace) -> None:
+    """Trimming into the archive, archiving, reading history."""
+    archive.archive(report, quick=options.quick)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -87,6 +92,7 @@ BENCHMARKS = {
     "lake": run_lake,
     "spark": run_spark,
     "dump": run_dump,
+    "archive": run_archive,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.allowance import NO_LIMIT
 from streamkeep.engine.group import Group, find_group, groups_of, no_such_group
+from streamkeep.engine.history import last_archived
 from streamkeep.engine.lag import lag
 from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
@@ -185,6 +186,10 @@ def xsetid(
             raise CommandError(
                 "The entries_added specified in XSETID is smaller than the target stream length"
             )
+    if last_id < (record.last_ms, record.last_seq) and last_id < last_archived(txn, stream.number):
+        raise CommandError(
+            "The ID specified in XSETID is smaller than the last entry in the stream's archive"
+        )
     record.last_ms, record.last_seq = last_id
     if entries_added is not None:
         record.entries_added = entries_added

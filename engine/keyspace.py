@@ -32,6 +32,7 @@ from streamkeep.format.keys import (
     PEL_ORDER,
     PRODUCERS,
     RETIRED,
+    node_key,
     pack_number,
 )
 from streamkeep.format.node import live_ids, mark
@@ -158,8 +159,19 @@ def collect_garbage(txn: WriteTxn) -> bool:
             left -= _drop_rows(txn, table, pack_number(number), left)
         if left:
             txn.delete(GARBAGE, db_key)
+            if kind == STREAM_NODES:
+                _forget_name(txn, number)
         return True
     return False
+
+
+def _forget_name(txn: WriteTxn, number: int) -> None:
+    """Forget the name of a deleted stream whose nodes are gone, unless something is retired."""
+    cursor = txn.cursor(RETIRED)
+    prefix = pack_number(number)
+    found = cursor.set_range(node_key(number, 0, 1))
+    if not (found and cursor.key()[:8] == prefix):
+        txn.delete(RETIRED, former_name_key(number))
 
 
 def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:

@@ -26,6 +26,7 @@ from streamkeep.engine.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.errors import StoreLockedError, StreamkeepError
 
 RETIRED_MAX_BYTES: Final = 1 << 30
+_RETRY_S: Final = 1.0
 
 log = logging.getLogger("streamkeep")
 
@@ -37,13 +38,15 @@ class Relief:
         self._environment = environment
         self._most = most
         self._working = False
+        self._not_before = 0.0  # by the clock that only goes forward; after a failure
 
     def __call__(self) -> None:
         """Archive when too much is retired."""
         environment = self._environment
         shared = environment.shared
         most = self._limit()
-        if self._working or shared.retired_bytes <= most:
+        now = shared.clock.monotonic()
+        if self._working or shared.retired_bytes <= most or now < self._not_before:
             return
         self._working = True
         try:
@@ -53,7 +56,10 @@ class Relief:
             pass
         except (StreamkeepError, lmdb.Error, OSError) as error:
             shared.refuse_above = 2 * most
-            log.error("%s of trimmed entries cannot be archived: %s", shared.retired_bytes, error)
+            self._not_before = now + _RETRY_S
+            log.error(
+                "%s bytes of trimmed entries cannot be archived: %s", shared.retired_bytes, error
+            )
         finally:
             shared.retired_bytes = environment.read(retired_bytes)
             self._working = False

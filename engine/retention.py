@@ -119,7 +119,6 @@ def _check_archive(txn: WriteTxn) -> None:
             f"{size} bytes of trimmed entries wait for the archiver, which failed; make room on "
             "the disk and archive, or set archive=False"
         )
-    txn.shared.refuse_above = 0
 
 
 def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:

@@ -13,6 +13,7 @@ from streamkeep.engine.keyspace import iter_keys
 from streamkeep.format.entry import StreamId
 from streamkeep.format.manifest import ORIGINS, SegmentRecord
 from streamkeep.tools import archive_plot, output, timeline
+from streamkeep.tools.archive_run_cmd import run
 from streamkeep.tools.command import (
     Bytes,
     Exit,
@@ -81,6 +82,9 @@ def archive() -> None:
       streamkeep archive list orders.store
       streamkeep archive verify orders.store
     """
+
+
+archive.add_command(run)
 
 
 # --- list ---------------------------------------------------------------------------------------

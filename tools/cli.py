@@ -23,6 +23,7 @@ from streamkeep.tools.pending_cmds import ack, nack, pending
 from streamkeep.tools.range_cmds import len_, range_, revrange, tail
 from streamkeep.tools.read_cmd import read
 from streamkeep.tools.repair_cmd import repair
+from streamkeep.tools.retention_cmd import retention
 from streamkeep.tools.spark_cmd import spark
 from streamkeep.tools.stat_cmd import stat
 from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id, streams
@@ -33,7 +34,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Read entries", (len_, range_, revrange, read, tail)),
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
-    ("Change streams", (rename, drop, config, set_id, remember)),
+    ("Change streams", (rename, drop, config, retention, set_id, remember)),
     ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
     ("Check and repair a store", (fsck, repair)),

@@ -209,6 +209,14 @@ def del_(
 @key_argument
 @maxlen_option
 @minid_option
+@click.option(
+    "--range",
+    "id_range",
+    nargs=2,
+    type=Id(times=True),
+    metavar="START END",
+    help="Remove the entries from START to END, both included, anywhere in the stream.",
+)
 @exact_option
 @limit_option
 @policy_options
@@ -221,12 +229,15 @@ def trim(
     key: bytes,
     maxlen: int | None,
     minid: bytes | None,
+    id_range: tuple[bytes, bytes] | None,
     exact: bool,
     limit: int | None,
     policy: RefPolicy | None,
     sync: Sync,
 ) -> None:
-    """Remove the oldest entries of KEY; print how many went (XTRIM).
+    """Remove the oldest entries of KEY, or a range of IDs (XTRIM).
+
+    Prints how many went.
 
     Without --exact only whole macro nodes go, each a page full of entries, and at most 10,000
     entries in one call (see --limit).
@@ -235,15 +246,27 @@ def trim(
     removes it, or --acked keeps the entries that a group still needs. With these two, entries go
     one by one, as with --exact, but never more than --limit allows.
 
+    Of streams that archive (`streamkeep retention set --archive`), what is trimmed goes to the
+    archive, and --history shows it.
+
     \b
     Examples:
       streamkeep trim orders.store orders --maxlen 100000
       streamkeep trim orders.store orders --minid 2024-06-10T00:00:00Z --exact
       streamkeep trim orders.store orders --maxlen 0 --exact --acked
+      streamkeep trim orders.store orders --range 2024-06-10 2024-06-11
     """
+    if id_range is not None:
+        if maxlen is not None or minid is not None or exact or limit is not None or policy:
+            raise click.UsageError("--range goes with no other way of trimming")
+        with open_store(store_path, sync=sync) as store:
+            output.line(str(store.trim_range(key, *id_range)))
+            with store.snapshot() as snapshot:
+                note_missing(ctx, snapshot, key)
+        return
     check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
     if maxlen is None and minid is None:
-        raise click.UsageError("say what stays: --maxlen or --minid")
+        raise click.UsageError("say what stays: --maxlen or --minid; or what goes: --range")
     with open_store(store_path, sync=sync) as store:
         removed = store.xtrim(
             key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy

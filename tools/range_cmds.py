@@ -26,9 +26,12 @@ from streamkeep.tools.entry_output import note_missing, print_entry, shape_optio
 from streamkeep.tools.waiting import entries_from_now, last_id
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot
+    from streamkeep.engine.api import Snapshot, Store
     from streamkeep.engine.commands import ScanEntry
 
+history_option = click.option(
+    "--history", is_flag=True, help="Also what was trimmed and is archived, in one ordered view."
+)
 count_option = click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="Print at most N entries."
 )
@@ -82,6 +85,7 @@ def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
 @click.argument("start", metavar="[START]", type=Id(times=True), default="-")
 @click.argument("end", metavar="[END]", type=Id(times=True), default="+")
 @count_option
+@history_option
 @shape_options
 @quoted_option
 @click.pass_context
@@ -92,6 +96,7 @@ def range_(
     start: bytes,
     end: bytes,
     count: int | None,
+    history: bool,
     as_json: bool,
     show_time: bool,
 ) -> None:
@@ -109,9 +114,11 @@ def range_(
       streamkeep range orders.store orders
       streamkeep range orders.store orders 2024-06-10 2024-06-11 --count 10
       streamkeep range orders.store orders --json > orders.jsonl
+      streamkeep range orders.store orders --history --count 10
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        entries = islice(snapshot.scan(key, start, end), count)
+        reader = store if history else snapshot  # which renews its snapshot now and then
+        entries = islice(reader.scan(key, start, end, history=history), count)
         print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
 
 
@@ -121,6 +128,7 @@ def range_(
 @click.argument("end", metavar="[END]", type=Id(times=True), default="+")
 @click.argument("start", metavar="[START]", type=Id(times=True), default="-")
 @count_option
+@history_option
 @shape_options
 @quoted_option
 @click.pass_context
@@ -131,6 +139,7 @@ def revrange(
     end: bytes,
     start: bytes,
     count: int | None,
+    history: bool,
     as_json: bool,
     show_time: bool,
 ) -> None:
@@ -143,7 +152,8 @@ def revrange(
       streamkeep revrange orders.store orders --count 1
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        entries = islice(snapshot.scan(key, start, end, reverse=True), count)
+        reader = store if history else snapshot
+        entries = islice(reader.scan(key, start, end, reverse=True, history=history), count)
         print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
 
 
@@ -162,6 +172,7 @@ def revrange(
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on with new entries as they come, until Ctrl-C."
 )
+@history_option
 @shape_options
 @quoted_option
 @click.pass_context
@@ -171,6 +182,7 @@ def tail(
     key: bytes,
     count: int,
     follow: bool,
+    history: bool,
     as_json: bool,
     show_time: bool,
 ) -> None:
@@ -187,7 +199,8 @@ def tail(
     with open_store(store_path, readonly=True) as store:
         with store.snapshot() as snapshot:
             after = last_id(snapshot, key)
-            entries = last_entries(snapshot, key, count)
+            reader = store if history else snapshot
+            entries = last_entries(reader, key, count, history=history)
             print_stream(
                 ctx,
                 snapshot,
@@ -202,7 +215,10 @@ def tail(
                 print_entry(entry, as_json=as_json, show_time=show_time)
 
 
-def last_entries(snapshot: Snapshot, key: bytes, count: int) -> Iterator[ScanEntry]:
+def last_entries(
+    reader: Store | Snapshot, key: bytes, count: int, *, history: bool = False
+) -> Iterator[ScanEntry]:
     """Yield the last `count` entries, oldest first; walks back and forth rather than keep them."""
-    back = next(islice(snapshot.scan(key, reverse=True), count - 1, None), None)
-    yield from snapshot.scan(key, "-" if back is None else back.id)
+    newest = reader.scan(key, reverse=True, history=history)
+    back = next(islice(newest, count - 1, None), None)
+    yield from reader.scan(key, "-" if back is None else back.id, history=history)

@@ -1,0 +1,426 @@
+"""From live to retired to segment: each entry in one place, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from conftest import assert_sound
+from streamkeep import aio
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.api import Store
+from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.archiver import ArchiveOptions
+from streamkeep.engine.clock import ManualClock
+from streamkeep.format.errors import (
+    MissingSegmentError,
+    StoreFullError,
+    StoreLockedError,
+)
+from streamkeep.format.keys import RETIRED, SEGMENTS
+
+Open = Callable[..., Store]
+STEPS = (
+    "segment:begun",
+    "segment:written",
+    "segment:synced",
+    "segment:renamed",
+    "segment:named",
+    "archive:written",
+    "commit:journaled",
+    "commit:made",
+    "archive:committed",
+)
+
+
+def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
+    return [store.xadd(key, {"n": number, "x": "y" * 30}) for number in range(count)]
+
+
+def shown(store: Store, key: str = "s") -> list[bytes]:
+    return [entry.id for entry in store.xrange(key, history=True)]
+
+
+def rows(store: Store, table: int) -> int:
+    with store.snapshot() as snapshot:
+        return snapshot.txn.rows(table)
+
+
+def segments(store: Store) -> list[Path]:
+    return sorted(store.path.glob("archive/*/*.seg"))
+
+
+@pytest.fixture
+def archived(store: Store) -> tuple[Store, list[bytes]]:
+    """A store with 900 of 1,000 entries retired."""
+    store.set_retention("s", archive=True)
+    ids = fill(store, 1000)
+    store.xtrim("s", maxlen=100, approximate=False)
+    return store, ids
+
+
+def test_nothing_is_archived_that_nobody_asked_for(store: Store) -> None:
+    fill(store, 1000)
+    store.xtrim("s", maxlen=100)
+    assert rows(store, RETIRED) == 0
+    assert store.archive() == (0, 0, 0, 0, 0)
+    assert shown(store) == [entry.id for entry in store.xrange("s")]
+
+
+def test_every_way_of_trimming_retires(store: Store) -> None:
+    store.set_retention("s", archive=True)
+    ids = fill(store, 300)
+    store.xtrim("s", maxlen=250, approximate=False)
+    store.xtrim("s", minid=ids[80])
+    store.trim_range("s", ids[200], ids[220])
+    ids.append(store.xadd("s", {"n": 1}, maxlen=100, approximate=False))
+    store.xtrim("s", maxlen=90, approximate=False, ref_policy="DELREF")
+    store.xtrim("s", maxlen=80, approximate=False, ref_policy="ACKED")
+    store.set_retention("s", maxlen=10)
+    store.maintain()
+    assert store.xlen("s") == 10
+    assert shown(store) == ids
+    report = store.archive()
+    assert (report.entries, rows(store, RETIRED)) == (sum_of(store), 0)
+    assert shown(store) == ids
+
+
+def sum_of(store: Store) -> int:
+    return sum(record.entries for record in store.archived_segments("s"))
+
+
+def test_deleted_entries_are_not_archived(archived: tuple[Store, list[bytes]]) -> None:
+    store, ids = archived
+    assert store.xdel("s", *ids[900:]) == 100
+    assert shown(store) == ids[:900]
+    assert store.archive().entries == 900
+    assert shown(store) == ids[:900]
+    assert store.xdel("s", ids[0]) == 0
+
+
+def test_history_reads_by_range_and_count(archived: tuple[Store, list[bytes]]) -> None:
+    store, ids = archived
+    store.archive(options=ArchiveOptions(target_bytes=9000, block_bytes=3000))
+    assert len(segments(store)) > 2
+    store.trim_range("s", ids[950], ids[960])
+    for low, high, count in [(0, 999, None), (890, 955, None), (5, 5, 1), (400, 999, 7)]:
+        wanted = ids[low : high + 1]
+        start, end = wanted[0], wanted[-1]
+        found = store.xrange("s", start, end, count=count, history=True)
+        assert [entry.id for entry in found] == wanted[:count]
+        found = store.xrevrange("s", end, start, count=count, history=True)
+        assert [entry.id for entry in found] == wanted[::-1][:count]
+    assert [bytes(entry.id) for entry in store.scan("s", history=True)] == ids
+    back = [bytes(entry.id) for entry in store.scan("s", reverse=True, history=True)]
+    assert back == ids[::-1]
+    assert [entry.id for entry in store.follow("s", 0, history=True, block=None)] == ids
+    with store.snapshot() as snapshot, store.transaction() as txn:
+        assert [entry.id for entry in snapshot.xrange("s", history=True)] == ids
+        assert [entry.id for entry in txn.xrange("s", history=True)] == ids
+
+
+def test_history_has_long_keys_and_far_ids(store: Store) -> None:
+    key = b"k" * 65_536
+    top = (1 << 64) - 1
+    store.set_retention(key, archive=True)
+    ids = [b"0-1", b"1-0", b"9223372036854775807-5", b"%d-%d" % (top, top - 1)]
+    for one in ids:
+        store.xadd(key, {"a": one}, id=one)
+    store.xtrim(key, maxlen=0, approximate=False)
+    assert store.archive().entries == 4
+    store.xadd(key, {"a": "end"}, id=b"%d-%d" % (top, top))
+    store.xtrim(key, maxlen=0, approximate=False)
+    assert store.archive().entries == 1
+    assert len(store.xrange(key, history=True)) == 5
+    assert [entry.id for entry in store.xrevrange(key, history=True)][1:] == ids[::-1]
+
+
+def test_a_deleted_stream_leaves_its_archive_and_no_history(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+    early = store.archive().entries
+    store.xtrim("s", maxlen=50, approximate=False)
+    number = store.archived_segments("s")[0].stream_number
+    store.delete("s")
+    assert shown(store) == []
+    fill(store, 3)
+    assert len(shown(store)) == 3
+    assert store.archive().entries == 950 - early
+    kept = store.archived_segments(stream_number=number)
+    assert sum(record.entries for record in kept) == 950
+    assert {record.key for record in kept} == {b"s"}
+    assert rows(store, RETIRED) == 0
+    store.restore_archive("back", stream_number=number)
+    assert [entry.id for entry in store.xrange("back")] == ids[:950]
+
+
+def test_history_goes_along_with_a_new_name(archived: tuple[Store, list[bytes]]) -> None:
+    store, ids = archived
+    store.archive()
+    store.xadd("other", {"a": 1})
+    store.rename("s", "other")
+    assert shown(store, "other") == ids
+    assert shown(store) == []
+
+
+def test_turning_the_archive_off_keeps_what_it_is_owed(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+    store.set_retention("s", archive=False)
+    store.xtrim("s", maxlen=50, approximate=False)  # these go for good
+    assert shown(store) == ids[:900] + ids[950:]
+    store.delete("s")
+    assert store.archive().entries == 900
+
+
+def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> None:
+    store, ids = archived
+    with archive_lock(store._environment):
+        with pytest.raises(StoreLockedError):
+            store.archive(wait=False)
+        waiting = threading.Thread(target=store.archive)
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+        assert rows(store, SEGMENTS) == 0
+    waiting.join(10)
+    assert rows(store, SEGMENTS) == 1
+    assert shown(store) == ids
+
+
+def test_a_row_that_changes_meanwhile_is_written_again(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+
+    def change() -> None:
+        """Take the first node away, as an erasure may."""
+        with store.transaction() as txn:
+            cursor = txn.txn.cursor(RETIRED)
+            assert cursor.first()
+            txn.txn.delete(RETIRED, cursor.key())
+
+    failpoints.arm("archive:written", change)
+    before = rows(store, RETIRED)
+    report = store.archive()
+    assert report.segments == len(segments(store)) == 1
+    left = shown(store)
+    assert 0 < report.entries < len(left) < 1000
+    assert left == ids[-len(left) :]
+    assert sum_of(store) == report.entries
+    assert before > 1
+
+
+def test_a_missing_file_is_an_error_while_the_manifest_names_it(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+    store.archive()
+    (path,) = segments(store)
+    store._environment.segments.close()
+    moved = path.rename(path.with_suffix(".away"))
+    with pytest.raises(MissingSegmentError, match="not there"):
+        store.xrange("s", history=True)
+    assert store.xlen("s") == 100
+    assert [entry.id for entry in store.xrange("s", ids[950], history=True)] == ids[950:]
+    moved.rename(path)
+    assert shown(store) == ids
+
+
+def test_a_reader_goes_on_when_a_segment_is_dropped_before_it(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+    store.archive(options=ArchiveOptions(target_bytes=5000))
+    reader = store.scan("s", history=True)
+    seen = [bytes(next(reader).id) for _ in range(256)]
+    last = store.archived_segments("s")[-1]
+    store.drop_segments("s", before=last.first_id)
+    store._environment.segments.close()
+    rest = [bytes(entry.id) for entry in reader]
+    assert seen == ids[:256]
+    assert rest == ids[-len(rest) :]
+    assert len(rest) == last.entries + 100 + (900 - ids.index(bytes(last.last_id)) - 1)
+
+
+def test_segments_that_are_too_old_are_dropped(
+    archived: tuple[Store, list[bytes]], clock: ManualClock
+) -> None:
+    store, ids = archived
+    gone = store.archive().entries
+    store.set_retention("s", archive_max_age_ms=10_000)
+    assert store.maintain().dropped == 0
+    clock.ms += 11_000
+    assert store.maintain().dropped == 1
+    assert segments(store) == []
+    assert shown(store) == ids[gone:]
+
+
+def test_ids_do_not_go_back_below_the_archive(archived: tuple[Store, list[bytes]]) -> None:
+    store, ids = archived
+    store.archive()
+    store.xtrim("s", maxlen=0, approximate=False)
+    with pytest.raises(streamkeep.CommandError, match="archive"):
+        store.xsetid("s", "5-0")
+    store.archive()
+    with pytest.raises(streamkeep.CommandError, match="archive"):
+        store.xsetid("s", ids[-2])
+    assert store.xsetid("s", ids[-1])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_any_step_leaves_each_entry_in_one_place(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "store"
+    with Store(path, clock=ManualClock(5000), sync="none") as store:
+        store.set_retention("s", archive=True)
+        ids = fill(store, 500)
+        store.xtrim("s", maxlen=20, approximate=False)
+        store.sync()
+    child = os.fork()
+    if child == 0:
+        with Store(path, clock=ManualClock(5000)) as store:
+            passages = {"commit:journaled": 2, "commit:made": 2}.get(step, 1)
+
+            def die() -> None:
+                nonlocal passages
+                passages -= 1
+                if passages == 0:
+                    os._exit(9)
+                failpoints.arm(step, die)
+
+            failpoints.arm(step, die)
+            store.archive(options=ArchiveOptions(target_bytes=4000))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with Store(path, clock=ManualClock(6000)) as store:
+        assert list(store.path.glob("archive/*/*.tmp")) == []
+        named = {store._environment.segments.path(one) for one in store.archived_segments()}
+        assert set(segments(store)) == named
+        assert shown(store) == ids
+        store.archive()
+        assert shown(store) == ids
+        assert sum_of(store) + store.xlen("s") >= 500 - 100
+        assert rows(store, RETIRED) == 0
+    assert_sound(path)
+
+
+def test_a_full_disk_keeps_everything_retired(
+    archived: tuple[Store, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ids = archived
+
+    def no_room(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(files, "write_at", no_room)
+        with pytest.raises(StoreFullError):
+            store.archive()
+    assert segments(store) == []
+    assert list(store.path.glob("archive/*/*")) == []
+    assert shown(store) == ids
+    assert store.archive().entries > 800
+    assert shown(store) == ids
+
+
+def test_writers_archive_before_too_much_is_retired(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkeep.engine import environment, relief
+
+    monkeypatch.setattr(environment, "RETIRED_LEAST", 40_000)
+    monkeypatch.setattr(relief, "RETIRED_LEAST", 40_000)
+    store = open_store(retired_max_bytes=50_000)
+    store.set_retention("s", maxlen=50, archive=True)
+    ids = fill(store, 6000)
+    assert len(segments(store)) >= 2
+    assert rows(store, RETIRED) * 4096 < 60_000
+    assert shown(store) == ids
+
+
+def test_entries_are_refused_when_nothing_can_be_archived(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkeep.engine import environment, relief
+
+    def fails(*args: object, **options: object) -> None:
+        raise StoreFullError("no room for a segment")
+
+    monkeypatch.setattr(environment, "RETIRED_LEAST", 40_000)
+    monkeypatch.setattr(relief, "RETIRED_LEAST", 40_000)
+    store = open_store(retired_max_bytes=50_000)
+    store.set_retention("s", maxlen=50, archive=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(relief, "archive", fails)
+        with pytest.raises(StoreFullError, match="wait for the archiver"):
+            fill(store, 50_000)
+        assert store.xtrim("s", maxlen=10, approximate=False) > 0
+        store.xadd("other", {"a": 1})
+    store.archive()
+    fill(store, 10)
+
+
+def test_a_thread_of_the_store_archives(open_store: Open) -> None:
+    store = open_store(archive_every=0.02)
+    store.set_retention("s", maxlen=10, archive=True)
+    ids = fill(store, 800)
+    for _ in range(500):
+        if rows(store, SEGMENTS):
+            break
+        threading.Event().wait(0.02)
+    assert rows(store, SEGMENTS) >= 1
+    assert shown(store) == ids
+    store.close()
+    assert not [one for one in threading.enumerate() if one.name == "streamkeep-archive"]
+
+
+def test_readers_see_each_entry_once_while_all_goes_on(open_store: Open) -> None:
+    store = open_store(archive_every=0.01)
+    store.set_retention("s", maxlen=30, archive=True)
+    done = threading.Event()
+    ids: list[bytes] = []
+
+    def write() -> None:
+        for _ in range(20):
+            ids.extend(fill(store, 50))
+            store.archive()
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    before = 0
+    while not done.is_set():
+        found = shown(store)
+        assert found == sorted(set(found), key=lambda one: tuple(map(int, one.split(b"-"))))
+        assert len(found) >= before
+        before = len(found)
+    writer.join()
+    assert shown(store) == ids
+
+
+def test_asyncio_has_history_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store", archive_every=60) as store:
+            await store.set_retention("s", maxlen=5, archive=True)
+            ids = [await store.xadd("s", {"n": number}) for number in range(1000)]
+            assert (await store.archive()).entries > 100
+            assert (await store.maintain()).trimmed == 0
+            assert [entry.id for entry in await store.xrange("s", history=True)] == ids
+            found = [bytes(entry.id) async for entry in store.scan("s", history=True)]
+            assert found == ids
+            follow = store.follow("s", 0, history=True, block=None)
+            assert [entry.id async for entry in follow] == ids
+            assert await store.trim_range("s", ids[-3], ids[-2]) == 2
+            assert (await store.retention("s")).maxlen == 5
+
+    asyncio.run(main())
+    assert_sound(tmp_path / "store")
