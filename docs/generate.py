@@ -195,7 +195,7 @@ PARTS: Final = (
     Part("format.md", "segment row", INDEX_ROW.table),
     Part("format.md", "segment record", SEGMENT_RECORD.table),
     Part("format.md", "erasure", ERASURE.table),
-    Part("format.md", "invariants", render_invariants),
+    Part("fsck.md", "findings", render_invariants),
     Part("format.md", "versions", render_versions),
 )
 

@@ -24,6 +24,7 @@ from streamkeep.recovery.lost_found import LOST_AND_FOUND, LostAndFound
 from streamkeep.recovery.private_copy import recovered_copy
 from streamkeep.recovery.rebuild import rebuild
 from streamkeep.recovery.salvage import Salvage
+from streamkeep.recovery.salvage_archive import ArchiveSalvage
 from streamkeep.recovery.source import Source, open_source
 
 Progress = Callable[[int], None]
@@ -70,6 +71,8 @@ def repair(
         try:
             salvage = Salvage(newest, out, report, lost, progress)
             salvage.run()
+            archive = ArchiveSalvage(store, out, report)
+            archive.run(rows_lost=salvage.damaged)
             rebuild(
                 out,
                 report,

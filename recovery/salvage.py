@@ -64,6 +64,7 @@ from streamkeep.format.records import (
     decode_number,
     decode_stream_record,
 )
+from streamkeep.format.retired import former_name_key
 from streamkeep.recovery.check_pages import PageWalk
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
@@ -80,6 +81,7 @@ _DERIVED: Final = (CONSUMER_PEL, PEL_ORDER)  # made anew by `rebuild`
 _UNUSED: Final = (PENDING_IN, SCHEDULE)
 _NUMBER_SIZE: Final = 8
 _NODE_KEY_SIZE: Final = 24
+_NO_ID: Final = bytes(16)
 
 # Notes in the scratch table; behind each prefix stands a key of a table.
 DAMAGED_NODE: Final = b"D"  # value: the damaged bytes of a node
@@ -193,7 +195,8 @@ class Salvage:
             found = cursor.next()
 
     def _copy_row(self, table: int, db_key: bytes, value: bytes) -> None:
-        if table in (NODES, RETIRED):
+        named = table == RETIRED and db_key[_NUMBER_SIZE:] == _NO_ID  # of a deleted stream
+        if table in (NODES, RETIRED) and not named:
             self._copy_node(table, db_key, value)
         elif table == STREAMS:
             self._copy_stream(db_key, value)
@@ -375,7 +378,14 @@ class Salvage:
             last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
         except CorruptionError:
             return
-        if record is not None and last < (record.first_ms, record.first_seq):
+        gone = record is not None and last < (record.first_ms, record.first_seq)
+        deleted_stream = self.out.get(RETIRED, former_name_key(envelope.number)) is not None
+        if candidate.known_live and (gone or (record is None and deleted_stream)):
+            if self.out.get(RETIRED, db_key) is None:
+                self.out.put(RETIRED, db_key, value)  # trimmed, and not archived yet
+                self.report.recovered += 1
+            return
+        if gone:
             self.report.stale += 1
             return
         deleted = (0, 0) if record is None else (record.max_deleted_ms, record.max_deleted_seq)

@@ -1,0 +1,178 @@
+"""Take the archive of a damaged store along: every segment that the manifest names is verified.
+
+A whole file is copied as it is. Of a damaged one, the blocks that can be read go back into
+`retired`, from where the archiver writes them into a new segment; the row is dropped, and the
+blocks that cannot be read are lost. Where rows of the manifest itself were lost, files that nothing
+names are taken in by what they say of themselves: store, stream and IDs. That is not done where
+entries in their range were erased: such a file may be one that an erasure has replaced.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from streamkeep.engine import files
+from streamkeep.engine.bulk import BulkStore
+from streamkeep.engine.environment import META_UUID
+from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
+from streamkeep.format.checksum import open_row
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.errors import CorruptionError, StoreError
+from streamkeep.format.keys import ERASURES, META, RETIRED, SEGMENTS, STREAMS, pack_number
+from streamkeep.format.manifest import (
+    ADOPTED,
+    SegmentRecord,
+    decode_segment_record,
+    erasure_key,
+    record_of,
+)
+from streamkeep.format.retired import encode_former_name, former_name_key, retired_key
+from streamkeep.format.segment import Segment
+from streamkeep.recovery.losses import Report
+
+
+class ArchiveSalvage:
+    """Takes the archive of the store at `store` into `out`."""
+
+    def __init__(self, store: Path, out: BulkStore, report: Report) -> None:
+        self.folder = store / ARCHIVE_FOLDER
+        self.out = out
+        self.report = report
+        self._named: set[str] = set()
+        self._sequence = 0
+
+    def run(self, *, rows_lost: bool) -> None:
+        """Take everything in.
+
+        Args:
+            rows_lost: rows of the manifest may be missing.
+        """
+        for db_key, value in self.out.rows(SEGMENTS):
+            try:
+                body = open_row(SEGMENTS, db_key, value, "segment")
+                record = decode_segment_record(db_key, body, "segment")
+            except CorruptionError as error:
+                self.out.delete(SEGMENTS, db_key)
+                self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
+                continue
+            self._named.add(record.path)
+            self._sequence = max(self._sequence, record.sequence)
+            self._take(record)
+        if rows_lost:
+            self._adopt()
+
+    def _take(self, record: SegmentRecord) -> None:
+        """Copy the file of a row, or what is readable of it."""
+        try:
+            segment = open_segment(self.folder / record.path, record.where)
+            check_means(record, segment)
+        except (CorruptionError, StoreError) as error:
+            self.out.delete(SEGMENTS, record.db_key())
+            self._lose(record, StreamId(*record.first_id), None, record.entries, str(error))
+            return
+        if any(True for _ in segment.check()):
+            self.out.delete(SEGMENTS, record.db_key())
+            self._unpack(record, segment)
+        else:
+            self._copy(record.path)
+
+    def _copy(self, path: str) -> None:
+        target = self.out.folder / ARCHIVE_FOLDER / path
+        try:
+            files.create_folder(target.parent)
+            shutil.copyfile(self.folder / path, target)
+        except OSError as error:
+            raise translate_os(error) from error
+
+    def _unpack(self, record: SegmentRecord, segment: Segment) -> None:
+        """Put the readable blocks of a damaged segment into `retired`."""
+        number = record.stream_number
+        for place, block in enumerate(segment.index.blocks):
+            try:
+                envelopes = segment.block(place)
+            except CorruptionError as error:
+                before = StreamId(block.last_ms, block.last_seq)
+                self._lose(record, StreamId(*block.first_id), before, block.entries, error.problem)
+                continue
+            for one in envelopes:
+                value = encode_envelope(
+                    number,
+                    one.ms,
+                    one.seq,
+                    one.epoch,
+                    one.commit_number,
+                    b"",
+                    one.listpack,
+                    one.trimmed,
+                )
+                self.out.put(RETIRED, retired_key(number, one.ms, one.seq), value)
+        if self.out.get(STREAMS, pack_number(number)) is None:
+            self.out.put(RETIRED, former_name_key(number), encode_former_name(number, record.key))
+
+    def _lose(
+        self, record: SegmentRecord, first: StreamId, last: StreamId | None, count: int, why: str
+    ) -> None:
+        loss = self.report.stream(record.stream_number)
+        until = StreamId(*record.last_id) if last is None else last
+        loss.notes.append(f"{count} archived entries, from {first} to {until}: {why}")
+
+    # --- files without a row ------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        own_uuid = self.out.get_row(META, META_UUID, "meta")
+        for path in self._files():
+            try:
+                segment = open_segment(self.folder / path)
+            except (CorruptionError, StoreError):
+                continue
+            if any(True for _ in segment.check()):
+                self.report.other.append(f"archive file {path}: it is damaged, and no row names it")
+                continue
+            if segment.index.store_uuid == own_uuid:
+                self._adopt_one(path, segment)
+
+    def _files(self) -> Iterator[str]:
+        for path in sorted(self.folder.rglob("*.seg")):
+            relative = path.relative_to(self.folder).as_posix()
+            if relative not in self._named:
+                yield relative
+
+    def _adopt_one(self, path: str, segment: Segment) -> None:
+        trailer, number = segment.trailer, segment.index.stream_number
+        if self._erased_in(number, trailer.first_id, trailer.last_id) or self._overlaps(segment):
+            self.report.other.append(f"archive file {path}: another one may have replaced it")
+            return
+        self._sequence += 1
+        record = record_of(
+            segment,
+            stream_number=number,
+            path=path,
+            key=segment.index.key,
+            sequence=self._sequence,
+            created_ms=trailer.created_ms,
+            epoch=trailer.epoch,
+            origin=ADOPTED,
+        )
+        self.out.put_row(SEGMENTS, record.db_key(), record.encode())
+        self.report.rebuild("rows of segments")
+        self._copy(path)
+
+    def _erased_in(self, number: int, first: tuple[int, int], last: tuple[int, int]) -> bool:
+        start = erasure_key(number, *first)
+        for db_key, _ in self.out.rows(ERASURES, pack_number(number), start):
+            return db_key <= erasure_key(number, *last)
+        return False
+
+    def _overlaps(self, segment: Segment) -> bool:
+        number, trailer = segment.index.stream_number, segment.trailer
+        for db_key, value in self.out.rows(SEGMENTS, pack_number(number)):
+            row = decode_segment_record(
+                db_key, open_row(SEGMENTS, db_key, value, "segment"), "segment"
+            )
+            if row.first_id <= trailer.last_id and trailer.first_id <= row.last_id:
+                return True
+        return False
