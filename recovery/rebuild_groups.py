@@ -188,7 +188,8 @@ class GroupRebuilder:
                 continue
             ms, seq = _key_id(db_key)
             first = decode_nack(good, 0).id()
-            place = db_key if first >= (ms, seq) else page_key(record.number, *first)
+            fits = first >= (ms, seq) and (highest is None or (ms, seq) > highest)
+            place = db_key if fits else page_key(record.number, *first)
             if good != body or place != db_key:
                 self.report.rebuild("NACK pages")
                 self.out.delete(PEL, db_key)

@@ -108,11 +108,12 @@ class MessageRebuilder:
         self.highest = max(self.highest, state.number)
         had = state.tracked
         self._pair_messages(state)
+        if state.tracked < had:
+            lost = had - state.tracked
+            losses.append(f"{lost} messages of producers: they could be added again")
         producers = self._producers(state, losses)
         state.producers = len(producers)
         state.next_producer = max(state.next_producer, max(producers, default=0) + 1)
-        if state.tracked < had:
-            losses.append(f"{had - state.tracked} messages of producers: they could be added again")
 
     def _pair_messages(self, state: Idempotence) -> None:
         """Each message has its two rows, which agree; the one by order counts."""
@@ -177,6 +178,9 @@ class MessageRebuilder:
         found: dict[int, bytes] = {}
         for number in sorted({*names, *rows, *self._with_messages(state)}):
             counted, highest = self._count(state.number, number)
+            while counted > state.maxsize:
+                self._forget_oldest(state, number)
+                counted -= 1
             name, producer = rows.get(number, (names.get(number, b""), Producer(number, 0, 0)))
             if number not in rows and number not in names:
                 name = b"lost+found-%d" % number
@@ -193,6 +197,18 @@ class MessageRebuilder:
             int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
             for db_key, _ in self.out.rows(IDEMPOTENCY_ORDER, pack_number(state.number))
         }
+
+    def _forget_oldest(self, state: Idempotence, producer: int) -> None:
+        """A producer has more messages than idmp-maxsize: the oldest would be forgotten next."""
+        prefix = producer_prefix(state.number, producer)
+        for db_key, value in self.out.rows(IDEMPOTENCY_ORDER, prefix):
+            message = _message(IDEMPOTENCY_ORDER, db_key, value)
+            assert message is not None
+            self.report.rebuild("messages")
+            self.out.delete(IDEMPOTENCY_ORDER, db_key)
+            self.out.delete(IDEMPOTENCY, message_key(state.number, producer, message.iid))
+            state.tracked -= 1
+            return
 
     def _count(self, number: int, producer: int) -> tuple[int, int]:
         counted, highest = 0, -1

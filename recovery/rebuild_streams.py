@@ -249,7 +249,7 @@ class StreamRebuilder:
         self._derive(record, facts)
         if envelope.listpack and tail is None:
             record.flags |= REOPEN
-        if record.encode() != stated or tail is not envelope:
+        if record.encode() != stated or (envelope.listpack and tail is not envelope):
             self.report.rebuild("stream records")
             self._put_stream(number, record, tail)
 

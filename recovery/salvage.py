@@ -220,11 +220,9 @@ class Salvage:
             return
         own_key = node_key(envelope.number, envelope.ms, envelope.seq)
         if own_key != db_key:
-            self.report.rebuild("macro nodes that stood in the wrong place")
-            if self.out.get(table, own_key) is not None:
-                self._keep_copy(envelope, "its place is taken by another node")
-                return
-        self.out.put(table, own_key, good)
+            self._keep_copy(envelope, "it stood in the place of another node")
+            return
+        self.out.put(table, db_key, good)
 
     def _copy_stream(self, db_key: bytes, value: bytes) -> None:
         good = value if _envelope(value) is not None else self.mender.envelope(value)
@@ -338,8 +336,8 @@ class Salvage:
             if not candidate.known_live:
                 loss = self.report.stream(number)
                 loss.notes.append(
-                    f"its record is as of commit {candidate.commit_number} of epoch "
-                    f"{candidate.epoch}: what came later is lost, unless it is in a sealed node"
+                    f"its record: the newest that was found is of commit {candidate.commit_number} "
+                    f"of epoch {candidate.epoch}; if later ones came, their newest entries are lost"
                 )
                 loss.entries = None
 

@@ -44,10 +44,8 @@ ANN, BOB = 1, 2  # the consumers of each
 Damage = Callable[[RawStore], None]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+def build(path: Path) -> None:
     """A closed store: stream `s`, a group with few NACKs, one with many, one without any."""
-    path = tmp_path / "store"
     with Store(path, sync="none", clock=ManualClock(NOW_MS)) as store:
         store.xadd_many("s", [{"f": "v"}] * ENTRIES, ids=[f"1-{n}" for n in range(ENTRIES)])
         for group, first in (("few", 6), ("many", 50)):
@@ -57,7 +55,13 @@ def path(tmp_path: Path) -> Path:
             store.xnack("s", group, "FAIL", "1-0")
         store.xgroup_create("s", "idle", 0)
     assert codes(path) == []
-    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The store that is damaged."""
+    build(tmp_path / "store")
+    return tmp_path / "store"
 
 
 # --- how rows are changed -----------------------------------------------------------------------

@@ -49,17 +49,21 @@ PING, PONG = 1, 2  # its producers
 Damage = Callable[[RawStore], None]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+def build(path: Path) -> None:
     """A closed store: streams `s` and `t`; two producers of `s` with six messages each."""
-    path = tmp_path / "store"
     with Store(path, sync="none", clock=ManualClock(1000)) as store:
         for index in range(6):
             for producer in ("ping", "pong"):
                 store.xadd("s", {"f": "v"}, idmp=(producer, f"{producer}-{index}"))
         store.xadd("t", {"f": "v"}, idmp=("ping", "only"))
     assert codes(path) == []
-    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The store that is damaged."""
+    build(tmp_path / "store")
+    return tmp_path / "store"
 
 
 # --- how rows are changed -----------------------------------------------------------------------

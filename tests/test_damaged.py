@@ -1,0 +1,385 @@
+"""The damage corpus: for every code a store that has this damage, and what becomes of it.
+
+A case is a recipe here and a folder below `tests/damaged/`: `expect.fsck` is what fsck says of the
+damaged store, `expect.repair` what repair says it did and lost. A second fsck, of the repaired
+store, finds nothing, and a second repair changes nothing. STREAMKEEP_WRITE_EXPECTED=1 writes the
+files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+import pytest
+
+import test_recovery_groups as of_groups
+import test_recovery_messages as of_messages
+from conftest import ROOT
+from raw_store import RawStore, raw_store
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.environment import META_FORMAT
+from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.format.envelope import decode_envelope, encode_envelope
+from streamkeep.format.journal import FileHeader
+from streamkeep.format.keys import (
+    GARBAGE,
+    KEYS,
+    META,
+    NODES,
+    SCHEDULE,
+    STREAMS,
+    name_key,
+    node_key,
+    pack_number,
+)
+from streamkeep.format.lmdb_pages import MAIN_AT
+from streamkeep.format.node import encode_nodes
+from streamkeep.format.records import (
+    STREAM_NODES,
+    StreamRecord,
+    decode_stream_record,
+    encode_garbage,
+    encode_key_row,
+)
+from streamkeep.format.steady import SLOT_SIZE, decode_slot
+from streamkeep.recovery.catalogue import CATALOGUE
+from streamkeep.recovery.repair import repair
+from streamkeep.recovery.source import open_source, read_metas
+
+CORPUS: Final = ROOT / "tests" / "damaged"
+WRITE: Final = os.environ.get("STREAMKEEP_WRITE_EXPECTED") == "1"
+PAGE: Final = 4096
+ORDERS, MAILS = 1, 2  # numbers of the streams
+
+Recipe = Callable[[Path], None]
+
+
+def build(path: Path) -> None:
+    """Write the store that is damaged: two streams of some nodes, and a group."""
+    with Store(path, sync="none", clock=ManualClock(1000), node_max_entries=20) as store:
+        for name in ("orders", "mails"):
+            ids = [f"1-{number}" for number in range(90)]
+            store.xadd_many(name, [{"n": str(number)} for number in range(90)], ids=ids)
+            store.xdel(name, "1-7", "1-8", "1-85")
+            store.xtrim(name, maxlen=80, approximate=False)
+        store.xgroup_create("orders", "mail", 0)
+        store.xreadgroup("mail", "ann", {"orders": ">"}, count=5)
+
+
+# --- recipes ------------------------------------------------------------------------------------
+
+
+def rows(change: Callable[[RawStore], None]) -> Recipe:
+    """Change rows of LMDB, with checksums that hold."""
+
+    def recipe(path: Path) -> None:
+        with raw_store(path) as raw:
+            change(raw)
+
+    return recipe
+
+
+def record(**values: int) -> Recipe:
+    """Set fields of the record of `orders`."""
+
+    def change(raw: RawStore) -> None:
+        old = decode_envelope(raw.value(STREAMS, pack_number(ORDERS)), "test")
+        new: StreamRecord = decode_stream_record(old.record, "test")
+        for name, value in values.items():
+            assert getattr(new, name) != value
+            setattr(new, name, value)
+        put_stream(raw, old, new.encode())
+
+    return rows(change)
+
+
+def put_stream(raw: RawStore, old: Any, record_bytes: bytes) -> None:
+    value = encode_envelope(
+        old.number, old.ms, old.seq, 1, old.commit_number, record_bytes, old.listpack, old.trimmed
+    )
+    raw.put_value(STREAMS, pack_number(old.number), value)
+
+
+def put_node(raw: RawStore, db_key: bytes, number: int, ms: int, seq: int, **more: Any) -> None:
+    data = more.get("data") or encode_nodes([(ms, seq, [b"f", b"v"])], 4000)[0][2]
+    value = encode_envelope(number, ms, seq, 1, 1, b"", data, more.get("trimmed", b""))
+    raw.put_value(NODES, db_key, value)
+
+
+def at(file: str, offset: int, data: bytes) -> Recipe:
+    """Write bytes into a file."""
+
+    def recipe(path: Path) -> None:
+        with (path / file).open("r+b") as stream:
+            stream.seek(offset)
+            stream.write(data)
+
+    return recipe
+
+
+def page_of(path: Path, table: int) -> int:
+    """Return the first leaf of a table."""
+    with open_source(path) as source:
+        assert source.tables is not None
+        return next(source.tables.cursor(table).leaves()).number
+
+
+def zero_leaf(table: int) -> Recipe:
+    def recipe(path: Path) -> None:
+        at("data.mdb", page_of(path, table) * PAGE, bytes(PAGE))(path)
+
+    return recipe
+
+
+def first_node(path: Path, change: Callable[[bytearray], None]) -> None:
+    """Change the bytes of a macro node where they stand."""
+    with open_source(path) as source:
+        assert source.tables is not None
+        cursor = source.tables.cursor(NODES)
+        cursor.first()
+        page, index = cursor.place()
+    data = bytearray((path / "data.mdb").read_bytes())
+    start = page.number * PAGE + page.places[index + 1]
+    node = data[start : start + page.sizes[index + 1]]
+    change(node)
+    data[start : start + len(node)] = node
+    (path / "data.mdb").write_bytes(data)
+
+
+def one_byte(path: Path) -> None:
+    def change(node: bytearray) -> None:
+        node[100] ^= 0x55
+
+    first_node(path, change)
+
+
+def two_places(path: Path) -> None:
+    def change(node: bytearray) -> None:
+        node[150] ^= 0xFF
+        node[220] ^= 0xFF
+
+    first_node(path, change)
+
+
+def used_twice(path: Path) -> None:
+    """Let the record of one table lead to the root of another."""
+    with open_source(path) as source:
+        assert source.tables is not None
+        garbage = source.tables.main.find(b"keys")[0]
+        nodes = source.tables.main.find(b"groups")[0]
+        page = source.tables.main.root()
+    assert garbage is not None and nodes is not None and page is not None
+    data = bytearray((path / "data.mdb").read_bytes())
+    place = data.index(nodes, page.number * PAGE)
+    data[place : place + len(nodes)] = garbage
+    (path / "data.mdb").write_bytes(data)
+
+
+def lost_pages(path: Path) -> None:
+    """Let the newest meta page speak of one page more than there is."""
+    metas, _ = read_metas(path / "data.mdb")
+    newest = metas[-1]
+    place = newest.commit_number % 2 * PAGE
+    at("data.mdb", place + 136, (newest.last_page + 1).to_bytes(8, "little"))(path)
+    with (path / "data.mdb").open("ab") as file:
+        file.truncate((newest.last_page + 2) * PAGE)
+
+
+def counter_of_tree(path: Path) -> None:
+    metas, _ = read_metas(path / "data.mdb")
+    place = metas[-1].commit_number % 2 * PAGE
+    at("data.mdb", place + MAIN_AT + 32, (99).to_bytes(8, "little"))(path)
+
+
+def unknown_table(path: Path) -> None:
+    with lmdb.open(str(path), max_dbs=40) as raw, raw.begin(write=True) as txn:
+        raw.open_db(b"surprise", txn)
+
+
+def no_table(name: bytes) -> Recipe:
+    def recipe(path: Path) -> None:
+        with lmdb.open(str(path), max_dbs=40) as raw:
+            table = raw.open_db(name, create=False)
+            with raw.begin(write=True) as txn:
+                txn.drop(table)
+
+    return recipe
+
+
+def other_boot(path: Path) -> None:
+    """As after a power loss: commits behind the steady point, and another boot."""
+    slots = (path / "steady").read_bytes()
+    with Store(path, sync="none", clock=ManualClock(2000)) as store:
+        store.xadd("orders", {"late": "1"}, id="2-0")
+        shutil.copytree(path / JOURNAL_FOLDER, path.with_name("journal"))
+    newest = max(
+        (slot for place in (0, 1) if (slot := decode_slot(slots[place * SLOT_SIZE :]))),
+        key=lambda slot: slot.commit_number,
+    )
+    slot = newest._replace(boot_id=b"another boot....")
+    (path / "steady").write_bytes(slot.encode().ljust(2 * SLOT_SIZE, b"\0"))
+    (path / JOURNAL_FOLDER / "head").unlink(missing_ok=True)
+
+
+def gap_in_journal(path: Path) -> None:
+    other_boot(path)
+    files = sorted((path / JOURNAL_FOLDER).glob("*.skj"))
+    header = bytearray(files[0].read_bytes()[:64])
+    slot = decode_slot((path / "steady").read_bytes())
+    assert slot is not None
+    later = FileHeader(slot.epoch, 99, slot.commit_number + 50, 1, slot.store_uuid)
+    (path / JOURNAL_FOLDER / "000000000099.skj").write_bytes(later.encode() + bytes(len(header)))
+
+
+def steady_of_other(path: Path) -> None:
+    data = (path / "steady").read_bytes()
+    slots = [decode_slot(data[place * SLOT_SIZE :]) for place in (0, 1)]
+    new = b"".join(
+        data[place * SLOT_SIZE : (place + 1) * SLOT_SIZE]
+        if slot is None
+        else slot._replace(store_uuid=bytes(16)).encode().ljust(SLOT_SIZE, b"\0")
+        for place, slot in enumerate(slots)
+    )
+    (path / "steady").write_bytes(new)
+
+
+def one_slot(path: Path) -> None:
+    data = (path / "steady").read_bytes()
+    whole = [place for place in (0, 1) if decode_slot(data[place * SLOT_SIZE :]) is not None]
+    at("steady", (1 - whole[-1]) * SLOT_SIZE, b"SKP\1 torn")(path)
+
+
+def meta_pages(path: Path) -> None:
+    at("data.mdb", 0, bytes(200))(path)
+    at("data.mdb", PAGE, bytes(200))(path)
+
+
+def stray_file(path: Path) -> None:
+    (path / "notes.txt").write_text("mine")
+
+
+def all_metas(path: Path) -> None:
+    meta_pages(path)
+    at("steady", 0, bytes(2 * SLOT_SIZE))(path)
+
+
+CASES: Final[dict[str, Recipe]] = {
+    "SK001-row": rows(lambda raw: raw.flip_bit(KEYS, name_key(b"", b"orders"))),
+    "SK001-stream": rows(lambda raw: raw.put_value(STREAMS, pack_number(ORDERS), b"nothing")),
+    "SK002-meta": rows(lambda raw: raw.delete(META, META_FORMAT)),
+    "SK003-both": meta_pages,
+    "SK003-and-steady": all_metas,
+    "SK004-nodes": zero_leaf(NODES),
+    "SK004-streams": zero_leaf(STREAMS),
+    "SK004-keys": zero_leaf(KEYS),
+    "SK005-used-twice": used_twice,
+    "SK006-lost-page": lost_pages,
+    "SK007-counter": counter_of_tree,
+    "SK008-unknown": unknown_table,
+    "SK009-nodes": no_table(b"nodes"),
+    "SK009-groups": no_table(b"groups"),
+    "SK010-other-name": rows(
+        lambda raw: raw.move(KEYS, name_key(b"", b"orders"), name_key(b"", b"other"))
+    ),
+    "SK011-two-names": rows(
+        lambda raw: raw.put(KEYS, name_key(b"", b"copy"), encode_key_row(ORDERS, b"copy"))
+    ),
+    "SK012-no-record": rows(lambda raw: raw.delete(STREAMS, pack_number(ORDERS))),
+    "SK013-no-name": rows(lambda raw: raw.delete(KEYS, name_key(b"", b"orders"))),
+    "SK014-counter": rows(lambda raw: raw.put(META, b"next_stream_number", bytes(7) + b"\1")),
+    "SK015-garbage": rows(
+        lambda raw: raw.put(GARBAGE, pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
+    ),
+    "SK016-unused": rows(lambda raw: raw.put(SCHEDULE, bytes(16), b"later")),
+    "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
+    "SK021-one-slot": one_slot,
+    "SK022-torn": other_boot,
+    "SK023-other-store": steady_of_other,
+    "SK024-gap": gap_in_journal,
+    "SK025-stray": stray_file,
+    "SK101-length": record(length=7),
+    "SK102-first": record(first_ms=0),
+    "SK103-last": record(last_live_seq=3),
+    "SK104-generated": record(last_ms=0, last_seq=5, max_deleted_ms=0, max_deleted_seq=0),
+    "SK105-added": record(entries_added=1),
+    "SK106-deleted": record(max_deleted_ms=9),
+    "SK107-nodes": record(sealed_nodes=99),
+    "SK108-tombstones": record(tombstones=50),
+    "SK110-one-byte": one_byte,
+    "SK110-two-places": two_places,
+    "SK111-overlap": rows(lambda raw: put_node(raw, node_key(ORDERS, 1, 35), ORDERS, 1, 35)),
+    "SK112-no-stream": rows(lambda raw: put_node(raw, node_key(50, 1, 1), 50, 1, 1)),
+    "SK113-not-trimmed": rows(lambda raw: mark_trimmed(raw)),
+    "SK114-other-place": rows(lambda raw: put_node(raw, node_key(ORDERS, 1, 1), MAILS, 0, 1)),
+}
+
+
+def mark_trimmed(raw: RawStore) -> None:
+    db_key = raw.keys(NODES)[-1]
+    old = decode_envelope(raw.value(NODES, db_key), "test")
+    put_node(raw, db_key, old.number, old.ms, old.seq, data=old.listpack, trimmed=b"\xff")
+
+
+# --- the tests ----------------------------------------------------------------------------------
+
+
+def compare(name: str, file: str, text: str) -> None:
+    """Compare a text with the expected one, or write that."""
+    path = CORPUS / name / file
+    text = re.sub(r"\b[0-9a-f]{32}\b", "UUID", text)  # stores get a random one
+    if WRITE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def check_case(name: str, path: Path) -> None:
+    """Check, repair, check again; compare what is said."""
+    target = path.with_name("repaired")
+    compare(name, "expect.fsck", "".join(f"{one}\n" for one in recovery.check(path)))
+    repaired = repair(path, target)
+    report = repaired.report
+    lines = [f"rebuilt: {what}: {count}" for what, count in sorted(report.rebuilt.items())]
+    lines += [f"mended: {report.mended}"] if report.mended else []
+    lines += [f"recovered: {report.recovered}"] if report.recovered else []
+    compare(name, "expect.repair", "".join(f"{line}\n" for line in lines + report.lines()))
+    assert repaired.findings == []
+    again = repair(target, path.with_name("again"))
+    assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damage_is_found_and_repaired(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    build(path)
+    CASES[name](path)
+    check_case(name, path)
+
+
+@pytest.mark.parametrize("module", [of_groups, of_messages], ids=["groups", "messages"])
+def test_damages_to_groups_and_messages_are_repaired(module: Any, tmp_path: Path) -> None:
+    source = tmp_path / "sound"
+    module.build(source)
+    for number, (expected, damage) in enumerate(module.DAMAGES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copytree(source, folder / "store")
+        with raw_store(folder / "store") as raw:
+            damage(raw)
+        kind = "groups" if module is of_groups else "messages"
+        name = f"{expected.replace(' ', '-')}-{kind}-{number:02}"
+        check_case(name, folder / "store")
+
+
+def test_every_code_has_a_case() -> None:
+    cases = " ".join(path.name for path in CORPUS.iterdir())
+    archive = {code for code in CATALOGUE if code.startswith("SK3")}
+    assert [code for code in sorted(set(CATALOGUE) - archive) if code not in cases] == []
