@@ -176,7 +176,9 @@ def used_twice(path: Path) -> None:
         garbage = source.tables.main.find(b"keys")[0]
         nodes = source.tables.main.find(b"groups")[0]
         page = source.tables.main.root()
-    assert garbage is not None and nodes is not None and page is not None
+    assert garbage is not None
+    assert nodes is not None
+    assert page is not None
     data = bytearray((path / "data.mdb").read_bytes())
     place = data.index(nodes, page.number * PAGE)
     data[place : place + len(nodes)] = garbage
