@@ -126,6 +126,7 @@ class Board:
         self._mutex = threading.Lock()
         self._file = -1
         self._map: mmap.mmap | None = None
+        self._held = False  # this process has the lock
         if folder is not None:
             self._open(folder)
 
@@ -161,6 +162,7 @@ class Board:
         """As `close`, in a forked child, where the mutex may be held for ever."""
         handle = self._file
         self._file = -1
+        self._held = False
         self.words = _NOBODY
         self._map = None
         if handle >= 0:
@@ -302,12 +304,14 @@ class Board:
     def _enter(self) -> None:
         if self._file >= 0:
             fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._held = True
             if self.words[_DIRTY]:
                 self._recount(None)
             self.words[_DIRTY] = 1
 
     def _leave(self) -> None:
-        if self._file >= 0:
+        if self._held:  # else an interrupt came first, and the mark is another process's
+            self._held = False
             self.words[_DIRTY] = 0
             fcntl.flock(self._file, fcntl.LOCK_UN)
 

@@ -215,6 +215,33 @@ def test_readers_that_died_are_cleared_by_a_steady_point(tmp_path: Path) -> None
         assert child not in [slot.process for slot in store.durability().readers]
 
 
+def test_a_board_whose_maker_was_killed_is_used(tmp_path: Path) -> None:
+    """It has its size, and no mark yet."""
+    path = tmp_path / "store"
+    Store(path).close()
+    (path / "waiters" / "board").write_bytes(bytes((path / "waiters" / "board").stat().st_size))
+    with Store(path) as store:
+        assert store._environment.shared.board.is_open()
+
+
+def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: Path) -> None:
+    """Whoever changes the board at that moment may be killed; the next must put it in order."""
+    with Store(tmp_path / "store") as store:
+        board = store._environment.shared.board
+        other = os.open(tmp_path / "store" / "waiters" / "board", os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        board.words[2] = 1
+        before = signal.signal(signal.SIGALRM, raise_interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            board.tickets()
+        signal.signal(signal.SIGALRM, before)
+        assert board.words[2] == 1
+        os.close(other)
+        assert board.tickets() == 0
+        assert board.words[2] == 0
+
+
 def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
     """Two containers, each with process numbers of its own, share a folder."""
     path = tmp_path / "store"
