@@ -81,7 +81,7 @@ class Disk:
         target.mkdir(parents=True)
         for name, inode in sorted(chosen.items()):
             path = target / name
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(mixed(self._safe.get(inode, b""), self._content(inode), random_))
 
     def _names(self) -> dict[str, int]:
