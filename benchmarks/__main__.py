@@ -6,7 +6,19 @@ import argparse
 import json
 import sys
 
-from benchmarks import archive, codec, dump, durable, groups, lake, latency, spark, store, wake
+from benchmarks import (
+    archive,
+    codec,
+    dump,
+    durable,
+    flights,
+    groups,
+    lake,
+    latency,
+    spark,
+    store,
+    wake,
+)
 from benchmarks.common import Report, interpreted
 
 
@@ -81,6 +93,11 @@ def run_archive(report: Report, options: argparse.Namespace) -> None:
     archive.archive(report, quick=options.quick)
 
 
+def run_flights(report: Report, options: argparse.Namespace) -> None:
+    """Archiving the flights beside gzip JSON Lines: sizes, speed, ranges and single entries."""
+    flights.run(report, quick=options.quick)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -93,6 +110,7 @@ BENCHMARKS = {
     "spark": run_spark,
     "dump": run_dump,
     "archive": run_archive,
+    "flights": run_flights,
 }
 
 

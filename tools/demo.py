@@ -61,9 +61,15 @@ def read_flights() -> list[Flight]:
 
 def _flight(row: dict[str, str]) -> Flight:
     """Take the scheduled departure and the fields that are not empty from a row."""
+    return Flight(
+        departure_ms(row), {name: row[name] for name in FIELDS if row[name] not in ("", "NA")}
+    )
+
+
+def departure_ms(row: dict[str, str]) -> int:
+    """Return the scheduled departure of a row in Unix milliseconds."""
     hour = datetime.strptime(row["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    ms = (int(hour.timestamp()) + 60 * int(row["minute"])) * 1000
-    return Flight(ms, {name: row[name] for name in FIELDS if row[name] not in ("", "NA")})
+    return (int(hour.timestamp()) + 60 * int(row["minute"])) * 1000
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def plot_stacked(plan: Plan, series: Mapping[str, Sequence[int]], title: str, pa
             )
             below = [low + count for low, count in zip(below, counts, strict=True)]
         if len(series) > 1:
-            axes.legend(frameon=False)
+            axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
