@@ -82,7 +82,7 @@ class Load:
         while self._staged:
             step = list(self._staged.items())[:PUBLISH_STEP]
             with self.store.transaction() as transaction:
-                self._name(transaction._txn, step)
+                self._name(transaction.txn, step)
             for key, _ in step:
                 del self._staged[key]
         return total - (len(self.skipped) - skipped)
@@ -114,19 +114,19 @@ class Incoming:
         self._bytes = 0
         self.entries = 0
         with store.transaction(sync="none") as transaction:
-            self._intake.begin(transaction._txn)
+            self._intake.begin(transaction.txn)
 
     def limit_nodes(self, max_bytes: int, max_entries: int) -> None:
         """Set the limits of the stream's macro nodes; by default they are those of the store."""
         with self._store.transaction(sync="none") as transaction:
-            record = self._intake.stream(transaction._txn).record
+            record = self._intake.stream(transaction.txn).record
             record.node_max_bytes, record.node_max_entries = max_bytes, max_entries
 
     def set_retention(self, change: RetentionChange) -> None:
         """Set the retention; it removes nothing before the next append or `maintain`."""
         change.check()
         with self._store.transaction(sync="none") as transaction:
-            set_retention(transaction._txn, self._intake.name, change)
+            set_retention(transaction.txn, self._intake.name, change)
 
     def take(self, part: Part) -> None:
         """Add a part, as `format/stream_parts.py` orders them."""
@@ -143,25 +143,25 @@ class Incoming:
             self._take_group(part)
         else:
             with self._store.transaction(sync="none") as transaction:
-                self._intake.take(transaction._txn, part)
+                self._intake.take(transaction.txn, part)
 
     def _flush(self) -> None:
         if self._nodes:
             with self._store.transaction(sync="none") as transaction:
                 for node in self._nodes:
-                    self._intake.take(transaction._txn, node)
+                    self._intake.take(transaction.txn, node)
             self._nodes, self._bytes = [], 0
 
     def _take_group(self, group: GroupPart) -> None:
         pending = group.pending
         with self._store.transaction(sync="none") as transaction:
-            self._intake.begin_group(transaction._txn, group)
+            self._intake.begin_group(transaction.txn, group)
         for start in range(0, len(pending), BATCH_PENDING):
             with self._store.transaction(sync="none") as transaction:
                 part = pending[start : start + BATCH_PENDING]
-                self._intake.add_pending(transaction._txn, group, part)
+                self._intake.add_pending(transaction.txn, group, part)
         with self._store.transaction(sync="none") as transaction:
-            self._intake.end_group(transaction._txn, group)
+            self._intake.end_group(transaction.txn, group)
 
     def append(self, entries: Iterable[tuple[int, int, list[bytes]]]) -> None:
         """Append entries (ms, seq, [field, value, ...]) in one transaction.
@@ -175,7 +175,7 @@ class Incoming:
             ids.append(append.NewId(append.EXPLICIT, ms, seq))
             flats.append(flat)
         with self._store.transaction(sync="none") as transaction:
-            txn = transaction._txn
+            txn = transaction.txn
             if txn.find_stream(self._intake.name) is None:
                 raise CommandError("the stream was deleted while it was being loaded")
             append.xadd_many(txn, self._intake.name, flats, ids)

@@ -232,6 +232,9 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
     for new in ('"maxlen":-5', '"maxlen":"5"', '"bogus":1'):
         Path("b.jsonl").write_text(text.replace('"maxlen":5', new))
         assert "not a line of a dump" in run("load", "u", "b.jsonl", status=1).stderr
+    Path("cut.jsonl").write_text("\n".join(text.splitlines()[:-1]))
+    assert "cut off" in run("load", "t", "cut.jsonl", "--existing", "replace", status=1).stderr
+    assert keys_of("t") == [b"k"]
     for kind in ("rdb", "dump", "resp"):
         result = run("dump", "s", "--format", kind, "--output", "out", "--redis", "8.10")
         assert "no place for: retention of a stream" in result.stderr
