@@ -126,11 +126,6 @@ class Transaction(StreamCommands[Text]):
         """The write transaction itself, for pipelines and tools."""
         return self._txn
 
-    @property
-    def txn(self) -> WriteTxn:
-        """The write transaction itself, for tools."""
-        return self._txn
-
     def abort(self) -> None:
         """Undo everything; the block may go on, but the transaction takes no more commands."""
         self._txn.abort()
