@@ -46,10 +46,15 @@ class Killed(BaseException):
 
 
 def state_of(store: Store[bytes]) -> State:
-    """Return all there is: entries, groups, consumers, what is pending."""
+    """Return all there is: entries, groups, consumers, what is pending, what was archived."""
     with store.snapshot() as snapshot:
-        names = sorted(snapshot.keys())
-        return {name: snapshot.xinfo_stream(name, full=True, count=0) for name in names}
+        state = {}
+        for name in sorted(snapshot.keys()):
+            state[name] = snapshot.xinfo_stream(name, full=True, count=0)
+            if snapshot.retention(name).archive:
+                ids = [entry.id for entry in snapshot.xrange(name, history=True)]
+                state[name]["history"] = ids
+        return state
 
 
 class Workload:
@@ -132,6 +137,8 @@ class Workload:
             (2, lambda: store.xadd(key, {"big": "y" * random_.randrange(3000, 30000)})),
             (8, lambda: store.xdel(key, *self.some_ids(store, key))),
             (5, lambda: store.xtrim(key, maxlen=random_.randrange(150), approximate=False)),
+            (2, lambda: store.set_retention(key, archive=random_.random() < 0.8)),
+            (2, store.archive),
             (1, lambda: store.delete(key)),
             (4, lambda: store.xgroup_create(key, group, id="0", mkstream=True)),
             (1, lambda: store.xgroup_destroy(key, group)),
