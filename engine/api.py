@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +13,10 @@ from typing import Any, Final, Literal
 import lmdb
 
 from streamkeep.engine import environment as environments
-from streamkeep.engine import garbage_files, groups, intake, keyspace
+from streamkeep.engine import erase, garbage_files, groups, intake, keyspace, scrub
 from streamkeep.engine.archive_methods import ArchiveMethods
 from streamkeep.engine.archive_thread import ArchiveThread
-from streamkeep.engine.arguments import to_bytes
+from streamkeep.engine.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.blocking import BlockingCall
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.command_base import Id, Key
@@ -32,6 +33,8 @@ from streamkeep.format.entry import Entry, Text
 from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.format.keys import GARBAGE
 from streamkeep.format.records import PAGE_FIT
+
+log = logging.getLogger("streamkeep")
 
 Sync = Literal["commit", "interval", "none"]
 _SYNC_MODES: Final = ("commit", "interval", "none")
@@ -254,6 +257,11 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             clean_after_crash(self._environment)
             if archive_every is not None:
                 self._archiving = ArchiveThread(self._environment, archive_every)
+            if self._environment.read(scrub.is_due):
+                log.warning(
+                    "%s: an erasure was cut off; `streamkeep erase STORE --finish` ends it",
+                    self.path,
+                )
 
     # --- life -------------------------------------------------------------------------------
 
@@ -308,6 +316,47 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """Return how far the store is on disk, and what its last recovery did."""
         self._check_open()
         return self._environment.durability()
+
+    # --- privacy ----------------------------------------------------------------------------
+
+    def erase(
+        self,
+        key: Key,
+        *ids: Id,
+        timeout: float = 60.0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Delete entries and overwrite their bytes in every file of the store.
+
+        To readers an erased entry is one that XDEL deleted. On return its contents stand in no
+        node, journal file, free page, or unused part of a page; see docs/erase.md for what no
+        program can reach. Entries that were deleted or trimmed before are erased, too, and what
+        idempotent XADD remembers of them. IDs alone are no contents: what groups have pending
+        stays.
+
+        All pages of the store are visited, so erase many entries at once rather than one by one.
+        Others read and write meanwhile; a writer waits for a tenth of a second at most.
+
+        Args:
+            ids: entries that are not there are no error, and their remains are erased. Without
+                any, an erasure that was cut off is finished.
+            timeout: how many seconds to wait for readers of older states of the store.
+            progress: called with pages done, and pages in all.
+
+        Returns:
+            how many of the entries were there until now.
+
+        Raises:
+            ErasureBlockedError: somebody still reads an older state; it says who. The entries are
+                deleted, and erasing again, with or without their IDs, overwrites their bytes.
+            StoreError: the store is open for reading only.
+        """
+        self._check_open()
+        name = to_bytes(key)
+        parsed = parse_ids([to_id_text(one) for one in ids])
+        self._collect_garbage()
+        with translated():
+            return erase.erase(self._environment, name, parsed, timeout, progress)
 
     # --- several commands at once -----------------------------------------------------------
 

@@ -171,6 +171,10 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         """Make segments of what was trimmed, in a thread of its own; see `Store.archive`."""
         return await asyncio.to_thread(self._store.archive, wait=wait, options=options)
 
+    async def erase(self, key: Key, *ids: Id, timeout: float = 60.0) -> int:
+        """Delete entries and overwrite their bytes in every file; see `Store.erase`."""
+        return await asyncio.to_thread(self._store.erase, key, *ids, timeout=timeout)
+
     async def sync(self) -> None:
         """Make everything committed so far durable, whatever the sync mode."""
         await self._worker.run(self._store.sync)

@@ -46,11 +46,28 @@ class Durability(NamedTuple):
     readers: list[ReaderSlot]
 
 
-def read_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
-    """Return who has snapshots open, from LMDB's table of readers."""
-    slots = []
+class Reader(NamedTuple):
+    """A snapshot that is open: its process, its thread as LMDB names it, and its commit."""
+
+    process: int
+    thread: str
+    commit_number: int
+
+
+def open_readers(raw: lmdb.Environment) -> list[Reader]:
+    """Return the snapshots that are open, of all processes, from LMDB's table of readers."""
+    found = []
     for line in raw.readers().splitlines()[1:]:
         fields = line.split()
         if len(fields) == 3 and fields[2].isdigit():
-            slots.append(ReaderSlot(int(fields[0]), max(0, last_commit - int(fields[2]))))
+            found.append(Reader(int(fields[0]), fields[1], int(fields[2])))
+    return found
+
+
+def read_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
+    """Return who has snapshots open, the oldest first."""
+    slots = [
+        ReaderSlot(reader.process, max(0, last_commit - reader.commit_number))
+        for reader in open_readers(raw)
+    ]
     return sorted(slots, key=lambda slot: -slot.behind)

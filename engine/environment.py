@@ -44,8 +44,15 @@ from streamkeep.engine.recover import (
     prepare,
 )
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
-from streamkeep.engine.steady import DATA_FILE, SteadyPoints
+from streamkeep.engine.steady import DATA_FILE, Hold, SteadyPoints
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.switch import (
+    DONE_FOLDER,
+    NEW_FOLDER,
+    READY_FOLDER,
+    finish_switch,
+    is_switching,
+)
 from streamkeep.engine.txn import (
     PointNeeded,
     ReadTxn,
@@ -53,6 +60,7 @@ from streamkeep.engine.txn import (
     WriteTxn,
     begin_read,
     begin_write,
+    clear_memory,
     run_read,
     run_write,
 )
@@ -87,6 +95,9 @@ _OURS: Final = {
     LOCK_FILE,
     STAGING_FOLDER,
     ARCHIVE_FOLDER,
+    NEW_FOLDER,
+    READY_FOLDER,
+    DONE_FOLDER,
     "waiters",
 }
 PAGE: Final = 4096
@@ -138,6 +149,7 @@ class Environment:
         shared.segment_files = self.segments
         if not readonly and lock is not None:
             shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
+            shared.erasures = shared.journal.head.erasures()
             self.points = SteadyPoints(path, shared, lock, shared.journal)
             self.upkeep = Upkeep(shared, self.points)
 
@@ -152,7 +164,7 @@ class Environment:
 
         Since the map cannot grow under it, a quarter of it is kept free beforehand.
         """
-        self._check_writable()
+        self.check_writable()
         if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
             self.resize(2 * self.map_size())
         while True:
@@ -199,7 +211,7 @@ class Environment:
     ) -> Any:
         """As `write`, in a transaction that is shared with nobody."""
         if self.readonly:
-            self._check_writable()
+            self.check_writable()
         if self.max_store_bytes is not None and not frees:
             self.limit_again()
         shared = self.shared
@@ -265,6 +277,26 @@ class Environment:
         if self.points is not None:
             self._retrying(self.points.make)
 
+    def make_clean_point(self, begin: Callable[[WriteTxn], None]) -> Hold:
+        """As `make_point`; nothing that was journaled before is left in the journal's files.
+
+        Args:
+            begin: a command that changes something, in whose transaction the journal goes on in
+                another file.
+        """
+        points = self.points
+        assert points is not None
+
+        def go_on_clean(txn: WriteTxn) -> None:
+            points.journal.go_on_clean()
+            begin(txn)
+
+        # Meanwhile nobody makes an old file of the journal the spare one.
+        with points.exclusive():
+            self.write(go_on_clean, frees=True)
+            hold: Hold = self._retrying(points.make_clean)
+            return hold
+
     def make_first_point(self) -> None:
         """Make the steady point after a creation or a recovery: from now on that counts."""
         if self.points is not None:
@@ -278,7 +310,16 @@ class Environment:
         assert points is not None
         points.journal.check()
         shared.check_open()
+        if not points.journal.head.may_write(shared.erasures):
+            self.clear_memory()
+            if shared.pin is not None:
+                return
         self._retrying(points.pin if shared.pin is None else points.make)
+
+    def clear_memory(self) -> None:
+        """Have nothing in LMDB's memory that was written before the last erasure."""
+        while not self._retrying(clear_memory, self.shared):
+            self.resize(self.map_size() + 2 * PAGE * self.shared.kept_pages())
 
     def durability(self) -> Durability:
         """Return how far the store is on disk."""
@@ -325,7 +366,8 @@ class Environment:
             except lmdb.Error as error:
                 raise translate(error) from error
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise unless the store was opened for writing."""
         if self.readonly:
             raise StoreError("the store was opened with readonly=True")
 
@@ -515,9 +557,14 @@ def _lock_store(
                 )
             return is_ready(path, lock)
         if not readonly:
+            finish_switch(path, lock)
             if _is_cold(path) and not needs_recovery(path, lock):
                 _check_is_ours(path)
             prepare(path, lock, open_lmdb, clock, force_recovery)
+        elif is_switching(path):
+            raise RecoveryNeededError(
+                f"{path}: a compaction was cut off; open the store for writing once"
+            )
         elif needs_recovery(path, lock):
             raise RecoveryNeededError(
                 f"{path}: the store needs recovery after a power loss; open it for writing once"

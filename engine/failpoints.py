@@ -26,6 +26,30 @@ NAMES: Final = (
     "steady:synced",
     "steady:slot-written",
     "steady:made",
+    "erase:written",  # an archive file without the erased entries is there, unnamed
+    "erase:segment",  # the manifest names it instead of the old one
+    "erase:stored",  # the entries are in nothing that is stored, but in what is left over
+    "scrub:journal-clean",  # the journal is clean, and a steady point made
+    "scrub:page",  # the free space of a page was overwritten
+    "scrub:pages-clear",  # that of all
+    "scrub:free",  # a run of free pages was overwritten
+    "scrub:free-clear",  # all of them
+    "scrub:synced",  # that is on disk
+    "backup:segment",  # an archive file is copied
+    "backup:data",  # the data file is copied, with the next epoch
+    "backup:copied",  # all of it
+    "backup:checked",  # and found sound
+    "backup:exchanged",  # it has its name; the earlier backup is still there
+    "backup:aside",  # the earlier backup is moved away, where names cannot be exchanged
+    "backup:named",  # it has its name
+    "copy:written",  # a compacted copy of the data file is written, with the old epoch
+    "compact:prepared",  # a compacted store stands beside the old one
+    "compact:ready",  # it will take its place, whatever happens
+    "compact:journal-gone",  # the old journal is removed
+    "compact:journal-moved",  # the new one is in its place
+    "compact:data-moved",  # the new data file, too
+    "compact:slots-written",  # and its steady points
+    "compact:done",  # nothing is left to be done but removing an empty folder
     "recover:cut",  # there is a record whose commit never was
     "recover:point-safe",  # the point to go back to is on disk
     "recover:meta-written",  # one of LMDB's meta pages was put back

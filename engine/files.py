@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 _sync = getattr(os, "fdatasync", os.fsync)
+_ZEROS: Final = bytes(1 << 20)
 
 
 def create_folder(path: Path) -> bool:
@@ -41,6 +42,15 @@ def write_at(handle: int, data: bytes, offset: int) -> None:
     written = os.pwrite(handle, data, offset)
     while written < len(data):
         written += os.pwrite(handle, memoryview(data)[written:], offset + written)
+
+
+def write_zeros(handle: int, offset: int, size: int) -> None:
+    """Overwrite a part of a file with zeros; raise OSError when that cannot be."""
+    end = offset + size
+    while offset < end:
+        piece = min(end - offset, len(_ZEROS))
+        write_at(handle, _ZEROS if piece == len(_ZEROS) else bytes(piece), offset)
+        offset += piece
 
 
 def reserve(handle: int, size: int) -> None:

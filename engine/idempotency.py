@@ -11,11 +11,12 @@ once by taking a new number; the rows under the old one become garbage.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from streamkeep.engine.scan import exists
 from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import WriteTxn
+from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import ArgumentError, CommandError, CorruptionError, NoSuchKeyError
 from streamkeep.format.extension import (
@@ -118,6 +119,20 @@ class Tracker:
         state.duration = duration
         state.maxsize = maxsize
 
+    def forget(self, number: int, order: int, ids: Container[tuple[int, int]]) -> None:
+        """Forget a message, if it is still there and became one of the entries `ids`."""
+        body = self.txn.get_row(
+            IDEMPOTENCY_ORDER, order_key(self.state.number, number, order), _WHERE
+        )
+        name = self._name_of(number)
+        if body is None or name is None:
+            return
+        message = decode_message(body, _WHERE)
+        producer = self._producer(name)
+        if producer is not None and (message.ms, message.seq) in ids:
+            self._forget_message(number, message)
+            self._put_producer(name, producer._replace(tracked=producer.tracked - 1))
+
     # --- rows -------------------------------------------------------------------------------
 
     def _producer_key(self, name: bytes) -> bytes:
@@ -166,11 +181,14 @@ class Tracker:
         message = self._oldest(producer)
         if message is None:
             return False
+        self._forget_message(producer, message)
+        return True
+
+    def _forget_message(self, producer: int, message: Message) -> None:
         number = self.state.number
         self.txn.delete(IDEMPOTENCY_ORDER, order_key(number, producer, message.order))
         self.txn.delete(IDEMPOTENCY, message_key(number, producer, message.iid))
         self.state.tracked -= 1
-        return True
 
     def _expire_one(self, name: bytes, producer: Producer, limit: int, most: int) -> None:
         """Forget messages of one producer whose entry's time is not after `limit`."""
@@ -207,6 +225,27 @@ class Tracker:
 
     def _number_key(self, number: int) -> bytes:
         return number_key(pack_number(self.state.number), number)
+
+
+def find_messages(
+    txn: Txn, stream: Stream, ids: Container[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the messages that became one of the entries `ids`, as (producer, order)."""
+    number = idempotence_of(stream.record.extension, _WHERE).number
+    if number == 0:
+        return []
+    prefix = pack_number(number)
+    cursor = txn.cursor(IDEMPOTENCY_ORDER)
+    found = []
+    more = cursor.set_range(prefix)
+    while more and (db_key := cursor.key())[:8] == prefix:
+        message = decode_message(
+            open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE), _WHERE
+        )
+        if (message.ms, message.seq) in ids:
+            found.append((unpack_order_key(db_key)[1], message.order))
+        more = cursor.next()
+    return found
 
 
 def check_idempotent(producer: bytes, iid: bytes | None, any_id: bool) -> None:

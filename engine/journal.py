@@ -80,6 +80,7 @@ class Journal:
         self._sync_lock = threading.Lock()
         self._sync_handle = -1  # of the file with this number
         self._synced = 0
+        self._clean = False  # the next record goes into a file that was never used
 
     def close(self) -> None:
         """Close the files."""
@@ -127,6 +128,14 @@ class Journal:
             self.head.set_place(place)
             self._begun = None
 
+    def go_on_clean(self) -> None:
+        """Have the record of this transaction go into a file none of whose bytes were ever used.
+
+        Under the write lock. Every other process that writes takes notice of the erasure first.
+        """
+        self.head.count_erasure()
+        self._clean = True
+
     def place(self) -> Place:
         """Return the place behind the newest commit that this process knows."""
         return Place(self._number, self._offset, self._chain, self._commit_number)
@@ -147,11 +156,14 @@ class Journal:
             except OSError as error:
                 raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
-        if self._offset + size > self._room:
+        if self._offset + size > self._room or self._clean:
+            if self._clean:
+                self._wipe_spares()
             # A writer that was killed may have left its record here, which a reader would follow.
             assert self._map is not None
             self._map[self._offset : self._offset + len(_END)] = _END
             self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
+            self._clean = False
         chain = record_checksum(body, self._chain)
         end = self._offset + size
         assert self._map is not None
@@ -159,6 +171,14 @@ class Journal:
         self._next_offset = end
         self._next_chain = chain
         self.head.publish(self._number, end, chain, self._commit_number + 1)
+
+    def _wipe_spares(self) -> None:
+        """Remove what a new file could be made of: it holds old records."""
+        try:
+            for name in (_SPARE, _NEW, _NEW_SPARE):
+                wipe_file(self.folder / name)
+        except OSError as error:
+            raise translate_os(error) from error
 
     def advance(self) -> None:
         """Go behind the record that was appended: LMDB has made the commit."""
@@ -321,8 +341,12 @@ class Journal:
         """Remove the spare file, to make room on a full disk; say whether there was one."""
         return drop(self.folder / _SPARE)
 
-    def covered(self, place: Place) -> None:
-        """Note that a steady point was made at a place: what is before it is on disk elsewhere."""
+    def covered(self, place: Place, *, wipe: bool = False) -> None:
+        """Note that a steady point was made at a place: what is before it is on disk elsewhere.
+
+        Args:
+            wipe: overwrite the files that are no longer needed, and keep none as the spare.
+        """
         head = self.head
         with self._sync_lock:
             head.lock()
@@ -335,7 +359,12 @@ class Journal:
         for path in self.folder.glob("*" + _SUFFIX):
             if named_number(path) < place.file_number:
                 failpoints.hit("journal:retire")
-                retire_file(self.folder, path, self.file_size)
+                if wipe:
+                    wipe_file(path)
+                else:
+                    retire_file(self.folder, path, self.file_size)
+        if wipe:
+            files.sync_folder(self.folder)
 
 
 def sync_failed() -> RecoveryNeededError:
@@ -387,6 +416,23 @@ def retire_file(folder: Path, path: Path, file_size: int) -> None:
             os.unlink(path)
     except FileNotFoundError:
         pass  # another process was faster
+
+
+def wipe_file(path: Path) -> None:
+    """Remove a file, its bytes overwritten on disk first, where the file system does so in place.
+
+    Another process may have it mapped, or be making it; it only ever reads zeros then.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        files.write_zeros(handle, 0, os.fstat(handle).st_size)
+        files.sync_data(handle)
+    finally:
+        os.close(handle)
+    drop(path)
 
 
 def _reserve(handle: int, size: int, least: int) -> None:

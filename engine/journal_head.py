@@ -7,6 +7,7 @@
     144   number of the file that holds it
     152   1 after a failed sync: nobody may write until the store has been recovered
     160   16 bytes: the boot that all this is of
+    176   how many erasures there were: who sees a new number clears its memory (`scrub`)
 
 The places are written under LMDB's write lock, before LMDB commits: so the one behind the newest
 commit is always there and whole, whoever is killed, and the other is that of the commit before or
@@ -43,6 +44,7 @@ _DURABLE_FILE: Final = 144
 _POISONED: Final = 152
 _BOOT: Final = 160
 _BOOT_END: Final = 176
+_ERASURES: Final = 176
 _TRIES: Final = 1000
 
 
@@ -175,6 +177,18 @@ class JournalHead:
     def poisoned(self) -> bool:
         """Say whether a sync has failed."""
         return self._map[_POISONED] != 0
+
+    def may_write(self, erasures: int) -> bool:
+        """Say whether no sync has failed, and there were no more erasures than so many."""
+        return self._map[_POISONED] == 0 and self.erasures() == erasures
+
+    def erasures(self) -> int:
+        """Return how many erasures there were since the file was set up."""
+        return int(_U64.unpack_from(self._map, _ERASURES)[0])
+
+    def count_erasure(self) -> None:
+        """Have every process clear its memory before it writes again; under the write lock."""
+        self._map[_ERASURES : _ERASURES + 8] = _U64.pack(self.erasures() + 1)
 
     def poison(self) -> None:
         """Have every process refuse to write."""

@@ -250,7 +250,11 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) ->
 
 
 def _epoch(txn: lmdb.Transaction[bytes], meta: lmdb._Database) -> int:
-    value = txn.get(META_EPOCH, db=meta)
+    return decode_epoch(txn.get(META_EPOCH, db=meta))
+
+
+def decode_epoch(value: bytes | None) -> int:
+    """Return the epoch of the value stored under `META_EPOCH`; raise CorruptionError."""
     if value is None:
         raise CorruptionError("meta", "the row of the epoch is missing")
     return decode_number(open_row(META, META_EPOCH, value, "meta"), "meta")

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import lmdb
 
@@ -33,7 +34,7 @@ from streamkeep.engine.boot import boot_id
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
 from streamkeep.engine.journal_head import Place
 from streamkeep.engine.steady_file import SteadyFile, place_of
-from streamkeep.engine.txn import Shared
+from streamkeep.engine.txn import ReadTxn, Shared, begin_read
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.steady import (
     SLOT_SIZE,
@@ -46,6 +47,13 @@ from streamkeep.format.steady import (
 DATA_FILE = "data.mdb"
 
 
+class Hold(NamedTuple):
+    """A snapshot, and LMDB's meta page of its commit."""
+
+    txn: ReadTxn
+    meta: MetaPage
+
+
 class SteadyPoints:
     """Makes the steady points of one environment, and holds its pin."""
 
@@ -54,6 +62,7 @@ class SteadyPoints:
         self.file = file
         self.journal = journal
         self.lock = threading.RLock()  # taken before `Shared.write_lock`
+        self._locked = 0  # how often this process is in `exclusive`
         self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -123,13 +132,8 @@ class SteadyPoints:
             RecoveryNeededError: a sync failed, now or earlier.
         """
         self.journal.check()
-        with self.lock:
-            try:  # an interrupt may come as soon as there is a lock
-                fcntl.flock(self._folder, fcntl.LOCK_EX)
-                with self._poisoning():
-                    return self._make()
-            finally:
-                fcntl.flock(self._folder, fcntl.LOCK_UN)
+        with self.exclusive(), self._poisoning():
+            return self._make()
 
     @contextmanager
     def _poisoning(self) -> Iterator[None]:
@@ -140,10 +144,42 @@ class SteadyPoints:
             self.journal.head.poison()
             raise sync_failed() from error
 
-    def _make(self) -> int:
+    def make_clean(self) -> Hold:
+        """As `make`; the journal's files before the point are overwritten and removed.
+
+        Returns:
+            a snapshot of the steady point, and its meta page: nobody reuses a page of it until
+            the snapshot is closed.
+        """
+        self.journal.check()
+        held: list[Hold] = []
+        try:
+            with self.exclusive(), self._poisoning():
+                self._make(held)
+        except BaseException:
+            for hold in held:
+                hold.txn.close()
+            raise
+        return held[0]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Be the only one to make points, and to make spare files of the journal's old ones."""
+        with self.lock:
+            self._locked += 1
+            try:  # an interrupt may come as soon as there is a lock
+                if self._locked == 1:
+                    fcntl.flock(self._folder, fcntl.LOCK_EX)
+                yield
+            finally:
+                self._locked -= 1
+                if self._locked == 0:
+                    fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+    def _make(self, held: list[Hold] | None = None) -> int:
         shared, journal = self.shared, self.journal
         journal.head.check_there()
-        pin, meta, place = self._begin()
+        pin, meta, place = self._begin(held)
         commit_number = pin.id()
         here = boot_id()
         newest = self.file.newest_on_disk()
@@ -179,13 +215,17 @@ class SteadyPoints:
         old, shared.pin = shared.pin, pin
         if old is not None:
             old.abort()
-        journal.covered(place)
+        journal.covered(place, wipe=held is not None)
         journal.serve(place)
         shared.raw.reader_check()
         return commit_number
 
-    def _begin(self) -> tuple[lmdb.Transaction[bytes], MetaPage, Place]:
-        """Pin the newest commit; return LMDB's meta page of it, and its place in the journal."""
+    def _begin(self, held: list[Hold] | None) -> tuple[lmdb.Transaction[bytes], MetaPage, Place]:
+        """Pin the newest commit; return LMDB's meta page of it, and its place in the journal.
+
+        Args:
+            held: gets a snapshot of that commit.
+        """
         shared = self.shared
         shared.check_not_writing()
         with shared.write_lock:
@@ -193,7 +233,10 @@ class SteadyPoints:
             try:
                 pin = shared.raw.begin(None, None, False, False)
                 place = self.journal.place_for_point(pin.id())
-                return pin, self._meta_page(pin.id()), place
+                meta = self._meta_page(pin.id())
+                if held is not None:
+                    held.append(Hold(begin_read(shared), meta))
+                return pin, meta, place
             finally:
                 writer.commit()  # nothing was written; an abort would wait for readers
 

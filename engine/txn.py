@@ -35,6 +35,7 @@ from streamkeep.engine.clock import Clock
 from streamkeep.engine.journal import Journal
 from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.checksum import open_row, seal_row
+from streamkeep.format.envelope import PAGE_VALUE
 from streamkeep.format.errors import CorruptionError, StoreClosedError, StoreError, StreamkeepError
 from streamkeep.format.journal import Operations
 from streamkeep.format.keys import GARBAGE, KEYS, META, RETIRED, STREAMS, name_key, pack_number
@@ -54,12 +55,23 @@ _PAGE: Final = 4096
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 _COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
+_SMALL_COMMIT: Final = 64  # operations
+_PAGES_PER_OPERATION: Final = 24  # that LMDB touches at most: ways to leaves, splits, merges
+_NEW_PAGES_PER_OPERATION: Final = 3  # the value's own, and splits
+_PAGES_PER_COMMIT: Final = 256  # besides: roots, free list
+_MOST_PAGES: Final = 131_072  # that LMDB holds changed in memory
+
+_CLEARING: Final = b"\xff" * 8  # above every other key of the table
+_ZERO_PAGE: Final = bytes(PAGE_VALUE)
 
 _get_ident = threading.get_ident
 
 
 class PointNeeded(StreamkeepError):
-    """This process has no pin, or the journal no place: a steady point comes first."""
+    """A steady point comes first, or the memory must be cleared after an erasure.
+
+    This process has no pin, or the journal no place, or a sync has failed.
+    """
 
 
 class Attached:
@@ -105,6 +117,8 @@ class Shared:
         self.segment_files: Any = None  # a `SegmentFiles`, for those who read history
         self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
         self.unsteady_bytes = 0  # written since the last steady point, about
+        self.erasures = 0  # how many erasures the memory of this process was cleared after
+        self.most_pages = _SMALL_COMMIT * _PAGES_PER_OPERATION  # of a commit, at most
         self.watched = False  # the upkeep thread knows that there are commits
         self.closed = ""  # why no transaction may begin any more
         self.gate = threading.Lock()  # held while the map is resized
@@ -121,6 +135,10 @@ class Shared:
         """Empty the cache: what it holds may not be what is stored."""
         self.cache.clear()
         self.attached.clear()
+
+    def kept_pages(self) -> int:
+        """Return how many pages LMDB may keep in memory, at most."""
+        return min(self.most_pages + _PAGES_PER_COMMIT, _MOST_PAGES)
 
     def check_not_writing(self) -> None:
         """Raise when this thread has a write transaction open: it would wait for itself."""
@@ -455,6 +473,7 @@ class WriteTxn(Txn):
         journal = shared.journal
         assert journal is not None
         try:
+            self._note_size(False)
             journal.append(body)
             failpoints.hit("commit:journaled")
             self.raw_open = False
@@ -495,6 +514,7 @@ class WriteTxn(Txn):
             return
         self.open = False
         self.shared.forget()
+        self._note_size(True)
         try:
             self._abort_raw()
         finally:
@@ -506,6 +526,21 @@ class WriteTxn(Txn):
         if journal is not None and self.operations is not None:
             held = journal.sync(self.commit_number)
             assert held, "its own commit"
+
+    def _note_size(self, aborted: bool) -> None:
+        """Remember how many pages a big transaction may have changed; see `clear_memory`."""
+        operations = self.operations
+        if operations is None or operations.count <= _SMALL_COMMIT:
+            return
+        pages = operations.count * _PAGES_PER_OPERATION
+        if not aborted:
+            all_pages = operations.count * _NEW_PAGES_PER_OPERATION
+            for table in self.tables:
+                stat = self.raw.stat(table)
+                all_pages += int(stat["branch_pages"]) + int(stat["leaf_pages"])
+            pages = min(pages, all_pages)
+        if pages > self.shared.most_pages:
+            self.shared.most_pages = pages
 
     def _abort_raw(self) -> None:
         """End LMDB's transaction without its changes, and without waiting for readers."""
@@ -544,7 +579,7 @@ def begin_write(shared: Shared) -> WriteTxn:
         if (
             journal is None
             or shared.pin is None
-            or journal.head.poisoned()
+            or not journal.head.may_write(shared.erasures)
             or not journal.locate(raw.id() - 1)
         ):
             raw.commit()  # nothing was written; an abort would wait for readers
@@ -555,6 +590,37 @@ def begin_write(shared: Shared) -> WriteTxn:
         shared.writer = 0
         shared.write_lock.release()
         raise
+
+
+def clear_memory(shared: Shared) -> bool:
+    """Overwrite what LMDB keeps in memory of pages that were written; an erasure calls for it.
+
+    LMDB uses the memory of changed pages again and again, and does not clear it: what one commit
+    wrote would stand in the unused parts of pages of a later one. As many pages of zeros as may be
+    in memory are put into a transaction, which is undone.
+
+    Returns:
+        False when the map is too small for so many pages.
+    """
+    journal = shared.journal
+    assert journal is not None
+    shared.check_not_writing()
+    with shared.write_lock:
+        shared.check_open()
+        raw = shared.raw.begin(None, None, True, False)
+        erasures = journal.head.erasures()
+        table = shared.tables[GARBAGE]
+        full = False
+        try:
+            for number in range(shared.kept_pages()):
+                raw.put(_CLEARING + pack_number(number), _ZERO_PAGE, True, True, True, table)
+        except lmdb.MapFullError:
+            full = True
+        del raw  # an abort by name would wait for readers; see `WriteTxn._abort_raw`
+        if not full:
+            shared.erasures = erasures
+            journal.forget()
+        return not full
 
 
 def run_write(

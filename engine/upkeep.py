@@ -101,6 +101,7 @@ class Upkeep:
         last_point = changed = time.monotonic()
         synced = last_point
         seen = -1
+        erasures = shared.erasures
         while not self._stopping:
             try:
                 now = time.monotonic()
@@ -115,7 +116,9 @@ class Upkeep:
                 journal.prepare_spare()
                 quiet = now - changed >= IDLE_S
                 due = now - last_point >= POINT_EVERY_S
-                if quiet or due or shared.unsteady_bytes >= BUDGET_BYTES:
+                in_the_way = journal.head.erasures() != erasures  # our pin keeps erased pages
+                erasures = journal.head.erasures()
+                if quiet or due or in_the_way or shared.unsteady_bytes >= BUDGET_BYTES:
                     shared.unsteady_bytes = 0
                     self._points.make()
                     last_point = now

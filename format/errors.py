@@ -108,6 +108,18 @@ class StoreLockedError(StoreError):
     """Another process is recovering, repairing or compacting the store."""
 
 
+class ErasureBlockedError(StoreError):
+    """An erasure waits for a reader that still needs old pages of the store.
+
+    The entries are gone for everybody who reads from now on; their bytes are still in the files.
+
+    Attributes:
+        processes: who is in the way, as process numbers.
+    """
+
+    processes: tuple[int, ...] = ()
+
+
 class CorruptionError(StreamkeepError):
     """Stored bytes break the format: they are reported, never served.
 

@@ -117,11 +117,13 @@ class Operations:
     """The operations of one commit, being collected."""
 
     def __init__(self, commit_number: int) -> None:
+        self.count = 0
         self._writer = BytesWriter()
         write_i64_be(self._writer, i64(commit_number))
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
         """Note that `value` was stored."""
+        self.count += 1
         writer = self._writer
         writer.append(PUT << _KIND_SHIFT | table)
         write_i16_be(writer, i16(len(db_key)))
@@ -131,6 +133,7 @@ class Operations:
 
     def delete(self, table: int, db_key: bytes) -> None:
         """Note that a row was removed."""
+        self.count += 1
         writer = self._writer
         writer.append(DELETE << _KIND_SHIFT | table)
         write_i16_be(writer, i16(len(db_key)))
@@ -138,6 +141,7 @@ class Operations:
 
     def move(self, table: int, db_key: bytes, target: int) -> None:
         """Note that a row went to another table, under the same key."""
+        self.count += 1
         writer = self._writer
         writer.append(MOVE << _KIND_SHIFT | table)
         write_i16_be(writer, i16(len(db_key)))
@@ -154,6 +158,7 @@ class Operations:
         if kept < _SPLICE_MIN or old[head : head + kept] != value[head : head + kept]:
             self.put(table, db_key, value)
             return
+        self.count += 1
         writer = self._writer
         writer.append(SPLICE << _KIND_SHIFT | table)
         write_i16_be(writer, i16(len(db_key)))

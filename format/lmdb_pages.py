@@ -25,6 +25,7 @@ Compiled by mypyc.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from librt.strings import read_i16_le, read_i32_le, read_i64_le
@@ -198,6 +199,20 @@ def decode_tree_page(data: bytes, number: int) -> TreePage:
     if used != size - upper:
         raise _damaged(number, f"its nodes take {int(used)} bytes, not {int(size - upper)}")
     return page
+
+
+def free_space(data: bytes) -> tuple[int, int]:
+    """Return the bounds of the free space of a branch or leaf page, which was checked."""
+    return int(_u16(data, 12)), int(_u16(data, 14))
+
+
+def free_pages(value: bytes, where: str) -> Iterator[int]:
+    """Yield the page numbers of a record of the free list; raise CorruptionError."""
+    size = len(value)
+    count = int.from_bytes(value[:8], "little")
+    if size < 8 or size % 8 or count > size // 8 - 1:
+        raise CorruptionError(where, f"a record of {size} bytes names {count} pages")
+    yield from struct.unpack_from(f"<{count}Q", value, 8)
 
 
 def falling_key(keys: list[bytes], first: int, previous: bytes | None) -> int:

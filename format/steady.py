@@ -38,7 +38,11 @@ SLOT: Final = Layout(
         Field("journal_file", "Q", "where the journal goes on: file,"),
         Field("journal_offset", "Q", "offset,"),
         Field("journal_chain", "Q", "and checksum of the record before"),
-        Field("main_root_checksum", "Q", "XXH3-64 of the root page of LMDB's main database"),
+        Field(
+            "main_root_checksum",
+            "Q",
+            "XXH3-64 of the root page of LMDB's main database, its free space taken as zeros",
+        ),
         Field("free_root_checksum", "Q", "and of its free list; 0 for an empty one"),
         Field("meta_page", f"{META_SIZE}s", "start of LMDB's meta page of that commit"),
         Field("checksum", "Q", "XXH3-64 of the fields above"),
@@ -125,6 +129,19 @@ def meta_page_for(meta: bytes, place: int, commit_number: int) -> bytes:
     return bytes(page)
 
 
+_BOUNDS: Final = struct.Struct("<HH")  # of a page's free space
+_BOUNDS_OFFSET: Final = 12
+
+
 def root_checksum(page: bytes | None) -> int:
-    """Return the checksum of a root page; 0 where there is none."""
-    return 0 if page is None else int(xxh3_64_intdigest(page))
+    """Return the checksum of a root page; 0 where there is none.
+
+    The free space in the middle of the page says nothing, and an erasure may clear it at any time
+    (`engine/scrub.py`): it counts as zeros.
+    """
+    if page is None:
+        return 0
+    lower, upper = _BOUNDS.unpack_from(page, _BOUNDS_OFFSET)
+    if _BOUNDS_OFFSET < lower <= upper <= len(page):
+        page = page[:lower] + bytes(upper - lower) + page[upper:]
+    return int(xxh3_64_intdigest(page))

@@ -9,6 +9,7 @@ from streamkeep.engine.environment import LOCK_FILE, META_UUID, STAGING_FOLDER
 from streamkeep.engine.journal import JOURNAL_FOLDER, Reader, journal_files, read_header
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, place_of
+from streamkeep.engine.switch import DONE_FOLDER, NEW_FOLDER
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.journal import read_changes
 from streamkeep.format.keys import META, TABLES
@@ -26,6 +27,8 @@ _KNOWN: Final = frozenset(
         "waiters",
         "archive",
         STAGING_FOLDER,
+        NEW_FOLDER,
+        DONE_FOLDER,
         LOST_AND_FOUND,
     )
 )

@@ -30,12 +30,14 @@ from streamkeep.engine.journal import JOURNAL_FOLDER, Reader
 from streamkeep.engine.recover import is_torn
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, place_of
+from streamkeep.engine.switch import is_switching
 from streamkeep.engine.txn import ReadTxn
 from streamkeep.format.envelope import FORMAT, MAGIC
 from streamkeep.format.errors import (
     CorruptionError,
     FormatVersionError,
     NotAStoreError,
+    RecoveryNeededError,
     StoreError,
 )
 from streamkeep.format.keys import META, TABLES
@@ -187,6 +189,10 @@ def open_source(path: Path) -> Iterator[Source]:
         FormatVersionError: a newer version wrote it.
     """
     _check_place(path)
+    if is_switching(path):
+        raise RecoveryNeededError(
+            f"{path}: a compaction was cut off; open the store for writing once"
+        )
     source = Source(path)
     opened = environments.find_open(path)
     if opened is not None:

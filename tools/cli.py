@@ -12,9 +12,11 @@ import click
 import streamkeep
 from streamkeep.tools.archive_cmd import archive
 from streamkeep.tools.claim_cmds import autoclaim, claim
+from streamkeep.tools.copy_cmds import backup, compact
 from streamkeep.tools.diff_cmd import diff
 from streamkeep.tools.dump_cmd import dump
 from streamkeep.tools.entry_cmds import add, del_, trim
+from streamkeep.tools.erase_cmd import erase
 from streamkeep.tools.fsck_cmd import fsck
 from streamkeep.tools.group_cmds import consumer, group
 from streamkeep.tools.info_cmds import info
@@ -30,14 +32,14 @@ from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id,
 
 # Every command, under the heading of its family in the help text.
 COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
-    ("Write entries", (add, load, del_, trim)),
+    ("Write entries", (add, load, del_, trim, erase)),
     ("Read entries", (len_, range_, revrange, read, tail)),
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
     ("Change streams", (rename, drop, config, retention, set_id, remember)),
     ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
-    ("Check and repair a store", (fsck, repair)),
+    ("Check, repair and back up a store", (fsck, repair, backup, compact)),
     ("Work on Spark", (spark,)),
 )
 

@@ -25,6 +25,7 @@ import streamkeep
 from streamkeep.format.errors import (
     CommandError,
     CorruptionError,
+    ErasureBlockedError,
     GroupExistsError,
     IdTooSmallError,
     NoSuchGroupError,
@@ -141,6 +142,9 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
         return Failure(
             str(error), hint=f"streamkeep fsck {store}" if known else "", status=Exit.DAMAGED
         )
+    if isinstance(error, ErasureBlockedError):
+        hint = f"streamkeep erase {store} --finish"
+        return Failure(str(error), hint=hint, status=Exit.UNREADABLE)
     if isinstance(error, StoreFullError):
         return Failure(str(error), hint="streamkeep trim --help")
     creates = ctx.command.name not in ("fsck", "repair")

@@ -89,6 +89,7 @@ class Worker:
             (5, self.delete),
             (3, self.trim),
             (2, self.steady),
+            (1, self.erase),
             (1, self.store.sync),
         ]
 
@@ -126,6 +127,12 @@ class Worker:
         ids = self.mine[: self.random.randrange(1, 6)]
         if ids:
             self.tell("del", ids, lambda: self.store.xdel(ADDED, *ids))
+            self.mine = self.mine[len(ids) :]
+
+    def erase(self) -> None:
+        ids = self.mine[: self.random.randrange(1, 6)]
+        if ids:
+            self.tell("del", ids, lambda: self.store.erase(ADDED, *ids))
             self.mine = self.mine[len(ids) :]
 
     def trim(self) -> None:

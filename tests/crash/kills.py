@@ -311,7 +311,9 @@ class Run:
     def errors(self) -> str:
         """Return what workers that failed have said."""
         texts = [Path(f"{log}.err") for log in self.logs]
-        return "".join(text.read_text() for text in texts if text.exists())[-3000:]
+        said = "".join(text.read_text() for text in texts if text.exists())
+        lines = said.splitlines(keepends=True)
+        return "".join(line for line in lines if "an erasure was cut off" not in line)[-3000:]
 
     def verify(self) -> None:
         """Check the store as it is, and what a power loss leaves of it; go on with either."""

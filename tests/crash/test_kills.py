@@ -19,7 +19,7 @@ from streamkeep.engine.api import Store
 
 LONG_KILLS = 1500
 # What this workload passes; the tests of blocking reads, of archives and of Spark have the others.
-PLACES = ("create", "commit", "journal", "steady", "recover")
+PLACES = ("create", "commit", "journal", "steady", "scrub", "recover")
 PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
 
 

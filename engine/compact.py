@@ -1,0 +1,109 @@
+"""Compaction: `data.mdb` written anew without free pages, under the exclusive lock of the store.
+
+Three files change together: `data.mdb`, the steady points that hold its meta page, and the
+journal. They are prepared as a store of their own in `compact.new`. The rename of that folder to
+`compact.ready` decides: before, whoever opens the store next removes it; after, whoever opens the
+store next moves what is in it to its place, in steps that may be repeated, before it looks at
+anything else. So a crash leaves the old store or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.copying import Progress, copy_data, finish_copy, remove_folder
+from streamkeep.engine.environment import find_open, open_environment
+from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.recover import needs_recovery
+from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.switch import NEW_FOLDER, READY_FOLDER, finish_switch
+from streamkeep.format.errors import StoreError, StoreLockedError
+from streamkeep.format.keys import TABLES
+
+_MAX_READERS: Final = 512
+
+
+class Compacted(NamedTuple):
+    """What compaction did.
+
+    Args:
+        before_bytes, after_bytes: size of `data.mdb`.
+        epoch: of the store from now on.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    epoch: int
+
+
+def compact(
+    path: str | Path, progress: Progress | None = None, clock: Clock | None = None
+) -> Compacted:
+    """Rewrite the data file of a store that nobody has open, without its free pages.
+
+    Atomic: a crash at any step leaves the store as it was, or compacted. Needs as much free room
+    on the disk as the compacted file takes. Entries, IDs, groups and counters stay as they are.
+
+    Args:
+        progress: takes the bytes written so far.
+
+    Raises:
+        StoreLockedError: the store is open, in this process or another.
+        StoreFullError: no room for the copy; nothing was changed.
+    """
+    path = Path(path).absolute()
+    clock = clock or Clock()
+    if find_open(path) is not None:
+        raise StoreLockedError(f"{path}: open in this process; close it to compact it")
+    # Whatever is due (recovery, an earlier compaction) is done by opening it.
+    open_environment(
+        path,
+        readonly=False,
+        create=False,
+        max_readers=_MAX_READERS,
+        max_store_bytes=None,
+        clock=clock,
+    ).release()
+    lock = SteadyFile(path, readonly=False)
+    try:
+        if not lock.try_exclusive():
+            raise StoreLockedError(f"{path}: open in another process; close it there to compact it")
+        if needs_recovery(path, lock):
+            raise StoreError(f"{path}: the store was used meanwhile; compact it again")
+        return _compact(path, lock, progress, clock)
+    except OSError as error:
+        raise translate_os(error) from error
+    finally:
+        lock.close()
+
+
+def _compact(path: Path, lock: SteadyFile, progress: Progress | None, clock: Clock) -> Compacted:
+    before = (path / DATA_FILE).stat().st_size
+    new = path / NEW_FOLDER
+    remove_folder(new)
+    files.create_folder(new)
+    try:
+        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+        try:
+            copy_data(raw, None, new, lambda commit_number: {}, progress)
+        finally:
+            raw.close()
+        epoch = finish_copy(new, clock)
+        after = (new / DATA_FILE).stat().st_size
+        failpoints.hit("compact:prepared")
+        os.rename(new, path / READY_FOLDER)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    files.sync_folder(path)
+    failpoints.hit("compact:ready")
+    finish_switch(path, lock)
+    return Compacted(before, after, epoch)

@@ -1,0 +1,123 @@
+"""A compacted copy of `data.mdb`, for backups and compaction.
+
+LMDB writes the pages in use, one after the other, as of one snapshot; free pages are left out. It
+also begins to count its transactions anew. So the copy gets the next epoch: what was written with
+the old numbers, such as a journal, can never be taken for a part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.environment import open_environment
+from streamkeep.engine.lmdb_errors import translate, translate_os
+from streamkeep.engine.recover import META_EPOCH, decode_epoch
+from streamkeep.engine.steady import DATA_FILE
+from streamkeep.format.checksum import seal_row
+from streamkeep.format.keys import META, TABLES
+from streamkeep.format.records import encode_number
+
+Progress = Callable[[int], None]  # takes the bytes that were written so far
+
+_ROOM: Final = 64 << 20  # of the copy's map, for the commit that raises the epoch
+_TICK_S: Final = 0.2
+_MAX_READERS: Final = 512
+
+
+def copy_data(
+    raw: lmdb.Environment,
+    txn: lmdb.Transaction[bytes] | None,
+    folder: Path,
+    rows: Callable[[int], dict[bytes, bytes]],
+    progress: Progress | None = None,
+) -> None:
+    """Write a compacted copy of an environment into an empty folder; it is on disk on return.
+
+    Args:
+        txn: the snapshot to copy; None for the newest commit.
+        rows: takes the number of the commit that they are written in; more rows for `meta`.
+
+    Raises:
+        StoreFullError: no room; what was written is left to the caller.
+        CorruptionError: LMDB has found damage.
+    """
+    data = folder / DATA_FILE
+    try:
+        _watched(lambda: raw.copy(str(folder), compact=True, txn=txn), data, progress)
+        os.chmod(data, files.FILE_MODE)
+        failpoints.hit("copy:written")
+        copy = lmdb.open(
+            str(folder),
+            map_size=2 * data.stat().st_size + _ROOM,
+            max_dbs=len(TABLES) + 1,
+            lock=False,
+        )
+        try:
+            meta = copy.open_db(TABLES[META].name.encode(), create=False)
+            with copy.begin(write=True) as writer:
+                epoch = decode_epoch(writer.get(META_EPOCH, None, meta)) + 1
+                added = {META_EPOCH: encode_number(epoch), **rows(writer.id())}
+                for key, body in added.items():
+                    writer.put(key, seal_row(META, key, body), db=meta)
+        finally:
+            copy.close()
+        files.sync_folder(folder)
+    except lmdb.Error as error:
+        raise translate(error) from error
+    except OSError as error:
+        raise translate_os(error) from error
+
+
+def finish_copy(folder: Path, clock: Clock) -> int:
+    """Make a store of a folder with a copied `data.mdb`; return its epoch."""
+    environment = open_environment(
+        folder,
+        readonly=False,
+        create=False,
+        max_readers=_MAX_READERS,
+        max_store_bytes=None,
+        clock=clock,
+    )
+    try:
+        return environment.shared.epoch
+    finally:
+        environment.release()
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        files.sync_folder(path.parent)
+
+
+def _watched(work: Callable[[], None], data: Path, progress: Progress | None) -> None:
+    """Do some work; meanwhile tell how big a file has become."""
+    if progress is None:
+        work()
+        return
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run, name="streamkeep-copy")
+    thread.start()
+    while thread.is_alive():
+        thread.join(_TICK_S)
+        if data.exists():
+            progress(data.stat().st_size)
+    if caught:
+        raise caught[0]

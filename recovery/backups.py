@@ -1,0 +1,407 @@
+"""Backups: a copy of a store in use, as of one commit, complete or not there at all.
+
+The copy is made beside the target, in `.NAME.backup`, checked there like any other store, and
+takes the target's name when it is whole. It is an ordinary store: closed, healthy, with the next
+epoch, open to every command. A lock on the folder keeps two backups to one target apart; what a
+killed one left in the folder is used, as far as it is whole.
+
+The data file is copied anew each time, without its free pages (`engine/copying.py`). Segments of
+the archive never change: one that stands in the earlier backup with the size and the checksum that
+the manifest names is linked, not copied. Both passes over the archive take that way: the first
+copies what there is while the archiver works on, the second holds the archive's lock for the few
+that have come since, so that the files are those of the snapshot that is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine import failpoints, files
+from streamkeep.engine.api import Snapshot, Store
+from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.copying import copy_data, finish_copy, remove_folder
+from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.engine.manifest import iter_segments
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
+from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.format.backup import BackupRow, decode_backup
+from streamkeep.format.errors import (
+    CorruptionError,
+    MissingSegmentError,
+    NotAStoreError,
+    StoreError,
+    StoreLockedError,
+)
+from streamkeep.format.keys import META
+from streamkeep.format.manifest import SegmentRecord
+from streamkeep.recovery.check import check
+from streamkeep.recovery.findings import Severity
+
+META_BACKUP: Final = b"backup"
+Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
+
+_EXCHANGE: Final = 2  # renameat2: both names change places
+_HERE: Final = -100
+_PIECE: Final = 1 << 20
+_TRIES: Final = 5
+
+
+class BackupReport(NamedTuple):
+    """What a backup did.
+
+    Args:
+        path: the backup.
+        epoch: of the backup, one above that of the store.
+        commit_number: the commit of the store that it shows.
+        data_bytes: size of its data file; `store_bytes` is that of the store.
+        copied_segments, copied_bytes: archive files that were copied,
+        kept_segments, kept_bytes: and those that the earlier backup had.
+    """
+
+    path: Path
+    epoch: int
+    commit_number: int
+    store_bytes: int
+    data_bytes: int
+    copied_segments: int
+    copied_bytes: int
+    kept_segments: int
+    kept_bytes: int
+
+
+def backup(
+    store: Store[Any] | str | Path,
+    target: str | Path,
+    *,
+    verify: bool = True,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> BackupReport:
+    """Copy a store, in use or not, to `target`; an earlier backup there is replaced as a whole.
+
+    The backup shows one commit, that of the moment when its data file was begun. Others read and
+    write meanwhile; pages that they free are not used again until it is done.
+
+    Args:
+        store: an open store, or the path of one.
+        target: a folder that is missing or empty, or an earlier backup of this store. The folder
+            above it must exist.
+        verify: check the whole copy with fsck before it takes the target's name.
+
+    Raises:
+        StoreError: the target is something else, or was written to since it was a backup.
+        StoreLockedError: the target is open, or another backup to it runs.
+        CorruptionError: the store is damaged; an earlier backup is left as it was.
+        StoreFullError: no room; likewise.
+    """
+    if not isinstance(store, Store):
+        with Store(store, readonly=True) as opened:
+            return backup(opened, target, verify=verify, progress=progress, clock=clock)
+    place = Path(target).absolute()
+    _check_apart(store.path.absolute(), place)
+    staging = place.parent / f".{place.name}.backup"
+    aside = place.parent / f".{place.name}.backup-old"
+    with _working_in(staging, place):
+        if not place.exists() and aside.is_dir():
+            os.rename(aside, place)  # a backup was killed while it took the name
+        earlier = _check_target(store, place)
+        job = _Job(store, staging, place if earlier else None, progress)
+        report = job.copy(clock or Clock())
+        failpoints.hit("backup:copied")
+        if verify:
+            _verify(staging, progress)
+        failpoints.hit("backup:checked")
+        with _unused(place) if earlier else nullcontext():
+            _take_name(staging, place, aside)
+        failpoints.hit("backup:named")
+    return report._replace(path=place)
+
+
+# --- the target ---------------------------------------------------------------------------------
+
+
+def _check_apart(source: Path, target: Path) -> None:
+    if not target.parent.is_dir():
+        raise StoreError(f"{target.parent}: no such folder; make it first")
+    here, there = source.resolve(), target.resolve()
+    if here == there or here in there.parents or there in here.parents:
+        raise StoreError(f"{target}: a backup cannot stand in its store, or around it")
+
+
+def _check_target(store: Store[Any], place: Path) -> bool:
+    """Say whether there is an earlier backup of the store; raise for anything else."""
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return False
+    if not (place / DATA_FILE).exists():
+        raise NotAStoreError(f"{place}: not a backup; the target must be missing, empty, or one")
+    with Store(place, readonly=True) as found, found.snapshot() as snapshot:
+        txn = snapshot.txn
+        body = txn.get_row(META, META_BACKUP, "meta")
+        if found.uuid != store.uuid:
+            raise StoreError(f"{place}: a backup of another store; choose another target")
+        changed = body is None or decode_backup(body, "meta").own_commit != txn.raw.id()
+    if changed:
+        raise StoreError(
+            f"{place}: a store that was written to, no mere backup any more; choose another target"
+        )
+    return True
+
+
+@contextmanager
+def _unused(place: Path) -> Iterator[None]:
+    """Hold the lock of a store that nobody has open."""
+    lock = SteadyFile(place, readonly=False)
+    try:
+        if not lock.try_exclusive():
+            raise StoreLockedError(f"{place}: the earlier backup is open; close it")
+        yield
+    finally:
+        lock.close()
+
+
+@contextmanager
+def _working_in(staging: Path, place: Path) -> Iterator[None]:
+    """Hold the lock of the folder in which the copy is made; remove it afterwards."""
+    files.create_folder(staging)
+    handle = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLockedError(f"{place}: another backup to it is running") from None
+        try:
+            for name in os.listdir(staging):
+                if name != ARCHIVE_FOLDER:
+                    _remove(staging / name)
+            yield
+        finally:
+            remove_folder(staging)  # by now it may be the earlier backup
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _take_name(staging: Path, place: Path, aside: Path) -> None:
+    """Give the copy the target's name; an earlier backup is removed afterwards."""
+    if not place.exists() or not any(place.iterdir()):
+        os.rename(staging, place)
+        files.sync_folder(place.parent)
+        return
+    if _exchange(staging, place):  # the earlier one stands in the staging folder now
+        files.sync_folder(place.parent)
+        failpoints.hit("backup:exchanged")
+        return
+    remove_folder(aside)
+    os.rename(place, aside)
+    failpoints.hit("backup:aside")
+    os.rename(staging, place)
+    files.sync_folder(place.parent)
+    remove_folder(aside)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Have two folders change names in one step; say whether the system can."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return False
+    done: int = call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+    return done == 0
+
+
+# --- the copy -----------------------------------------------------------------------------------
+
+
+class _Job:
+    """One copy.
+
+    Args:
+        earlier: a backup whose segments may be used.
+    """
+
+    def __init__(
+        self, store: Store[Any], staging: Path, earlier: Path | None, progress: Progress | None
+    ) -> None:
+        self.store = store
+        self.staging = staging
+        self.earlier = earlier
+        self.progress = progress
+        self.copied: dict[str, int] = {}  # bytes by path below archive/
+        self.kept: dict[str, int] = {}
+
+    def copy(self, clock: Clock) -> BackupReport:
+        """Copy everything as of one commit."""
+        for _ in range(_TRIES):
+            try:
+                with self.store.snapshot() as snapshot:
+                    self._copy_segments(snapshot, last=False)
+                break
+            except MissingSegmentError:
+                continue  # the archive has moved on
+        for _ in range(_TRIES):
+            try:
+                with self._archive_still(), self.store.snapshot() as snapshot:
+                    wanted = self._copy_segments(snapshot, last=True)
+                    return self._copy_data(snapshot, wanted, clock)
+            except MissingSegmentError as error:
+                missing = error
+        raise missing
+
+    def _archive_still(self) -> Any:
+        """Hold the archive's lock, if there is an archive that this process may lock."""
+        folder = self.store.path / ARCHIVE_FOLDER
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            return archive_lock(self.store._environment)
+        return nullcontext()
+
+    def _copy_segments(self, snapshot: Snapshot[Any], *, last: bool) -> dict[str, int]:
+        """Have the segments of a snapshot in the copy; return their sizes by path.
+
+        Args:
+            last: remove those that the snapshot does not name.
+        """
+        records = list(iter_segments(snapshot.txn))
+        total = sum(record.size_bytes for record in records)
+        done = 0
+        for record in records:
+            self._copy_segment(record)
+            done += record.size_bytes
+            self._tell("archive", done, total)
+        wanted = {record.path: record.size_bytes for record in records}
+        folder = self.staging / ARCHIVE_FOLDER
+        if last and folder.is_dir():
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and path.relative_to(folder).as_posix() not in wanted:
+                    path.unlink()
+            for path in folder.iterdir():
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+                elif path.is_dir():
+                    files.sync_folder(path)
+            files.sync_folder(folder)
+        return wanted
+
+    def _copy_segment(self, record: SegmentRecord) -> None:
+        place = self.staging / ARCHIVE_FOLDER / record.path
+        if _is_there(place, record):
+            self.copied.setdefault(record.path, record.size_bytes)
+            return
+        files.create_folder(place.parent)
+        if self.earlier is not None:
+            kept = self.earlier / ARCHIVE_FOLDER / record.path
+            if _is_there(kept, record):
+                try:
+                    os.link(kept, place)
+                except OSError:
+                    _copy_file(kept, place)
+                self.kept[record.path] = record.size_bytes
+                return
+        source = self.store.path / ARCHIVE_FOLDER / record.path
+        try:
+            _copy_file(source, place)
+        except FileNotFoundError:
+            raise MissingSegmentError(record.where, "the file is not there") from None
+        self.copied[record.path] = record.size_bytes
+        segment = open_segment(place, record.where)
+        check_means(record, segment)
+        for problem in segment.check():
+            raise problem
+        failpoints.hit("backup:segment")
+
+    def _copy_data(
+        self, snapshot: Snapshot[Any], wanted: dict[str, int], clock: Clock
+    ) -> BackupReport:
+        environment = self.store._environment
+        raw = snapshot.txn.raw
+        commit_number = raw.id()
+        total = environment.used_size() - environment.reusable_size()
+        epoch = environment.shared.epoch
+        now_ms = clock.now_ms()
+
+        def rows(own_commit: int) -> dict[bytes, bytes]:
+            return {META_BACKUP: BackupRow(now_ms, epoch, commit_number, own_commit).encode()}
+
+        copy_data(
+            environment.raw,
+            raw,
+            self.staging,
+            rows,
+            lambda done: self._tell("data", min(done, total), total),
+        )
+        failpoints.hit("backup:data")
+        own_epoch = finish_copy(self.staging, clock)
+        files.sync_folder(self.staging / JOURNAL_FOLDER)
+        files.sync_folder(self.staging)
+        kept = {path: size for path, size in self.kept.items() if path in wanted}
+        copied = {path: size for path, size in self.copied.items() if path in wanted}
+        return BackupReport(
+            self.staging,
+            own_epoch,
+            commit_number,
+            environment.used_size(),
+            (self.staging / DATA_FILE).stat().st_size,
+            len(copied),
+            sum(copied.values()),
+            len(kept),
+            sum(kept.values()),
+        )
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+
+def _is_there(path: Path, record: SegmentRecord) -> bool:
+    """Say whether a file is the segment that a row names, by size and checksum."""
+    try:
+        check_means(record, open_segment(path, record.where))
+    except CorruptionError:
+        return False
+    return True
+
+
+def _copy_file(source: Path, place: Path) -> None:
+    """Copy a file; it is on disk on return, under its name only when it is whole."""
+    temporary = place.with_name(place.name + ".tmp")
+    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        writer = files.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            at = 0
+            while data := os.pread(reader, _PIECE, at):
+                files.write_at(writer, data, at)
+                at += len(data)
+            files.sync_data(writer)
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+    os.rename(temporary, place)
+
+
+def _verify(staging: Path, progress: Progress | None) -> None:
+    """Check the copy; what is wrong with it was wrong with the store."""
+    from streamkeep.recovery.progress import Progress as Checked
+
+    moved = Checked(
+        lambda state: None if progress is None else progress("check", state.done, state.total)
+    )
+    for found in check(staging, progress=moved):
+        if found.severity is not Severity.NOTE:
+            raise CorruptionError(
+                found.where, f"{found.code}: {found.problem}; the backup was not made"
+            )

@@ -1,0 +1,371 @@
+"""Backups of stores in use, and compaction: whole or not there, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from cli_runner import objects, run
+from conftest import NOW_MS, assert_sound
+from streamkeep.engine import failpoints
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.format.errors import (
+    CorruptionError,
+    NotAStoreError,
+    RecoveryNeededError,
+    StoreError,
+    StoreLockedError,
+)
+from streamkeep.format.keys import NODES
+from streamkeep.recovery import backup, compact
+
+Open = Callable[..., Store]
+
+HOLDER = """
+import sys, streamkeep
+with streamkeep.open(sys.argv[1], readonly="readonly" in sys.argv):
+    print("open", flush=True)
+    input()
+"""
+
+
+def fill(store: Store, count: int = 2000) -> None:
+    """Give a store a stream, a group with pending entries, and free pages."""
+    store.xadd_many("k", [{"n": str(n), "pad": "x" * 100} for n in range(count)])
+    store.xadd_many("gone", [{"n": str(n), "pad": "y" * 300} for n in range(count)])
+    store.delete("gone")
+    if not store.xinfo_groups("k"):
+        store.xgroup_create("k", "g", "0")
+    store.xreadgroup("g", "c", {"k": ">"}, count=100)
+
+
+def contents(store: Store[Any]) -> list[Any]:
+    """Return what two equal stores agree on."""
+    return [
+        [
+            name,
+            store.xrange(name),
+            store.xinfo_groups(name),
+            [
+                store.xpending_range(name, group["name"], "-", "+", 1 << 20)
+                for group in store.xinfo_groups(name)
+            ],
+        ]
+        for name in sorted(store.keys())
+    ]
+
+
+def shown(path: Path) -> list[Any]:
+    with Store(path, create=False, clock=ManualClock(NOW_MS)) as store:
+        return contents(store)
+
+
+@pytest.fixture
+def store(open_store: Open) -> Store:
+    store = open_store()
+    fill(store)
+    return store
+
+
+# --- backup -------------------------------------------------------------------------------------
+
+
+def test_a_backup_is_a_store_of_its_own_equal_to_the_one_in_use(
+    store: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    before = contents(store)
+    report = backup(store, target)
+    store.xadd("k", {"later": "1"})
+    assert report.path == target
+    assert report.epoch == store.durability().epoch + 1
+    assert report.data_bytes < store.used_bytes / 2
+    assert_sound(target)
+    assert shown(target) == before
+    assert os.stat(target / "data.mdb").st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+    with streamkeep.open(target) as copy:
+        assert copy.uuid == store.uuid
+        copy.xadd("k", {"own": "life"})
+
+
+def test_a_backup_shows_one_moment_while_writers_go_on(store: Store, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            with store.transaction() as txn:
+                txn.xadd("a", {"n": str(number)}, id=f"{number + 1}-0")
+                txn.xadd("b", {"n": str(number)}, id=f"{number + 1}-0")
+                txn.xtrim("a", maxlen=50)
+            number += 1
+
+    threads = [threading.Thread(target=write)]
+    threads[0].start()
+    try:
+        for number in range(6):
+            target = tmp_path / f"backup{number % 2}"
+            backup(store, target)
+            assert_sound(target)
+            with streamkeep.open(target, readonly=True) as copy:
+                last_a = copy.xrevrange("a", count=1)
+                last_b = copy.xrevrange("b", count=1)
+                assert last_a == last_b
+                assert copy.xlen("b") == sum(int(one.id.split(b"-")[0]) for one in last_b)
+    finally:
+        stop.set()
+        threads[0].join()
+
+
+def test_a_later_backup_replaces_the_earlier_as_a_whole(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    backup(store, target)
+    fill(store, 10)
+    backup(store, target)
+    assert shown(target) == contents(store)
+
+
+def test_a_path_may_be_given_and_an_empty_folder_taken(store: Store, tmp_path: Path) -> None:
+    before = contents(store)
+    store.close()
+    target = tmp_path / "backup"
+    target.mkdir()
+    backup(store.path, str(target))
+    assert shown(target) == before
+
+
+def test_what_is_no_mere_backup_of_this_store_is_not_touched(
+    store: Store, open_store: Open, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    backup(store, target)
+    with streamkeep.open(target) as copy:
+        copy.xadd("k", {"own": "life"})
+    with pytest.raises(StoreError, match="written to"):
+        backup(store, target)
+    assert shown(target)[0][1][-1].fields == {b"own": b"life"}
+    other = open_store("other")
+    with pytest.raises(StoreError, match="another store"):
+        backup(store, other.path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "letter").write_text("dear")
+    with pytest.raises(NotAStoreError):
+        backup(store, tmp_path / "folder")
+    assert os.listdir(tmp_path / "folder") == ["letter"]
+    for inside in (store.path, store.path / "archive" / "backup", tmp_path):
+        with pytest.raises(StoreError):
+            backup(store, inside)
+    with pytest.raises(StoreError, match="no such folder"):
+        backup(store, tmp_path / "missing" / "backup")
+
+
+def test_a_backup_that_somebody_has_open_is_not_replaced(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    backup(store, target)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(target), "readonly"], stdin=-1, stdout=-1, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        with pytest.raises(StoreLockedError, match="open"):
+            backup(store, target)
+        child.communicate("\n")
+    backup(store, target)
+
+
+def test_two_backups_to_one_target_at_once_are_refused(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    caught: list[BaseException] = []
+
+    def again() -> None:
+        try:
+            backup(store, target)
+        except StoreError as error:
+            caught.append(error)
+
+    failpoints.arm("backup:copied", again)
+    backup(store, target)
+    assert isinstance(caught[0], StoreLockedError)
+    assert_sound(target)
+
+
+def test_a_damaged_store_gives_no_backup_and_keeps_the_earlier_one(
+    store: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    backup(store, target)
+    expected = shown(target)
+    with store.transaction() as txn:
+        cursor = txn._txn.cursor(NODES)
+        assert cursor.first()
+        txn._txn.put(NODES, cursor.key(), cursor.value()[:-1] + b"?")
+    with pytest.raises(CorruptionError, match="the backup was not made"):
+        backup(store, target)
+    assert shown(target) == expected
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+    store.close()
+    shutil.rmtree(store.path)  # the fixture would find the damage, too
+    streamkeep.open(store.path).close()
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_names_change_in_one_step_or_two(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
+) -> None:
+    if not atomic:
+        monkeypatch.setattr("streamkeep.recovery.backups._exchange", lambda one, other: False)
+    target = tmp_path / "backup"
+    for number in range(3):
+        fill(store, 20 + number)
+        backup(store, target)
+        assert shown(target) == contents(store)
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+
+
+KILLED = """
+import os, signal, sys
+from streamkeep.engine import failpoints
+from streamkeep.format.keys import NODES
+from streamkeep.recovery import backup, compact
+if sys.argv[1].startswith("2 "):
+    sys.modules["streamkeep.recovery.backups"]._exchange = lambda one, other: False
+failpoints.arm(sys.argv[1].removeprefix("2 "), lambda: os.kill(os.getpid(), signal.SIGKILL))
+if len(sys.argv) == 4:
+    backup(sys.argv[2], sys.argv[3])
+else:
+    compact(sys.argv[2])
+"""
+
+
+def killed_at(step: str, *args: Path) -> None:
+    child = subprocess.run([sys.executable, "-c", KILLED, step, *map(str, args)], check=False)
+    assert child.returncode == -signal.SIGKILL, step
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "step",
+    [
+        "copy:written",
+        "backup:data",
+        "backup:copied",
+        "backup:checked",
+        "backup:exchanged",
+        "2 backup:aside",
+        "backup:named",
+    ],
+)
+def test_a_backup_that_is_killed_leaves_a_whole_one(
+    store: Store, tmp_path: Path, step: str
+) -> None:
+    target = tmp_path / "backup"
+    earlier = contents(store)
+    backup(store, target)
+    fill(store, 50)
+    later = contents(store)
+    store.close()
+    killed_at(step, store.path, target)
+    if target.exists():
+        assert shown(target) in (earlier, later)
+        assert_sound(target)
+    backup(store.path, target)
+    assert shown(target) == later
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+
+
+def test_the_command_backs_up_and_says_what_it_did(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    [summary] = objects("backup", store.path, target)
+    assert summary["data_bytes"] == (target / "data.mdb").stat().st_size
+    assert summary["verified"] is True
+    text = run("backup", store.path, target, "--no-verify").stderr
+    assert "not checked" in text
+    assert shown(target) == contents(store)
+    run("backup", store.path, tmp_path, status=3)
+
+
+# --- compaction ---------------------------------------------------------------------------------
+
+
+def test_compaction_gives_room_back_and_changes_nothing_else(store: Store) -> None:
+    before = contents(store)
+    epoch = store.durability().epoch
+    store.close()
+    size = (store.path / "data.mdb").stat().st_size
+    done = compact(store.path)
+    assert done.before_bytes == size
+    assert done.after_bytes == (store.path / "data.mdb").stat().st_size < size / 2
+    assert done.epoch == epoch + 1
+    assert_sound(store.path)
+    assert shown(store.path) == before
+    with streamkeep.open(store.path) as again:
+        assert again.durability().epoch == epoch + 1
+        fill(again, 100)
+    assert_sound(store.path)
+    assert not [name for name in os.listdir(store.path) if name.startswith("compact")]
+
+
+def test_a_store_that_is_open_is_not_compacted(store: Store) -> None:
+    with pytest.raises(StoreLockedError, match="this process"):
+        compact(store.path)
+    store.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(store.path)], stdin=-1, stdout=-1, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        with pytest.raises(StoreLockedError, match="another process"):
+            compact(store.path)
+        child.communicate("\n")
+    compact(store.path)
+
+
+STEPS = ["copy:written", *(name for name in failpoints.NAMES if name.startswith("compact:"))]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("step", STEPS)
+def test_a_compaction_that_is_killed_leaves_the_old_store_or_the_new(
+    store: Store, step: str
+) -> None:
+    expected = contents(store)
+    store.close()
+    killed_at(step, store.path)
+    assert shown(store.path) == expected
+    assert_sound(store.path)
+    assert not [name for name in os.listdir(store.path) if name.startswith("compact")]
+    compact(store.path)
+    assert shown(store.path) == expected
+
+
+def test_readers_of_a_compaction_that_was_cut_off_are_told_what_to_do(store: Store) -> None:
+    store.close()
+    killed_at("compact:journal-gone", store.path)
+    with pytest.raises(RecoveryNeededError, match="compaction"):
+        streamkeep.open(store.path, readonly=True)
+    with pytest.raises(RecoveryNeededError, match="compaction"):
+        assert_sound(store.path)
+    streamkeep.open(store.path).close()
+    assert_sound(store.path)
+
+
+def test_the_command_compacts_and_prints_both_sizes(store: Store) -> None:
+    store.close()
+    text = run("compact", store.path).stdout
+    assert "before" in text
+    [summary] = objects("compact", store.path)
+    assert summary["after_bytes"] <= summary["before_bytes"]
+    run("compact", store.path / "missing", status=3)
+    assert not (store.path / "missing").exists()
