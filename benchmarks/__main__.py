@@ -12,6 +12,7 @@ from benchmarks import (
     dump,
     durable,
     flights,
+    fsck,
     groups,
     lake,
     latency,
@@ -98,6 +99,12 @@ def run_flights(report: Report, options: argparse.Namespace) -> None:
     flights.run(report, quick=options.quick)
 
 
+def run_fsck(report: Report, options: argparse.Namespace) -> None:
+    """Checking a store, its memory, and how fast pages are looked through for nodes."""
+    millions = options.entries or (0.1 if options.quick else 10)
+    fsck.measure(report, round(millions * 1_000_000))
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -111,6 +118,7 @@ BENCHMARKS = {
     "dump": run_dump,
     "archive": run_archive,
     "flights": run_flights,
+    "fsck": run_fsck,
 }
 
 

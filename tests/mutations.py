@@ -28,7 +28,7 @@ from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.format.envelope import decode_envelope
-from streamkeep.format.keys import NODES, STREAMS, TABLES
+from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES
 from streamkeep.format.lmdb_pages import BIG, overflow_pages
 from streamkeep.format.node import read_until_damage
 from streamkeep.recovery.findings import Severity
@@ -60,6 +60,10 @@ def build(path: Path, seed: int, *, scale: int = 1) -> None:
         store.xadd("gone", {"a": "b"})
         store.delete("gone")
         store.xgroup_create("quiet", "idle", 0, mkstream=True)
+        store.set_retention("mails", archive=True)
+        store.xtrim("mails", maxlen=700, approximate=False)
+        store.archive()
+        store.xtrim("mails", maxlen=500, approximate=False)  # retired, and in no segment yet
 
 
 def fill(txn: Any, name: Any, count: int, rng: random.Random, clock: ManualClock) -> None:
@@ -124,7 +128,7 @@ def inspect(path: Path) -> tuple[list[Node], list[int]]:
     with open_source(path) as source:
         tables = source.tables
         assert tables is not None
-        nodes = [*_nodes_in(tables, NODES), *_nodes_in(tables, STREAMS)]
+        nodes = [node for table in (NODES, STREAMS, RETIRED) for node in _nodes_in(tables, table)]
         trees = _branches(tables)
         for table in range(len(TABLES)):
             trees |= {page.number for page in tables.cursor(table).leaves()}
@@ -155,7 +159,7 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
         entries: Entries = {}
         if envelope.listpack:
             for slot in read_until_damage(envelope.listpack, envelope.ms, envelope.seq)[0]:
-                if not slot.deleted:
+                if not slot.deleted or table == RETIRED:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
         nodes.append(Node(frozenset(pages), entries))
         found = cursor.next()
@@ -200,6 +204,7 @@ def _state(path: Path) -> bytes:
             for name in sorted(store.keys()):
                 digest.update(repr(name).encode())
                 digest.update(repr(store.xrange(name)).encode())
+                digest.update(repr(store.xrange(name, history=True)).encode())
                 digest.update(repr(store.xinfo_stream(name, full=True, count=0)).encode())
                 digest.update(repr(store.xlen(name)).encode())
                 for group in store.xinfo_groups(name):

@@ -1,0 +1,187 @@
+"""The commands fsck and repair: what they print, their exit statuses, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from cli_runner import run
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.format.keys import NODES
+from streamkeep.recovery.source import open_source
+from test_damaged import PAGE, build, one_byte, other_boot, two_places, zero_leaf
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A sound store that nobody has open."""
+    build(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock.mdb"
+    }
+
+
+def test_a_sound_store_is_clean_and_stays_as_it_is(store: Path) -> None:
+    before = contents(store)
+    result = run("fsck", store)
+    assert (result.stdout, contents(store)) == ("", before)
+    assert f"{store}: clean; 2 streams, 10 nodes" in result.stderr
+
+
+def test_damage_ends_with_status_4_and_the_next_step(store: Path) -> None:
+    two_places(store)
+    result = run("fsck", store, status=4)
+    assert result.stdout.startswith("error SK110: stream 'orders' macro node 1-20: ")
+    assert f"next: streamkeep repair {store} --output {store}.repaired" in result.stderr
+
+
+def test_findings_as_json(store: Path) -> None:
+    two_places(store)
+    lines = [
+        json.loads(line) for line in run("fsck", store, "--json", status=4).stdout.splitlines()
+    ]
+    assert [line["type"] for line in lines] == ["finding", "summary"]
+    assert (lines[0]["code"], lines[0]["severity"]) == ("SK110", "error")
+    assert (lines[1]["verdict"], lines[1]["errors"], lines[1]["streams"]) == ("damaged", 1, 2)
+
+
+def test_quick_finds_what_breaks_a_checksum(store: Path) -> None:
+    one_byte(store)
+    assert "SK110" in run("fsck", store, "--quick", status=4).stdout
+
+
+def test_one_stream_is_checked_alone(store: Path) -> None:
+    two_places(store)
+    assert "SK110" in run("fsck", store, "--stream", "orders", status=4).stdout
+    run("fsck", store, "--stream", "mails")
+    assert "no such key" in run("fsck", store, "--stream", "none", status=1).stderr
+
+
+def test_a_code_is_explained_without_a_store() -> None:
+    assert "SK201: error: an entry is pending" in run("fsck", "--explain", "sk201").stdout
+    assert "no such code" in run("fsck", "--explain", "SK999", status=2).stderr
+
+
+def test_what_is_no_store_ends_with_status_3(tmp_path: Path) -> None:
+    run("fsck", tmp_path / "none", status=3)
+    (tmp_path / "data.mdb").write_bytes(b"no store" * 1000)
+    run("fsck", tmp_path, status=3)
+    run("repair", tmp_path, "--output", tmp_path / "new", status=3)
+    assert not (tmp_path / "new").exists()
+
+
+def test_repair_with_loss_ends_with_status_5_and_twice_changes_nothing(store: Path) -> None:
+    two_places(store)
+    before = contents(store)
+    target, again = store.with_name("new"), store.with_name("again")
+    result = run("repair", store, "--output", target, status=5)
+    assert "lost: stream 'orders': 12 entries, from 1-28 to before 1-40" in result.stdout
+    assert contents(store) == before
+    run("fsck", target)
+    run("repair", target, "--output", again)
+    run("diff", target, again)
+
+
+def test_a_dry_run_writes_nothing_and_says_the_same(store: Path) -> None:
+    two_places(store)
+    dry = run("repair", store, "--dry-run", "--json", status=5)
+    summary = json.loads(dry.stdout.splitlines()[-1])
+    assert (summary["verdict"], summary["lost_entries"], summary["dry_run"]) == ("loss", 12, True)
+    assert [path.name for path in store.parent.iterdir()] == ["store"]
+
+
+def test_repair_without_loss_ends_with_status_0(store: Path) -> None:
+    one_byte(store)
+    result = run("repair", store, "--output", store.with_name("new"))
+    assert "mended: 1 values" in result.stdout
+    zero_leaf(NODES)(store)
+
+
+def test_repair_needs_a_new_folder(store: Path) -> None:
+    assert "--output" in run("repair", store, status=2).stderr
+    assert "something already" in run("repair", store, "--output", store, status=3).stderr
+
+
+def test_a_store_in_use_is_checked_while_others_write(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        stop = threading.Event()
+
+        def write() -> None:
+            while not stop.is_set():
+                store.xadd_many("s", [{"n": "1"}] * 50)
+                store.xtrim("s", maxlen=2000)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(15):
+                assert list(recovery.check(store)) == []
+                assert list(recovery.check(tmp_path / "store")) == []
+        finally:
+            stop.set()
+            writer.join()
+
+
+def test_a_store_that_needs_recovery_is_named_and_its_journal_saved(store: Path) -> None:
+    other_boot(store)
+    before = contents(store)
+    result = run("fsck", store)
+    assert "note SK022: store: checked as of the steady point" in result.stdout
+    assert contents(store) == before
+    target = store.with_name("new")
+    run("repair", store, "--output", target)
+    with Store(target, readonly=True) as repaired:
+        assert repaired.xrevrange("orders", count=1)[0].id == b"2-0"
+
+
+def test_read_only_media_are_checked(store: Path) -> None:
+    (store / "lock.mdb").unlink()
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    try:
+        assert list(recovery.check(store)) == []
+        assert not (store / "lock.mdb").exists()
+    finally:
+        for path in (store, *store.rglob("*")):
+            path.chmod(0o700)
+
+
+def test_a_copy_cut_off_anywhere_is_damaged_or_no_store_but_never_a_crash(store: Path) -> None:
+    size = (store / "data.mdb").stat().st_size
+    copy = store.with_name("copy")
+    for keep in (0, 1, 100, 152, PAGE, 2 * PAGE, 2 * PAGE + 20, size // 2, size - 1):
+        shutil.copytree(store, copy)
+        os.truncate(copy / "data.mdb", keep)
+        assert any(one.severity > 0 for one in recovery.check(copy)), keep
+        shutil.rmtree(copy)
+
+
+def test_fsck_agrees_with_the_verifier_of_lmdb(store: Path) -> None:
+    verify = import_module("lmdb.verify").verify
+    assert verify(str(store)) == []
+    with open_source(store) as source:
+        assert source.tables is not None
+        pages = [source.tables.cursor(table).leaves() for table in range(4)]
+        numbers = sorted({page.number for leaves in pages for page in leaves})
+    data = (store / "data.mdb").read_bytes()
+    for number in numbers:
+        for offset in (0, 10, 12, 14, 16, 18):
+            damaged = bytearray(data)
+            damaged[number * PAGE + offset] ^= 4
+            (store / "data.mdb").write_bytes(damaged)
+            problems = verify(str(store))
+            found = [one for one in recovery.check(store) if one.code in ("SK004", "SK005")]
+            assert bool(found) >= bool(problems), (number, offset, problems)
