@@ -52,7 +52,7 @@ _MOST_BLOCK: Final = 64 << 20
 @click.option(
     "--dictionary/--no-dictionary",
     default=True,
-    help="Train a dictionary where that makes segments smaller. [default: --dictionary]",
+    help="Train a dictionary, as by default, where that makes segments smaller.",
 )
 @click.option(
     "--maintain/--no-maintain",
