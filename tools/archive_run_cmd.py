@@ -57,8 +57,7 @@ _MOST_BLOCK: Final = 64 << 20
 @click.option(
     "--maintain/--no-maintain",
     default=True,
-    help="First trim streams to their retention, and drop segments that are too old. "
-    "[default: --maintain]",
+    help="First, as by default, trim streams to their retention and drop segments too old.",
 )
 @click.option("--no-wait", is_flag=True, help="Fail when another archiver is at work.")
 @json_option
