@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import streamkeep
 from streamkeep import recovery
-from streamkeep.tools import demo_group, output
+from streamkeep.tools import demo_archive, demo_group, output
 
 KEY: Final = "flights"
 FIELDS: Final = (
@@ -91,8 +91,9 @@ def expect(what: str, found: Any, wanted: Any) -> None:
 def run(folder: Path) -> None:
     """Run every step; leave the store and the picture in `folder`."""
     path = folder / "flights.store"
-    if path.exists():
-        shutil.rmtree(path)
+    for old in (path, folder / "march.store"):
+        if old.exists():
+            shutil.rmtree(old)
     with step("read the flights") as facts:
         flights = read_flights()
         facts.append(f"{len(flights):,} flights, {_day(flights[0].ms)} to {_day(flights[-1].ms)}")
@@ -103,6 +104,8 @@ def run(folder: Path) -> None:
         left = cap(store, flights)
         left = delete_cancelled(store, left)
         share(store)
+        tools = demo_archive.Tools(step, expect, _ms)
+        demo_archive.run(store, flights, folder, BATCH, tools)
     with step("reopen and check") as facts, streamkeep.open(path, decode_responses=True) as store:
         expect("the length after reopening", store.xlen(KEY), len(left))
         findings = [str(finding) for finding in recovery.check(store)]
@@ -113,6 +116,7 @@ def run(folder: Path) -> None:
     print(f"\nlook at  {folder / 'flights.png'}")
     print(f"or try   streamkeep stat {path}")
     print(f"         streamkeep group list {path}")
+    print(f"         streamkeep archive list {path} --plot {folder / 'archive.png'}")
 
 
 def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:
