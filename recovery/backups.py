@@ -248,14 +248,16 @@ class _Job:
         for _ in range(_TRIES):
             try:
                 with self.store.snapshot() as snapshot:
-                    self._copy_segments(snapshot, last=False)
+                    records = list(iter_segments(snapshot.txn))
+                self._copy_segments(records, last=False)  # holds no pages meanwhile
                 break
             except MissingSegmentError:
                 continue  # the archive has moved on
         for _ in range(_TRIES):
             try:
                 with self._archive_still(), self.store.snapshot() as snapshot:
-                    wanted = self._copy_segments(snapshot, last=True)
+                    records = list(iter_segments(snapshot.txn))
+                    wanted = self._copy_segments(records, last=True)
                     return self._copy_data(snapshot, wanted, clock)
             except MissingSegmentError as error:
                 missing = error
@@ -268,13 +270,12 @@ class _Job:
             return archive_lock(self.store._environment)
         return nullcontext()
 
-    def _copy_segments(self, snapshot: Snapshot[Any], *, last: bool) -> dict[str, int]:
-        """Have the segments of a snapshot in the copy; return their sizes by path.
+    def _copy_segments(self, records: list[SegmentRecord], *, last: bool) -> dict[str, int]:
+        """Have segments in the copy; return their sizes by path.
 
         Args:
-            last: remove those that the snapshot does not name.
+            last: remove all others.
         """
-        records = list(iter_segments(snapshot.txn))
         total = sum(record.size_bytes for record in records)
         done = 0
         for record in records:
@@ -298,7 +299,8 @@ class _Job:
     def _copy_segment(self, record: SegmentRecord) -> None:
         place = self.staging / ARCHIVE_FOLDER / record.path
         if _is_there(place, record):
-            self.copied.setdefault(record.path, record.size_bytes)
+            if record.path not in self.kept:
+                self.copied[record.path] = record.size_bytes
             return
         files.create_folder(place.parent)
         if self.earlier is not None:

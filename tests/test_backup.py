@@ -369,3 +369,85 @@ def test_the_command_compacts_and_prints_both_sizes(store: Store) -> None:
     assert summary["after_bytes"] <= summary["before_bytes"]
     run("compact", store.path / "missing", status=3)
     assert not (store.path / "missing").exists()
+
+
+# --- the archive --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def archived(open_store: Open) -> Store:
+    """A store with three segments, and retired entries."""
+    store = open_store()
+    store.set_retention("k", archive=True)
+    for part in range(4):
+        store.xadd_many("k", [{"n": str(n)} for n in range(part * 1000, part * 1000 + 1000)])
+        store.xtrim("k", maxlen=10, approximate=False)
+        if part < 3:
+            store.archive()
+    return store
+
+
+def test_segments_are_copied_once_and_kept_in_later_backups(
+    archived: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    first = backup(archived, target)
+    assert (first.copied_segments, first.kept_segments) == (3, 0)
+    history = archived.xrange("k", history=True)
+    archived.archive()
+    second = backup(archived, target)
+    assert (second.copied_segments, second.kept_segments) == (1, 3)
+    assert second.kept_bytes == first.copied_bytes
+    dropped = archived.drop_segments("k")
+    archived.erase("k", history[-1].id)
+    third = backup(archived, target)
+    assert dropped
+    assert (third.copied_segments, third.kept_segments) == (0, 0)
+    assert not list((target / "archive").rglob("*.seg"))
+    assert_sound(target)
+    with streamkeep.open(target) as copy:
+        assert copy.xrange("k", history=True) == archived.xrange("k", history=True)
+
+
+def test_a_segment_of_the_earlier_backup_that_is_damaged_is_copied_again(
+    archived: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    backup(archived, target)
+    [victim, *_] = sorted((target / "archive").rglob("*.seg"))
+    victim.write_bytes(victim.read_bytes()[:-20])
+    report = backup(archived, target)
+    assert (report.copied_segments, report.kept_segments) == (1, 2)
+    assert_sound(target)
+
+
+def test_archiving_and_erasing_go_on_during_a_backup(archived: Store, tmp_path: Path) -> None:
+    expected = archived.xrange("k", history=True)
+    ids = [expected[5].id]
+
+    def change(name: str) -> None:
+        if name == "backup:segment" and ids:
+            archived.erase("k", ids.pop())
+            archived.archive()
+
+    failpoints.watch(change)
+    backup(archived, tmp_path / "backup")
+    failpoints.disarm()
+    assert not ids
+    assert_sound(tmp_path / "backup")
+    with streamkeep.open(tmp_path / "backup") as copy:
+        assert copy.xrange("k", history=True) == archived.xrange("k", history=True)
+
+
+@pytest.mark.crash
+def test_what_a_killed_backup_has_copied_is_not_in_the_way(archived: Store, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    expected = archived.xrange("k", history=True)
+    archived.close()
+    killed_at("backup:segment", archived.path, target)
+    assert not target.exists()
+    backup(archived.path, target)
+    assert_sound(target)
+    with streamkeep.open(target) as copy:
+        assert copy.xrange("k", history=True) == expected
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
