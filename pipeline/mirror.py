@@ -6,7 +6,6 @@ from streamkeep.engine.api import Store
 from streamkeep.format.errors import NoSuchGroupError
 from streamkeep.pipeline.offsets import Positions
 from streamkeep.pipeline.options import LIVE
-from streamkeep.pipeline.reading import segment_files
 from streamkeep.pipeline.tailing import TailedStream
 
 
@@ -15,13 +14,12 @@ def mirror_positions(store: Store[bytes], group: bytes, positions: Positions) ->
 
     The lag that XINFO GROUPS then shows is that of live entries, as of any group.
     """
-    files = segment_files(store.path)
     for key, position in positions.items():
         with store.snapshot() as snapshot:
             stream = snapshot.txn.find_stream(key)
             if stream is None or stream.number != position.number:
                 continue
-            tailed = TailedStream(snapshot.txn, files, stream, LIVE)
+            tailed = TailedStream(snapshot.txn, stream, LIVE)
             read = stream.record.entries_added - tailed.entries_behind(position.id)
         try:
             store.xgroup_setid(key, group, str(position.id), entries_read=read)

@@ -23,13 +23,13 @@ from typing import Final
 
 from streamkeep.engine import keyspace
 from streamkeep.engine.api import Store
-from streamkeep.engine.manifest import is_named, iter_segments
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
+from streamkeep.engine.history import Unreadable
+from streamkeep.engine.manifest import iter_segments
 from streamkeep.engine.txn import Txn
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.pipeline.arrow import Node
-from streamkeep.pipeline.joined import JoinedStream, SegmentTroubleError
+from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import (
     ARCHIVE,
     AUTO,
@@ -66,11 +66,6 @@ def reading(path: str | Path) -> Iterator[Store[bytes]]:
     """Open a store for reading, for the length of a block."""
     with Store(path, readonly=True, create=False) as store:
         yield store
-
-
-def segment_files(path: str | Path) -> SegmentFiles:
-    """Return the segments of a store."""
-    return SegmentFiles(Path(path) / ARCHIVE_FOLDER)
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -139,22 +134,20 @@ def _resolved(offset: Offset, bound: StreamId) -> StreamId:
 # --- where it is cut ------------------------------------------------------------------------------
 
 
-def pinned_bytes(txn: Txn, files: SegmentFiles, pin: Pin, source: str) -> int:
+def pinned_bytes(txn: Txn, pin: Pin, source: str) -> int:
     """Return how much there is to read of what is pinned, about."""
     if pin.start > pin.end:
         return 0
-    return joined(txn, files, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
+    return joined(txn, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
 
 
-def cut_stream(
-    txn: Txn, files: SegmentFiles, pin: Pin, source: str, slice_bytes: int
-) -> list[Slice]:
+def cut_stream(txn: Txn, pin: Pin, source: str, slice_bytes: int) -> list[Slice]:
     """Return the range of a pin as slices of about `slice_bytes`, cut between nodes."""
     if pin.start > pin.end:
         return []
     slices: list[Slice] = []
     start, size, entries, any_there = pin.start, 0, 0, False
-    stream = joined(txn, files, pin.key, pin.number, source)
+    stream = joined(txn, pin.key, pin.number, source)
     for mark in stream.marks(pin.start, pin.end, slice_bytes):
         if size and size + mark.size_bytes // 2 > slice_bytes and mark.id > start:
             end = mark.id.previous()
@@ -168,7 +161,7 @@ def cut_stream(
     return slices
 
 
-def joined(txn: Txn, files: SegmentFiles, key: bytes, number: int, source: str) -> JoinedStream:
+def joined(txn: Txn, key: bytes, number: int, source: str) -> JoinedStream:
     """Return the stream that a pin or slice is of.
 
     Raises:
@@ -176,9 +169,9 @@ def joined(txn: Txn, files: SegmentFiles, key: bytes, number: int, source: str) 
     """
     stream = txn.find_stream(key)
     if stream is not None and stream.number == number:
-        return JoinedStream(txn, files, number, stream, source)
+        return JoinedStream(txn, number, stream, source)
     if source == ARCHIVE:
-        return JoinedStream(txn, files, number, None, source)
+        return JoinedStream(txn, number, None, source)
     raise StreamReplacedError(
         f"stream {key!r} was deleted or renamed since this read was planned; load() it again"
     )
@@ -189,18 +182,16 @@ def joined(txn: Txn, files: SegmentFiles, key: bytes, number: int, source: str) 
 
 def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[Node]:
     """Yield the nodes that hold the entries of a slice, ascending."""
-    files = segment_files(store.path)
     after: StreamId | None = None
     renewals = 0
     while True:
         try:
-            nodes, after = _copy_nodes(store, files, one, source, after)
-        except SegmentTroubleError as error:
+            nodes, after = _copy_nodes(store, one, source, after)
+        except Unreadable as error:
             renewals += 1
             with store.snapshot() as snapshot:
-                if renewals > _MOST_RENEWALS or is_named(snapshot.txn, error.record):
-                    raise
-            files.forget(error.record.path)
+                if renewals > _MOST_RENEWALS or error.still_named(snapshot.txn):
+                    raise error.error from None
             continue  # an erasure or a drop came between: the newest manifest knows
         yield from nodes
         if after is None:
@@ -208,14 +199,14 @@ def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[
 
 
 def _copy_nodes(
-    store: Store[bytes], files: SegmentFiles, one: Slice, source: str, after: StreamId | None
+    store: Store[bytes], one: Slice, source: str, after: StreamId | None
 ) -> tuple[list[Node], StreamId | None]:
     """Return a chunk of the nodes of a slice, and the key to go on above; None at the end."""
     nodes: list[Node] = []
     size = 0
     deadline = time.monotonic() + _CHUNK_S
     with store.snapshot() as snapshot:
-        stream = joined(snapshot.txn, files, one.key, one.number, source)
+        stream = joined(snapshot.txn, one.key, one.number, source)
         for ms, seq, load in stream.nodes(one.start, one.end, after):
             data = load()
             if data:

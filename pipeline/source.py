@@ -19,7 +19,8 @@ that `.schema(...)` leaves out are not decoded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,7 @@ from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from streamkeep.pipeline.arrow import Node
     from streamkeep.pipeline.plan import Slice
     from streamkeep.pipeline.reading import Pin
 
@@ -68,14 +70,11 @@ class StreamkeepSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         if is_read(options):
-            from streamkeep.pipeline.reading import pin_streams, reading
-
             self.read_options = parse_read(options)
-            with reading(self.read_options.path) as store, store.snapshot() as snapshot:
-                try:
-                    self.pins = pin_streams(snapshot.txn, self.read_options)
-                except (NoSuchKeyError, OptionError) as error:
-                    self.problem = error
+            try:
+                self.pins = pin_now(self.read_options)
+            except (NoSuchKeyError, OptionError) as error:
+                self.problem = error
 
     @classmethod
     def name(cls) -> str:
@@ -98,7 +97,10 @@ class StreamkeepSource(DataSource):
         """Return what plans and reads micro-batches."""
         from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 
-        return StreamkeepStreamReader(self._reading(), schema)
+        options = self._reading()
+        if _is_folder(options):
+            raise OptionError(f"{options.path}: an archive does not grow; a stream needs its store")
+        return StreamkeepStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a DataFrame."""
@@ -152,19 +154,39 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
     RowShape(arrow_schema(schema), b"", options.mode)
 
 
+def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
+    """Return what a batch read covers, as of now."""
+    from streamkeep.pipeline.reading import pin_streams, reading
+
+    if _is_folder(options):
+        from streamkeep.pipeline.folder import pin_folder
+
+        return pin_folder(options)
+    with reading(options.path) as store, store.snapshot() as snapshot:
+        return pin_streams(snapshot.txn, options)
+
+
 def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[SlicePartition]:
     """Return the partitions that cover what is pinned."""
     from streamkeep.pipeline.plan import join, pack, partition_bytes
-    from streamkeep.pipeline.reading import cut_stream, pinned_bytes, reading, segment_files
 
-    files, source = segment_files(options.path), options.source
-    with reading(options.path) as store, store.snapshot() as snapshot:
-        txn = snapshot.txn
-        total = sum(pinned_bytes(txn, files, pin, source) for pin in pins)
-        target = partition_bytes(total, min_partitions=options.min_partitions)
-        # Slices much smaller than partitions, so that these come out even.
-        size = max(1, target // 8)
-        slices = [one for pin in pins for one in cut_stream(txn, files, pin, source, size)]
+    def target_of(total: int) -> int:
+        return partition_bytes(total, min_partitions=options.min_partitions)
+
+    # Slices much smaller than partitions, so that these come out even.
+    if _is_folder(options):
+        from streamkeep.pipeline.folder import cut_folder
+
+        target = target_of(sum(one.size_bytes for one in cut_folder(options.path, pins, None)))
+        slices = cut_folder(options.path, pins, max(1, target // 8))
+    else:
+        from streamkeep.pipeline.reading import cut_stream, pinned_bytes, reading
+
+        with reading(options.path) as store, store.snapshot() as snapshot:
+            txn, source = snapshot.txn, options.source
+            target = target_of(sum(pinned_bytes(txn, pin, source) for pin in pins))
+            size = max(1, target // 8)
+            slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
     partitions = pack(
         slices,
         target,
@@ -179,14 +201,12 @@ def read_slices(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the entries of slices as record batches."""
     from streamkeep.pipeline.arrow import RowShape, record_batches
-    from streamkeep.pipeline.reading import read_nodes, reading
 
     target = arrow_schema(schema)
-    with reading(options.path) as store:
+    with _nodes_of(options) as nodes_of:
         for one in slices:
             shape = RowShape(target, one.key, options.mode)
-            nodes = read_nodes(store, one, options.source)
-            yield from record_batches(shape, nodes, one.start, one.end)
+            yield from record_batches(shape, nodes_of(one), one.start, one.end)
             for column, count in shape.mismatched.items():
                 _log.warning(
                     "stream %r: %d values of column %r are not of its type and were made null",
@@ -194,3 +214,23 @@ def read_slices(
                     count,
                     column,
                 )
+
+
+@contextmanager
+def _nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]]]:
+    """Give what yields the nodes of a slice, for the length of a block."""
+    if _is_folder(options):
+        from streamkeep.pipeline.folder import read_file
+
+        yield lambda one: read_file(options.path, one)
+        return
+    from streamkeep.pipeline.reading import read_nodes, reading
+
+    with reading(options.path) as store:
+        yield lambda one: read_nodes(store, one, options.source)
+
+
+def _is_folder(options: ReadOptions) -> bool:
+    from streamkeep.pipeline.folder import is_folder
+
+    return is_folder(options.path)

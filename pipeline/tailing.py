@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamkeep.engine.manifest import find_segment
-from streamkeep.engine.segment_files import SegmentFiles
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
@@ -18,7 +17,7 @@ from streamkeep.format.node import live_ids, peek_counts
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.offsets import BEGINNING, DataLossError, Position, Positions, key_text
 from streamkeep.pipeline.options import ARCHIVE, LATEST, LIVE, ReadOptions
-from streamkeep.pipeline.reading import find_streams, segment_files
+from streamkeep.pipeline.reading import find_streams
 
 _COUNTED_NODES: Final = 20_000  # beyond, what is left is estimated
 _HEAD: Final = 26
@@ -47,10 +46,10 @@ class TailedStream:
             since what is newest may be trimmed and archived already.
     """
 
-    def __init__(self, txn: Txn, files: SegmentFiles, stream: Stream, source: str) -> None:
+    def __init__(self, txn: Txn, stream: Stream, source: str) -> None:
         self.stream = stream
         self.number = stream.number
-        self.joined = JoinedStream(txn, files, stream.number, stream, source)
+        self.joined = JoinedStream(txn, stream.number, stream, source)
         record = stream.record
         if source == LIVE:
             self.last = StreamId(record.last_live_ms, record.last_live_seq)
@@ -110,11 +109,10 @@ class TailedStream:
 
 def tailed_streams(txn: Txn, options: ReadOptions) -> Iterator[tuple[bytes, TailedStream]]:
     """Yield the streams of a query that are there."""
-    files = segment_files(options.path)
     for key, number in find_streams(txn, options, all_there=False).items():
         stream = txn.find_stream(key)
         if stream is not None and stream.number == number:
-            yield key, TailedStream(txn, files, stream, options.source)
+            yield key, TailedStream(txn, stream, options.source)
 
 
 # --- how far there is to read ---------------------------------------------------------------------
@@ -261,7 +259,7 @@ def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Pos
     trimmed = record.length == 0 or (record.first_ms, record.first_seq) > position.id
     if not trimmed:
         return
-    tailed = TailedStream(txn, segment_files(options.path), stream, options.source)
+    tailed = TailedStream(txn, stream, options.source)
     first = tailed.first_behind(position.id)
     lost: str | None = None
     if position.next is not None and (first is None or first > position.next):

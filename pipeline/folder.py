@@ -1,0 +1,148 @@
+"""An archive without its store: a folder of segments, on a disk or anywhere that pyarrow reaches.
+
+Each segment says itself whose entries it holds, so a folder can be read without a manifest: copied,
+exported (`streamkeep archive export`), or in an object store that executors on other hosts see.
+What only the manifest knows is which of two files that overlap is the right one: an erasure writes
+a segment anew and removes the old file later. The newer one is taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs
+
+from streamkeep.format.entry import StreamId
+from streamkeep.format.errors import MissingSegmentError, NotAStoreError, StreamkeepError
+from streamkeep.format.segment import SUFFIX, Segment
+from streamkeep.pipeline.arrow import Node
+from streamkeep.pipeline.options import LIVE, ReadOptions
+from streamkeep.pipeline.plan import Slice
+from streamkeep.pipeline.reading import Pin, chosen_keys, pin_between
+from streamkeep.pipeline.staging import file_system
+
+_DATA_FILE = "data.mdb"
+
+
+def is_folder(path: str) -> bool:
+    """Say whether a path leads to segments, not to a store; a URI always does."""
+    return "://" in path or (os.path.isdir(path) and not os.path.exists(f"{path}/{_DATA_FILE}"))
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSegment:
+    """One segment of a folder; its path is relative to that."""
+
+    path: str
+    segment: Segment
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What rises from an older file to a newer one of the same entries."""
+        return self.segment.trailer.epoch, self.segment.trailer.created_ms
+
+
+def list_segments(root: str) -> dict[int, list[FolderSegment]]:
+    """Return the segments of a folder by stream number, ascending, without any that overlap.
+
+    Raises:
+        NotAStoreError: there is no such folder, or none is in it.
+        CorruptionError: one is damaged.
+    """
+    system, base = file_system(root)
+    selector = pyarrow.fs.FileSelector(base, recursive=True, allow_not_found=True)
+    found: dict[int, list[FolderSegment]] = {}
+    for info in system.get_file_info(selector):
+        if info.is_file and info.path.endswith(SUFFIX):
+            path = info.path.removeprefix(base.rstrip("/")).lstrip("/")
+            with open_segment(root, path) as segment:
+                found.setdefault(segment.index.stream_number, []).append(
+                    FolderSegment(path, segment)
+                )
+    if not found:
+        raise NotAStoreError(f"{root}: neither a store nor a folder with segments (*{SUFFIX})")
+    return {number: _newest(files) for number, files in sorted(found.items())}
+
+
+def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
+    """Return the files that count: of those that overlap the newest."""
+    kept: list[FolderSegment] = []
+    for one in sorted(files, key=lambda one: one.age, reverse=True):
+        first, last = one.segment.trailer.first_id, one.segment.trailer.last_id
+        if all(
+            last < other.segment.trailer.first_id or first > other.segment.trailer.last_id
+            for other in kept
+        ):
+            kept.append(one)
+    return sorted(kept, key=lambda one: one.segment.trailer.first_id)
+
+
+@contextmanager
+def open_segment(root: str, path: str) -> Iterator[Segment]:
+    """Open a segment of a folder; what was read of it by then stays after the block."""
+    system, base = file_system(root)
+    where = f"segment {path}"
+    try:
+        file: Any = system.open_input_file(f"{base.rstrip('/')}/{path}")
+    except FileNotFoundError:
+        raise MissingSegmentError(
+            where, f"it is no longer in {root}: load() again what was planned before it went"
+        ) from None
+    with file:
+        yield Segment.open(lambda offset, size: file.read_at(size, offset), file.size(), where)
+
+
+def pin_folder(options: ReadOptions) -> tuple[Pin, ...]:
+    """Return what a batch read covers, as of now."""
+    if options.source == LIVE:
+        raise StreamkeepError(f"{options.path}: an archive has no live entries")
+    streams = list_segments(options.path)
+    numbers = {files[-1].segment.index.key: number for number, files in streams.items()}
+    return tuple(
+        pin_between(
+            options,
+            key,
+            numbers[key],
+            StreamId(*streams[numbers[key]][-1].segment.trailer.last_id),
+        )
+        for key in chosen_keys(options, list(numbers), all_there=True)
+    )
+
+
+def cut_folder(root: str, pins: tuple[Pin, ...], slice_bytes: int | None) -> list[Slice]:
+    """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it."""
+    streams = list_segments(root)
+    slices = []
+    for pin in pins:
+        for one in streams.get(pin.number, []):
+            blocks = one.segment.index.blocks
+            first = one.segment.seek(*pin.start)
+            last = one.segment.seek_last(*pin.end) + 1
+            at = first
+            while at < last:
+                stop, size, entries = at, 0, 0
+                while stop < last and (slice_bytes is None or size < slice_bytes or stop == at):
+                    size += blocks[stop].raw_size
+                    entries += blocks[stop].entries
+                    stop += 1
+                low = max(pin.start, StreamId(*blocks[at].first_id))
+                high = min(pin.end, StreamId(*blocks[stop - 1].last_id))
+                slices.append(
+                    Slice(pin.key, pin.number, low, high, size, entries, one.path, (at, stop))
+                )
+                at = stop
+    return slices
+
+
+def read_file(root: str, one: Slice) -> Iterator[Node]:
+    """Yield the nodes of a slice that names its file."""
+    assert one.segment is not None
+    assert one.blocks is not None
+    with open_segment(root, one.segment) as segment:
+        for number in range(*one.blocks):
+            for node in segment.block(number):
+                yield node.ms, node.seq, node.listpack, b""
