@@ -32,6 +32,7 @@ def rebuild(
     slot: SteadySlot | None,
     highest_epoch: int,
     holes: list[Hole],
+    highest_stream: int = 0,
 ) -> None:
     """Rebuild what `salvage` has filled.
 
@@ -39,6 +40,7 @@ def rebuild(
         slot: the newest steady point of the damaged store.
         highest_epoch: that was met in it.
         holes: keys of `nodes` between which rows may be missing.
+        highest_stream: the highest number of a stream in the archive.
     """
     epoch = 1 + max(
         highest_epoch, _number(out, META_EPOCH, report), 0 if slot is None else slot.epoch
@@ -52,6 +54,7 @@ def rebuild(
     _identity(out, slot, report)
     last_stream = out.last(STREAMS)
     highest = 0 if last_stream is None else int.from_bytes(last_stream, "big")
+    highest = max(highest, highest_stream)
     for counter, used in (
         (NEXT_STREAM, highest),
         (NEXT_GROUP, groups.highest),

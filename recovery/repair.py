@@ -71,7 +71,7 @@ def repair(
         try:
             salvage = Salvage(newest, out, report, lost, progress)
             salvage.run()
-            archive = ArchiveSalvage(store, out, report)
+            archive = ArchiveSalvage(store, out, report, lost)
             archive.run(rows_lost=salvage.damaged)
             rebuild(
                 out,
@@ -80,6 +80,7 @@ def repair(
                 slot=newest.slot,
                 highest_epoch=salvage.highest_epoch,
                 holes=salvage.holes(),
+                highest_stream=archive.highest_stream,
             )
         except BaseException:
             lost.close()

@@ -17,31 +17,55 @@ from streamkeep.engine import files
 from streamkeep.engine.bulk import BulkStore
 from streamkeep.engine.environment import META_UUID
 from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.manifest import NEXT_SEQUENCE
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
 from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError, StoreError
-from streamkeep.format.keys import ERASURES, META, RETIRED, SEGMENTS, STREAMS, pack_number
+from streamkeep.format.keys import (
+    ERASURES,
+    META,
+    RETIRED,
+    SEGMENTS,
+    STREAMS,
+    pack_number,
+    unpack_node_key,
+)
 from streamkeep.format.manifest import (
     ADOPTED,
     SegmentRecord,
+    decode_erasure,
     decode_segment_record,
+    encode_erasure,
     erasure_key,
     record_of,
 )
-from streamkeep.format.retired import encode_former_name, former_name_key, retired_key
+from streamkeep.format.node import Slot, has_live, history_form, validate
+from streamkeep.format.records import encode_number
+from streamkeep.format.retired import (
+    encode_former_name,
+    former_name_key,
+    is_former_name,
+    retired_key,
+)
 from streamkeep.format.segment import Segment
 from streamkeep.recovery.losses import Report
+from streamkeep.recovery.lost_found import LostAndFound
+from streamkeep.recovery.rescue import live_slots, slots_of
 
 
 class ArchiveSalvage:
     """Takes the archive of the store at `store` into `out`."""
 
-    def __init__(self, store: Path, out: BulkStore, report: Report) -> None:
+    def __init__(self, store: Path, out: BulkStore, report: Report, lost: LostAndFound) -> None:
         self.folder = store / ARCHIVE_FOLDER
         self.out = out
         self.report = report
+        self.lost = lost
+        self.highest_stream = 0
+        self._previous: SegmentRecord | None = None
+        self._sequences: set[int] = set()
         self._named: set[str] = set()
         self._sequence = 0
 
@@ -59,11 +83,28 @@ class ArchiveSalvage:
                 self.out.delete(SEGMENTS, db_key)
                 self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
                 continue
-            self._named.add(record.path)
             self._sequence = max(self._sequence, record.sequence)
+            self.highest_stream = max(self.highest_stream, record.stream_number)
+        for db_key, value in self.out.rows(ERASURES):
+            self.highest_stream = max(self.highest_stream, unpack_node_key(db_key)[0])
+            try:
+                decode_erasure(open_row(ERASURES, db_key, value, "erasure"), "erasure")
+            except CorruptionError:  # that the entry was erased is what counts
+                self.report.rebuild("times of erasures")
+                self.out.put_row(ERASURES, db_key, encode_erasure(0))
+        for db_key, value in self.out.rows(SEGMENTS):
+            body = open_row(SEGMENTS, db_key, value, "segment")
+            record = decode_segment_record(db_key, body, "segment")
+            self._named.add(record.path)
             self._take(record)
         if rows_lost:
             self._adopt()
+        self._retired()
+        following = self.out.get_row(META, NEXT_SEQUENCE, "meta")
+        used = self._sequence
+        if used and (following is None or int.from_bytes(following, "big") <= used):
+            self.report.rebuild("counters of `meta`")
+            self.out.put_row(META, NEXT_SEQUENCE, encode_number(self._sequence + 1))
 
     def _take(self, record: SegmentRecord) -> None:
         """Copy the file of a row, or what is readable of it."""
@@ -74,11 +115,49 @@ class ArchiveSalvage:
             self.out.delete(SEGMENTS, record.db_key())
             self._lose(record, StreamId(*record.first_id), None, record.entries, str(error))
             return
+        before = self._previous
+        if (
+            before is not None
+            and before.stream_number == record.stream_number
+            and record.first_id <= before.last_id
+        ):
+            self.out.delete(SEGMENTS, record.db_key())
+            self._set_aside(record, segment, "its segment overlaps another one")
+            return
+        if self._holds_erased(record, segment):
+            self.out.delete(SEGMENTS, record.db_key())
+            self._set_aside(record, segment, "its segment holds what was erased")
+            return
         if any(True for _ in segment.check()):
             self.out.delete(SEGMENTS, record.db_key())
             self._unpack(record, segment)
-        else:
-            self._copy(record.path)
+            return
+        self._copy(record.path)
+        self._keep_row(record, segment)
+        self._previous = record
+
+    def _keep_row(self, record: SegmentRecord, segment: Segment) -> None:
+        """Let a row say what its file says, under a number of its own."""
+        sequence = record.sequence
+        if sequence in self._sequences:
+            self._sequence += 1
+            sequence = self._sequence
+        self._sequences.add(sequence)
+        right = record_of(
+            segment,
+            stream_number=record.stream_number,
+            path=record.path,
+            key=record.key,
+            sequence=sequence,
+            created_ms=record.created_ms,
+            epoch=record.epoch,
+            origin=record.origin,
+            erased=record.erased,
+        )
+        if right != record:
+            self.report.rebuild("rows of segments")
+            self.out.delete(SEGMENTS, record.db_key())
+            self.out.put_row(SEGMENTS, right.db_key(), right.encode())
 
     def _copy(self, path: str) -> None:
         target = self.out.folder / ARCHIVE_FOLDER / path
@@ -119,6 +198,78 @@ class ArchiveSalvage:
         loss = self.report.stream(record.stream_number)
         until = StreamId(*record.last_id) if last is None else last
         loss.notes.append(f"{count} archived entries, from {first} to {until}: {why}")
+
+    def _holds_erased(self, record: SegmentRecord, segment: Segment) -> bool:
+        """Say whether a segment still has an entry that was erased."""
+        for ms, seq in self._erasures(record):
+            try:
+                nodes = segment.block(segment.seek(ms, seq))
+            except CorruptionError:
+                continue
+            if any(has_live(node.listpack, node.ms, node.seq, ms, seq) for node in nodes):
+                return True
+        return False
+
+    def _erasures(self, record: SegmentRecord) -> Iterator[tuple[int, int]]:
+        prefix = pack_number(record.stream_number)
+        start = erasure_key(record.stream_number, *record.first_id)
+        for db_key, _ in self.out.rows(ERASURES, prefix, start):
+            _, ms, seq = unpack_node_key(db_key)
+            if (ms, seq) > record.last_id:
+                return
+            yield ms, seq
+
+    def _set_aside(self, record: SegmentRecord, segment: Segment, why: str) -> None:
+        """Put the entries of a segment into lost+found, without what was erased."""
+        erased = set(self._erasures(record))
+        for place in range(len(segment.index.blocks)):
+            try:
+                nodes = segment.block(place)
+            except CorruptionError:
+                continue
+            for node in nodes:
+                slots = [
+                    slot
+                    for slot in live_slots(node.listpack, node.ms, node.seq)
+                    if (slot.ms, slot.seq) not in erased
+                ]
+                self._keep(record.stream_number, record.key, slots, why)
+        loss = self.report.stream(record.stream_number)
+        loss.notes.append(f"archived entries, from {record.first_id} on, are in lost+found: {why}")
+
+    def _keep(self, number: int, key: bytes | None, slots: list[Slot], why: str) -> None:
+        self.report.stream(number).moved += self.lost.keep_entries(why, key, number, slots)
+
+    # --- what is retired, and in no segment yet -------------------------------------------------
+
+    def _retired(self) -> None:
+        """Retired nodes follow each other, and something of each was trimmed."""
+        previous: tuple[int, tuple[int, int]] | None = None
+        for db_key, value in self.out.rows(RETIRED):
+            number, ms, seq = unpack_node_key(db_key)
+            self.highest_stream = max(self.highest_stream, number)
+            if is_former_name(ms, seq):
+                continue
+            try:
+                envelope = decode_envelope(value, "retired node")
+                shown = history_form(envelope.listpack, ms, seq, envelope.trimmed)
+                last = validate(shown, ms, seq).last_slot if shown else (ms, seq)
+            except CorruptionError as error:
+                self.out.delete(RETIRED, db_key)
+                slots = slots_of(value, (ms, seq), None)
+                self._keep(number, None, slots, f"a retired node is damaged: {error.problem}")
+                loss = self.report.stream(number)
+                loss.notes.append(f"retired entries from {ms}-{seq} on: {error.problem}")
+                continue
+            if not shown:
+                self.out.delete(RETIRED, db_key)
+                self.report.rebuild("retired nodes of which nothing was trimmed")
+            elif previous is not None and previous[0] == number and (ms, seq) <= previous[1]:
+                self.out.delete(RETIRED, db_key)
+                why = "a retired node overlaps another one"
+                self._keep(number, None, live_slots(shown, ms, seq), why)
+            else:
+                previous = number, last
 
     # --- files without a row ------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,14 +30,18 @@ from streamkeep.format.manifest import SegmentRecord, decode_segment_record, enc
 from streamkeep.format.node import mark
 from streamkeep.format.records import encode_file_garbage, encode_number
 from streamkeep.format.retired import encode_former_name, former_name_key
+from streamkeep.recovery.repair import repair
 
 ORDERS = 1
 FOLDER = "archive"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A closed store: `orders` with two segments, retired nodes, and live ones."""
+def path(tmp_path: Path) -> Iterator[Path]:
+    """A closed store: `orders` with two segments, retired nodes, and live ones.
+
+    Whatever a test has done to it, a repair makes it sound, and a second repair changes nothing.
+    """
     path = tmp_path / "store"
     with Store(path, sync="none", clock=ManualClock(1000)) as store:
         number = archive(store, "orders", some(60, 1000), some(60, 3000))
@@ -51,7 +55,10 @@ def path(tmp_path: Path) -> Path:
         for ms in range(7000, 7200):
             store.xadd("orders", {"live": "x" * 100}, f"{ms}-0")
     assert codes(path) == []
-    return path
+    yield path
+    assert repair(path, tmp_path / "repaired").findings == []
+    again = repair(tmp_path / "repaired", tmp_path / "again")
+    assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
 
 
 def rows_of(raw: RawStore) -> list[SegmentRecord]:
