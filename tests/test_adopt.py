@@ -296,3 +296,18 @@ def test_the_archive_for_asyncio(open_store: Callable[..., Store], tmp_path: Pat
 
     asyncio.run(use())
     assert pairs_of(store, "copy") == some(60) + some(60, 3000)
+
+
+def test_an_erasure_outlives_copies_of_the_archive(store: Store, tmp_path: Path) -> None:
+    """Exported before, adopted again and restored: what was erased stays away."""
+    archive(store, "orders", some(60))
+    list(store.export_segments(tmp_path / "out"))
+    assert store.erase("orders", "1003-1", "1000-0") == 2
+    (record,) = store.archived_segments("orders")
+    assert (record.entries, record.erased) == (58, 2)
+    store.drop_segments("orders")
+    (one,) = store.adopt_segments(tmp_path / "out")
+    assert one.erased == 2
+    store.restore_archive("copy", "orders")
+    wanted = [entry for entry in some(60) if entry[:2] not in ((1003, 1), (1000, 0))]
+    assert pairs_of(store, "copy") == archived_entries(store, "orders") == wanted

@@ -1,7 +1,7 @@
 """The demo of the archive: the whole life of an entry, from the stream to a file and back.
 
 The flights of the last quarter stay live, older ones are archived. One question spans both. A
-month is restored into another store and compared there, flight by flight.
+month is restored into another store and compared there, flight by flight. One flight is erased.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def run(
             expect("the entries restored", done.entries, len(month))
             expect("the month", [entry.fields for entry in other.scan("march")], month)
         facts.append(f"{done.entries:,} entries, the same ones")
+    with step("erase one flight for ever") as facts:
+        doomed = store.xrange(KEY, ms("2013-05-04"), "+", 1, history=True)[0]
+        expect("the entries erased", store.erase(KEY, doomed.id), 1)
+        gone = store.xrange(KEY, doomed.id, doomed.id, history=True)
+        expect("what is left of it", gone, [])
+        facts.append(f"{doomed.id}: its segment is written anew, and the old file is gone")
     with step("verify the archive") as facts:
         problems = [one for one in store.verify_archive() if one.problems]
         expect("what is wrong", problems, [])
