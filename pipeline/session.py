@@ -45,7 +45,7 @@ def session(master: str = "local[*]", *, fast_start: bool = False, **conf: objec
 
     Args:
         master: where to run; `local[*]` takes all cores of this machine.
-        fast_start: start the JVM in two thirds of the time, at the price of slower long jobs.
+        fast_start: start the JVM about a seventh faster, at the price of slower long jobs.
         conf: settings of Spark, as `spark_sql_shuffle_partitions=8`, or with dots through
             `**{"spark.sql.shuffle.partitions": 8}`.
 
