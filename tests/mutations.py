@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ PAGE: Final = 4096
 NOW_MS: Final = 1_718_004_800_000
 CRASHED: Final = b"crashed"
 _STATE_SIZE: Final = 32
+_PATIENCE_S: Final = 20
 
 Entries = dict[tuple[int, int, int], tuple[bytes, ...]]  # (stream number, ms, seq)
 
@@ -177,7 +179,7 @@ def all_entries(path: Path) -> Entries:
 def shown(path: Path) -> bytes:
     """Return a digest of what commands show of a store; `CRASHED` when the process ends.
 
-    In a process of its own: what LMDB makes of damaged pages may end it.
+    In a process of its own: what LMDB makes of damaged pages may end it, or go round in circles.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -186,6 +188,8 @@ def shown(path: Path) -> bytes:
             os.close(reading)
             devnull = os.open(os.devnull, os.O_WRONLY)
             faulthandler.disable()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_PATIENCE_S)
             os.dup2(devnull, 2)
             os.write(writing, _state(path))
         finally:
