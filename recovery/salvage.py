@@ -220,9 +220,21 @@ class Salvage:
             return
         own_key = node_key(envelope.number, envelope.ms, envelope.seq)
         if own_key != db_key:
-            self._keep_copy(envelope, "it stood in the place of another node")
+            self._move_node(table, own_key, envelope, good)
             return
         self.out.put(table, db_key, good)
+
+    def _move_node(self, table: int, own_key: bytes, envelope: Envelope, value: bytes) -> None:
+        """A sound node stands under the key of another place: nothing proves that it is live."""
+        self.damaged = True
+        if table == NODES:
+            age = (envelope.epoch, envelope.commit_number)
+            self._note_newest(_NODE + own_key, _CANDIDATE.pack(*age, False, False) + value)
+        elif self.out.get(table, own_key) is None:
+            self.report.rebuild("keys of retired nodes")
+            self.out.put(table, own_key, value)
+        else:
+            self._keep_copy(envelope, "it stood in the place of another node")
 
     def _copy_stream(self, db_key: bytes, value: bytes) -> None:
         good = value if _envelope(value) is not None else self.mender.envelope(value)
