@@ -89,6 +89,8 @@ def _read(store: Store, key: str, history: bool) -> None:
 def _write_gzip(store: Store, path: Path) -> int:
     with gzip.open(path, "wt", compresslevel=6) as file:
         for entry in store.scan("live"):
-            fields = {name.decode(): value.decode() for name, value in entry.pairs}
+            fields = {
+                name.decode("latin-1"): value.decode("latin-1") for name, value in entry.pairs
+            }
             file.write(json.dumps({"id": str(entry.id), "fields": fields}) + "\n")
     return path.stat().st_size
