@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamkeep.pipeline.java import ensure_java
     from streamkeep.pipeline.lake import read_lake
+    from streamkeep.pipeline.launch import register, session
     from streamkeep.pipeline.progress import Lag, ProgressListener
-    from streamkeep.pipeline.session import register, session
 
 _HOMES = {
     "Lag": "streamkeep.pipeline.progress",
     "ProgressListener": "streamkeep.pipeline.progress",
     "ensure_java": "streamkeep.pipeline.java",
     "read_lake": "streamkeep.pipeline.lake",
-    "register": "streamkeep.pipeline.session",
-    "session": "streamkeep.pipeline.session",
+    "register": "streamkeep.pipeline.launch",
+    "session": "streamkeep.pipeline.launch",
 }
 
 __all__ = ["Lag", "ProgressListener", "ensure_java", "read_lake", "register", "session"]

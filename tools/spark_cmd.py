@@ -487,7 +487,7 @@ def tail(
 @contextmanager
 def _running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """Start Spark for a job, and stop it."""
-    from streamkeep.pipeline.session import QUIET_JVM, SparkMissingError, session
+    from streamkeep.pipeline.launch import QUIET_JVM, SparkMissingError, session
 
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
     for setting in settings:

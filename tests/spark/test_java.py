@@ -102,3 +102,10 @@ def test_no_java_at_all_says_what_was_looked_at(bare: pytest.MonkeyPatch, tmp_pa
     bare.setenv("JAVA_HOME", str(tmp_path / "old"))
     with pytest.raises(JavaMissingError, match=r"Java 17 or newer \(JAVA_HOME: .* is Java 11\)"):
         ensure_java()
+
+
+def test_session_is_a_function_whatever_was_imported_before() -> None:
+    import streamkeep.pipeline.launch
+    from streamkeep import pipeline
+
+    assert pipeline.session is streamkeep.pipeline.launch.session
