@@ -376,6 +376,11 @@ def read_lake(spark: SparkSession, path: str, version: int | None = None) -> Dat
     return rows.withColumn("id", f.concat_ws("-", "ms", "seq")).select(*names)
 
 
+def ids_within(ids: Iterable[StreamId], first: StreamId, last: StreamId) -> tuple[StreamId, ...]:
+    """Return those of the IDs that a file from `first` to `last` may hold."""
+    return tuple(one for one in ids if first <= one <= last)
+
+
 def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
     ends = [file.first, file.last]
     stats: dict[str, Any] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ _GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 128 << 20
 _DAY_MS: Final = 86_400_000
 _LEVEL: Final = 3
+_TOP: Final = (1 << 63) - 1
 
 
 class _Sink:
@@ -206,3 +207,22 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     for end in ends:
         yield start, end
         start = end
+
+
+def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
+    """Return for each row whether its ID is one of `ids`."""
+    chosen = {one for one in ids if max(one) <= _TOP}  # a lake has no higher ones
+    ms, seq = batch.column("ms"), batch.column("seq")
+    maybe = pc.is_in(ms, pa.array([one.ms for one in chosen], pa.int64()))
+    rows = pc.indices_nonzero(maybe).to_pylist()
+    flags = bytearray(len(batch))
+    for row in rows:
+        flags[row] = StreamId(ms[row].as_py(), seq[row].as_py()) in chosen
+    return pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(flags)]).cast(
+        pa.bool_()
+    )
+
+
+def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
+    """Return how many rows have one of the IDs."""
+    return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0

@@ -21,11 +21,13 @@ from streamkeep.tools.command import (
     Failure,
     Id,
     StoreCommand,
+    confirm_loss,
     json_option,
     key_argument,
     progress_option,
     quoted_option,
     store_argument,
+    yes_option,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def lake_argument(function: Function) -> Function:
 
 @click.group()
 def spark() -> None:
-    """Run jobs on Spark: build a lake, compact, audit, report.
+    """Run jobs on Spark: build a lake, compact, audit, erase, report.
 
     Needs the extra: pip install 'streamkeep[spark]'. It brings Spark, and a Java where there is
     none. A LAKE is a Delta table of Parquet files, one row per entry: a path, or the URI of an
@@ -479,6 +481,77 @@ def tail(
             max_entries=max_entries,
         )
     _tell(report, f"{output.entries_text(report.entries)} followed", as_json)
+
+
+@spark.command("erase", cls=StoreCommand)
+@key_argument
+@click.argument("ids", metavar="ID...", nargs=-1, type=Bytes())
+@click.option(
+    "--store", "store_path", type=click.Path(path_type=Path), help="Erase from this store."
+)
+@click.option("--lake", metavar="LAKE", help="Erase from this lake.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Erase the entries of the lake that meet this condition, too: \"name = 'x'\".",
+)
+@yes_option
+@job_options
+@quoted_option
+def erase(
+    key: bytes,
+    ids: tuple[bytes, ...],
+    store_path: Path | None,
+    lake: str | None,
+    where: str | None,
+    yes: bool,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Erase entries from store, archive and lake, with proof.
+
+    Afterwards the entries are in no file of either, old versions of the lake included, which
+    cannot be read any more as far as they held them. All of it is read again to prove that.
+
+    \b
+    Example:
+      streamkeep spark erase orders 1718004800000-0 --store orders.store --lake orders.lake --yes
+
+    \b
+    Exit status: 4  an entry is still there: see what is said
+    """
+    if store_path is None and lake is None:
+        raise click.UsageError("name what to erase from: --store, --lake, or both")
+    if not ids and where is None:
+        raise click.UsageError("name what to erase: IDs, or a condition with --where")
+    what = f"{output.entries_text(len(ids))} of {output.named(key)}" if ids else "entries"
+    confirm_loss(
+        [f"{what}{f' and those where {where}' if where else ''} will be gone for ever"],
+        "Erase?",
+        yes=yes,
+    )
+    with _running(master, settings) as session, _progress(progress, "erase") as advance:
+        from streamkeep.pipeline.jobs.erase import erase as job
+
+        report = job(
+            session,
+            key.decode(),
+            [one.decode() for one in ids],
+            store=None if store_path is None else str(store_path),
+            lake=lake,
+            where=where,
+            progress=advance,
+        )
+    details = report.details
+    _tell(
+        report,
+        f"{output.entries_text(details['erased_in_store'])} erased in the store, "
+        f"{details['erased_in_lake']:,} in the lake, where "
+        f"{output.count_text(report.files, 'file')} had to be written again",
+        as_json,
+    )
 
 
 # --- what all jobs share ------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 Of a segment: its trailer, index and seek table, the checksum of each block, every envelope and
 listpack, order and counts of entries, and all of that against the manifest. Of a file of the lake:
 the checksum that its name carries, order of IDs, and row count, ID range and day against name, log
-and partition. Then, over all of them: segments that overlap, entries that a lake has twice, files
-that the log names and nobody has.
+and partition; and whether it holds entries that were erased from the store. Then, over all of them:
+segments that overlap, entries that a lake has twice, files that the log names and nobody has.
 
 It only reads. What it finds stands in the report's `problems`, in order of place, so that two runs
 can be compared.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import xxhash
 
-from streamkeep.engine.manifest import iter_segments
+from streamkeep.engine.manifest import erased_ids, iter_segments
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
@@ -38,7 +38,7 @@ from streamkeep.pipeline.lake import (
     file_system,
     folder_of,
 )
-from streamkeep.pipeline.parquet import read_file
+from streamkeep.pipeline.parquet import count_ids, read_file
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.reading import reading
 
@@ -58,12 +58,14 @@ class Task:
     Attributes:
         archive: folder of the segments.
         lake: where the files are.
+        erased: by path of a file, IDs of its range that were erased from the store.
     """
 
     archive: str
     segments: tuple[SegmentRecord, ...]
     lake: str
     files: tuple[LakeFile, ...]
+    erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
 
 
 def audit(
@@ -82,11 +84,11 @@ def audit(
     if store is None and lake is None:
         raise LakeError("nothing to audit: name a store, a lake, or both")
     with Stopwatch(Report(NAME)) as report:
-        segments = _manifest(store) if store is not None else []
         table = Lake.open(lake) if lake is not None else None
         files = table.files() if table is not None else []
+        segments, erased = _known(store, files) if store is not None else ([], {})
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
-        tasks = plan(archive, segments, table.uri if table is not None else "", files)
+        tasks = plan(archive, segments, table.uri if table is not None else "", files, erased)
         found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
         report.entries = sum(one["entries"] for one in found)
         report.files = len(found)
@@ -102,14 +104,20 @@ def audit(
 
 
 def plan(
-    archive: str, segments: Sequence[SegmentRecord], lake: str, files: Sequence[LakeFile]
+    archive: str,
+    segments: Sequence[SegmentRecord],
+    lake: str,
+    files: Sequence[LakeFile],
+    erased: dict[str, tuple[StreamId, ...]] | None = None,
 ) -> list[Task]:
     """Return tasks of about equal size, for segments and for files of a lake."""
     tasks = [
         Task(archive, part, "", ())
         for part in spread(segments, [record.size_bytes for record in segments])
     ]
-    tasks += [Task("", (), lake, part) for part in spread(files, [one.size_bytes for one in files])]
+    for part in spread(files, [one.size_bytes for one in files]):
+        gone = {one.path: erased[one.path] for one in part if erased and one.path in erased}
+        tasks.append(Task("", (), lake, part, gone))
     return tasks
 
 
@@ -118,14 +126,26 @@ def look_at(task: Task) -> list[str]:
     found = [_segment_facts(task.archive, record) for record in task.segments]
     if task.files:
         system, root = file_system(task.lake)
-        found += [_file_facts(system, root, file) for file in task.files]
+        found += [
+            _file_facts(system, root, file, task.erased.get(file.path, ())) for file in task.files
+        ]
     return [json.dumps(one) for one in found]
 
 
-def _manifest(store: str) -> list[SegmentRecord]:
-
+def _known(
+    store: str, files: Sequence[LakeFile]
+) -> tuple[list[SegmentRecord], dict[str, tuple[StreamId, ...]]]:
+    """Return the manifest of a store, and what files of a lake may hold that was erased there."""
+    erased: dict[str, tuple[StreamId, ...]] = {}
     with reading(store) as opened, opened.snapshot() as snapshot:
-        return list(iter_segments(snapshot.txn))
+        txn = snapshot.txn
+        for file in files:
+            stream = txn.find_stream(file.key)
+            if stream is not None:
+                ids = erased_ids(txn, stream.number, file.first, file.last)
+                if ids:
+                    erased[file.path] = tuple(StreamId(*one) for one in sorted(ids))
+        return list(iter_segments(txn)), erased
 
 
 # --- one segment ----------------------------------------------------------------------------------
@@ -181,7 +201,9 @@ def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
 # --- one file of the lake -------------------------------------------------------------------------
 
 
-def _file_facts(system: pafs.FileSystem, root: str, file: LakeFile) -> dict[str, Any]:
+def _file_facts(
+    system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
+) -> dict[str, Any]:
     where = f"lake file {file.path}"
     problems: list[str] = []
     try:
@@ -191,7 +213,7 @@ def _file_facts(system: pafs.FileSystem, root: str, file: LakeFile) -> dict[str,
         if checksum != checksum_of_path(file.path):
             problems.append(f"{where}: its checksum is {checksum}, not the one in its name")
         else:
-            problems += [f"{where}: {text}" for text in _rows_problems(system, root, file)]
+            problems += [f"{where}: {text}" for text in _rows_problems(system, root, file, erased)]
     except FileNotFoundError:
         problems.append(f"{where}: the log names it, but it is missing")
     except (pa.ArrowException, OSError) as error:
@@ -209,13 +231,15 @@ def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _rows_problems(system: pafs.FileSystem, root: str, file: LakeFile) -> Iterator[str]:
+def _rows_problems(
+    system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
+) -> Iterator[str]:
     """Yield what is wrong with the IDs of a file."""
     if not file.path.startswith(folder_of(file.key, file.date) + "/"):
         yield f"it stands in the wrong partition, not in {folder_of(file.key, file.date)}"
     last: StreamId | None = None
     first: StreamId | None = None
-    entries = 0
+    entries = came_back = 0
     for batch in read_file(system, root, file, ("ms", "seq")):
         if not len(batch):
             continue
@@ -223,9 +247,15 @@ def _rows_problems(system: pafs.FileSystem, root: str, file: LakeFile) -> Iterat
         if (last is not None and ends[0] <= last) or not ascending(batch):
             yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
         first, last = first or ends[0], ends[1]
+        came_back += count_ids(batch, erased)
         entries += len(batch)
         if any(day_of(one.ms) != file.date for one in ends):
             yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"
+    if came_back:
+        yield (
+            f"holds {came_back} of the entries that were erased from the store; `streamkeep spark "
+            "erase` takes them out"
+        )
     if entries != file.entries:
         yield f"{entries} rows, {file.entries} in the log"
     if (first, last) != (file.first, file.last):

@@ -4,7 +4,8 @@ From a lake: workers read its files, filter the range, and make macro nodes, whi
 files; the driver appends the nodes as they are, in transactions of about a megabyte, and notes in
 the target's record how far it has come (`engine/restore.py`). Killed anywhere, the same call goes
 on there: the finished part is not planned again, and each entry comes once. A stream with higher
-IDs is refused before anything is read, since IDs must rise.
+IDs is refused before anything is read, since IDs must rise. What was erased from the stream of that
+name in the target's store does not come back from a lake that still has it.
 
 From the archive of a store no Spark is needed: its segments hold nodes already.
 """
@@ -27,6 +28,7 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.archived import ArchivedNode
 from streamkeep.engine.arguments import range_end, range_start
 from streamkeep.engine.environment import STAGING_FOLDER
+from streamkeep.engine.manifest import erased_ids
 from streamkeep.engine.restore import restore_nodes
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import PAGE_LISTPACK
@@ -35,7 +37,7 @@ from streamkeep.format.node import end_ids
 from streamkeep.format.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, file_system
-from streamkeep.pipeline.parquet import read_file
+from streamkeep.pipeline.parquet import count_ids, has_id, read_file
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.staging import Run, Staged, new_folder, remove_folder, stage, staged_nodes
 
@@ -60,6 +62,7 @@ class Task:
     end: Id
     folder: str
     name: str
+    erased: frozenset[StreamId] = frozenset()  # from the target's store: they stay away
 
 
 def restore(
@@ -139,8 +142,12 @@ def _from_lake(
         """Have workers make the nodes of what is still missing, and yield them."""
         wanted = [one for one in files if one.last >= at and one.first <= end]
         _check_order(environment, target, wanted, at)
+        gone = frozenset[StreamId]()
+        if checked is not None:
+            found = environment.read(erased_ids, checked, at, end)
+            gone = frozenset(StreamId(*one) for one in found)
         tasks = [
-            Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow")
+            Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
             for place, part in enumerate(spread(wanted, [one.size_bytes for one in wanted]))
         ]
         staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
@@ -191,7 +198,7 @@ def make_nodes(task: Task) -> list[str]:
         part
         for file in task.files
         for batch in read_file(system, root, file, _COLUMNS)
-        if len(part := _within(batch, task.start, task.end))
+        if len(part := _without(_within(batch, task.start, task.end), task.erased))
     )
     staged = stage(batches, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)
     runs = [[run.key.hex(), run.first, run.last, run.entries] for run in staged.runs]
@@ -205,6 +212,13 @@ def _staged(line: str) -> Staged:
         tuple(Run(bytes.fromhex(key), first, last, count) for key, first, last, count in runs),
         True,
     )
+
+
+def _without(batch: pa.RecordBatch, erased: frozenset[StreamId]) -> pa.RecordBatch:
+    """Return the rows of a batch whose entries were not erased."""
+    if not erased or not count_ids(batch, erased):
+        return batch
+    return batch.filter(pc.invert(has_id(batch, erased)))
 
 
 def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:

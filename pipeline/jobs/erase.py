@@ -1,0 +1,245 @@
+"""The job `erase`: entries that must be nowhere any more, with proof.
+
+In this order, so that nothing can bring an erased entry back:
+
+1. The store: `Store.erase` takes the bytes out of live nodes, retired rows, segments, journal and
+   free pages, and remembers the IDs.
+2. The lake: files that may hold one of the IDs are written again without them, and replaced in one
+   transaction, which conflicts with jobs that read the entry before step 1.
+3. The files that were replaced, and those of older versions that may hold the ID, are removed at
+   once. Reading the lake as it was before is not possible any more, which is the purpose.
+4. Proof: all files in the partitions of the stream that may hold one of the IDs, whether the
+   log names them or not, are read again, and the store is asked.
+
+Killed anywhere, the job is run again; what is done already is found done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from streamkeep.format.entry import StreamId
+from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.lake import (
+    Lake,
+    LakeConflictError,
+    LakeError,
+    LakeFile,
+    file_system,
+    folder_of,
+    ids_of_path,
+    ids_within,
+    read_lake,
+)
+from streamkeep.pipeline.parquet import FileWriter, count_ids, has_id, read_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "erase"
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True)
+class Task:
+    """A file to write again, and what it must not hold."""
+
+    lake: str
+    schema: bytes
+    file: LakeFile
+    ids: tuple[StreamId, ...]
+
+
+def erase(
+    spark: SparkSession,
+    key: str,
+    ids: Sequence[str | StreamId] = (),
+    *,
+    store: str | None = None,
+    lake: str | None = None,
+    where: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Erase entries of a stream from a store, its archive, and a lake.
+
+    Args:
+        key: of the stream.
+        ids: of the entries.
+        store: None when the store has been taken care of.
+        lake: None when there is none.
+        where: a condition of SQL on the columns of the lake; entries that meet it are erased, too.
+
+    Raises:
+        LakeError: there is no such lake, or neither store nor lake was named.
+        LakeConflictError: other jobs kept committing to the same files.
+    """
+    if store is None and lake is None:
+        raise LakeError("nothing to erase from: name a store, a lake, or both")
+    if where is not None and lake is None:
+        raise LakeError("a condition is looked up in the lake: name one")
+    with Stopwatch(Report(NAME)) as report:
+        name = key.encode()
+        wanted = {one if isinstance(one, StreamId) else StreamId.parse(one) for one in ids}
+        if where is not None and lake is not None:
+            rows = read_lake(spark, lake).where(f"stream = {_sql_text(key)}").where(where)
+            for row in rows.select("ms", "seq").toLocalIterator():
+                wanted.add(StreamId(row.ms, row.seq))
+        chosen = tuple(sorted(wanted))
+        erased = 0
+        if store is not None and chosen:
+            erased = _erase_in_store(store, name, chosen)
+        rewritten = removed = 0
+        if lake is not None and chosen:
+            removed, rewritten = _erase_in_lake(spark, lake, name, chosen, progress)
+            swept, drafts = _remove_old_files(lake, name, chosen)
+            report.details["files_removed"] = swept
+            if drafts:
+                report.problems.append(
+                    f"{drafts} unfinished files of other jobs are in the partitions of {key!r}; "
+                    "run erase again when these jobs have ended"
+                )
+            left = _count_left(lake, name, chosen)
+            report.details["found_in_lake_again"] = left
+            if left:
+                report.problems.append(f"{left} of the entries are still in files of the lake")
+        if store is not None and chosen:
+            left = _count_in_store(store, name, chosen)
+            report.details["found_in_store_again"] = left
+            if left:
+                report.problems.append(f"{left} of the entries are still in the store")
+        report.entries = len(chosen)
+        report.files = rewritten
+        report.details |= {"erased_in_store": erased, "erased_in_lake": removed}
+    return report
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def _erase_in_store(store: str, key: bytes, ids: Sequence[StreamId]) -> int:
+    import streamkeep
+
+    with streamkeep.open(store, create=False) as opened:
+        return opened.erase(key, *ids)
+
+
+def _count_in_store(store: str, key: bytes, ids: Sequence[StreamId]) -> int:
+    import streamkeep
+
+    with streamkeep.open(store, create=False, readonly=True) as opened:
+        return sum(len(opened.xrange(key, one, one, history=True)) for one in ids)
+
+
+# --- the lake -------------------------------------------------------------------------------------
+
+
+def _erase_in_lake(
+    spark: SparkSession,
+    lake: str,
+    key: bytes,
+    ids: tuple[StreamId, ...],
+    progress: Progress | None,
+) -> tuple[int, int]:
+    """Replace the files that hold one of the IDs; return how many entries went, and files."""
+    for last_try in [False] * (_TRIES - 1) + [True]:
+        table = Lake.open(lake)
+        schema = table.file_schema.serialize().to_pybytes()
+        tasks = [
+            Task(table.uri, schema, file, inside)
+            for file in table.files()
+            if file.key == key and (inside := ids_within(ids, file.first, file.last))
+        ]
+        found = [json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)]
+        by_path = {task.file.path: task.file for task in tasks}
+        removed = [by_path[one["path"]] for one in found if one["gone"]]
+        added = [LakeFile.from_json(text) for one in found for text in one["files"]]
+        try:
+            table.commit(NAME, added, removed=removed, keys=[key])
+        except LakeConflictError:
+            table.discard(added)
+            if last_try:
+                raise
+            continue
+        return sum(one["gone"] for one in found), len(added)
+    raise AssertionError  # the last try returns or raises
+
+
+def rewrite_file(task: Task) -> list[str]:
+    """Write a file again without some IDs, when it has any of them. Runs in a worker."""
+    schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
+    system, root = file_system(task.lake)
+    if not _count_in_file(system, root, task.file, task.ids):
+        return [json.dumps({"path": task.file.path, "gone": 0, "files": []})]
+    writer = FileWriter(system, root, task.file.key, schema, file_bytes=None)
+    gone = 0
+    try:
+        for batch in read_file(system, root, task.file, schema.names):
+            keep = pc.invert(has_id(batch, task.ids))
+            kept = batch.filter(keep)
+            gone += len(batch) - len(kept)
+            if len(kept):
+                writer.add(kept)
+        files = [file.as_json() for file in writer.close()]
+    except BaseException:
+        writer.abandon()
+        raise
+    return [json.dumps({"path": task.file.path, "gone": gone, "files": files})]
+
+
+def _remove_old_files(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> tuple[int, int]:
+    """Remove files that no current version names and that may hold one of the IDs.
+
+    Returns how many, and how many drafts of running jobs there are, whose IDs nobody knows.
+    """
+    system, root = file_system(lake)
+    named = {file.path for file in Lake.open(lake).files()}
+    removed = drafts = 0
+    for path in _paths_of(system, root, key):
+        ends = ids_of_path(path)
+        if ends is None:
+            drafts += 1
+        elif path not in named and ids_within(ids, *ends):
+            system.delete_file(f"{root}/{path}")
+            removed += 1
+    return removed, drafts
+
+
+def _count_left(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> int:
+    """Return how many of the entries any file of the stream's partitions still holds."""
+    system, root = file_system(lake)
+    left = 0
+    for path in _paths_of(system, root, key):
+        ends = ids_of_path(path)
+        if ends is not None and (inside := ids_within(ids, *ends)):
+            file = LakeFile(path, key, None, 0, 0, *ends)
+            left += _count_in_file(system, root, file, inside)
+    return left
+
+
+def _paths_of(system: pafs.FileSystem, root: str, key: bytes) -> list[str]:
+    """Return the paths, below the lake, of all files in the partitions of a stream."""
+    folder = folder_of(key, None).split("/")[0]
+    selector = pafs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
+    return [
+        info.path[len(root) + 1 :]
+        for info in system.get_file_info(selector)
+        if info.type == pafs.FileType.File
+    ]
+
+
+def _count_in_file(
+    system: pafs.FileSystem, root: str, file: LakeFile, ids: tuple[StreamId, ...]
+) -> int:
+    return sum(count_ids(batch, ids) for batch in read_file(system, root, file, ("ms", "seq")))
+
+
+def _sql_text(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
