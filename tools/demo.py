@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import streamkeep
 from streamkeep import recovery
-from streamkeep.tools import demo_archive, demo_group, output
+from streamkeep.tools import demo_archive, demo_group, demo_lake, output
 
 KEY: Final = "flights"
 FIELDS: Final = (
@@ -91,6 +91,7 @@ def expect(what: str, found: Any, wanted: Any) -> None:
 def run(folder: Path) -> None:
     """Run every step; leave the store and the picture in `folder`."""
     path = folder / "flights.store"
+    tools = demo_archive.Tools(step, expect, _ms)
     for old in (path, folder / "march.store"):
         if old.exists():
             shutil.rmtree(old)
@@ -104,7 +105,6 @@ def run(folder: Path) -> None:
         left = cap(store, flights)
         left = delete_cancelled(store, left)
         share(store)
-        tools = demo_archive.Tools(step, expect, _ms)
         demo_archive.run(store, flights, folder, BATCH, tools)
     with step("reopen and check") as facts, streamkeep.open(path, decode_responses=True) as store:
         expect("the length after reopening", store.xlen(KEY), len(left))
@@ -113,10 +113,14 @@ def run(folder: Path) -> None:
         expect("the last entry", store.xrevrange(KEY, count=1)[0].fields, left[-1].fields)
         facts.append(f"{len(left):,} entries, nothing wrong")
         report(store, left, folder)
-    print(f"\nlook at  {folder / 'flights.png'}")
+    print()
+    page = demo_lake.run(folder, len(flights) - demo_archive.ERASED, tools)
+    print(f"\nlook at  {page}")
+    print(f"and at   {folder / 'flights.png'}")
     print(f"or try   streamkeep stat {path}")
     print(f"         streamkeep group list {path}")
     print(f"         streamkeep archive list {path} --plot {folder / 'archive.png'}")
+    print(f"         streamkeep spark audit {path} --lake {folder / 'flights.lake'}")
 
 
 def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:

@@ -16,6 +16,7 @@ from streamkeep.format.entry import Entry
 from streamkeep.tools import output
 
 KEY: Final = "archived flights"
+ERASED: Final = 1
 
 
 class Tools(NamedTuple):
@@ -61,7 +62,7 @@ def run(
         facts.append(f"{done.entries:,} entries, the same ones")
     with step("erase one flight for ever") as facts:
         doomed = store.xrange(KEY, ms("2013-05-04"), "+", 1, history=True)[0]
-        expect("the entries erased", store.erase(KEY, doomed.id), 1)
+        expect("the entries erased", store.erase(KEY, doomed.id), ERASED)
         gone = store.xrange(KEY, doomed.id, doomed.id, history=True)
         expect("what is left of it", gone, [])
         facts.append(f"{doomed.id}: its segment is written anew, and the old file is gone")
