@@ -71,6 +71,16 @@ NAMES: Final = (
     "sink:staged",  # Spark's tasks have written, the store knows nothing of it
     "sink:applied",  # the batch and its number are in the transaction
     "sink:committed",  # it is in the store, Spark does not know
+    "stage:written",  # a task has written a staged file, nobody was told
+    "restore:staged",  # all tasks of a restore have, the target is as before
+    "lake:file-written",  # a file of a lake is whole, under a temporary name
+    "lake:file-named",  # it has its name, no commit names it
+    "lake:made",  # there is a lake without entries
+    "lake:commit",  # all files of a job are there, the log is as before
+    "lake:committed",  # the log names them
+    "lake:swept",  # files that nothing names are removed
+    "tail:batch",  # a batch for a table is made
+    "tail:committed",  # the table has it, Spark does not know
     "archive:written",  # a segment is on disk, its row and the retired ones are as before
     "archive:committed",  # its row is written, the retired ones are gone
 )

@@ -42,6 +42,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from streamkeep.engine import failpoints
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.format.id_codec import bits, unsigned
@@ -225,6 +226,7 @@ class Lake:
             )
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
+        failpoints.hit("lake:made")
         lake = cls.open(uri)
         if promoted is not None and not promoted.equals(lake.promoted):
             has = ", ".join(f"{field.name} {field.type}" for field in lake.promoted) or "none"
@@ -305,6 +307,7 @@ class Lake:
             moved.append(Transaction(f"{application}/ms", bits(last.ms)))
             moved.append(Transaction(f"{application}/seq", bits(last.seq)))
         schema = pa.schema(self.table.schema().to_arrow())
+        failpoints.hit("lake:commit")
         try:
             self.table.create_write_transaction(
                 actions,
@@ -319,6 +322,7 @@ class Lake:
             raise LakeConflictError(
                 f"{self.uri}: another job committed first ({error}); run {job} again"
             ) from error
+        failpoints.hit("lake:committed")
         return Lake.open(self.uri)
 
     def discard(self, files: Iterable[LakeFile]) -> None:
@@ -332,15 +336,14 @@ class Lake:
 
     def sweep(self, retention_hours: int) -> list[str]:
         """Remove files that no version within the retention names; return their paths."""
-        return [
-            unquote(path)
-            for path in self.table.vacuum(
-                retention_hours=retention_hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=True,
-            )
-        ]
+        removed = self.table.vacuum(
+            retention_hours=retention_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=True,
+        )
+        failpoints.hit("lake:swept")
+        return [unquote(path) for path in removed]
 
 
 def read_lake(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

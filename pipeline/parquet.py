@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import xxhash
 
+from streamkeep.engine import failpoints
 from streamkeep.format.entry import StreamId
 from streamkeep.pipeline.lake import LakeFile, day_of, folder_of, new_path
 
@@ -164,7 +165,9 @@ class FileWriter:
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
             _sync(Path(self._draft))  # a commit must not name a file that a power cut empties
+        failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
+        failpoints.hit("lake:file-named")
         file = LakeFile(path, self._key, self._day, self._entries, size, self._first, self._last)
         self.files.append(file)
         self._entries = self._written = 0

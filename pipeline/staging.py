@@ -39,6 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
 
+from streamkeep.engine import failpoints
 from streamkeep.engine.append import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.entry import StreamId
@@ -362,6 +363,7 @@ class _Writer:
         self._flush()
         self._file.close()
         self._sink.close()
+        failpoints.hit("stage:written")
         return Staged(self.location, tuple(self._runs), self.reader.with_ids)
 
     def abandon(self) -> None:

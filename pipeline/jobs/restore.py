@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.archived import ArchivedNode
 from streamkeep.engine.arguments import range_end, range_start
@@ -151,6 +152,7 @@ def _from_lake(
             for place, part in enumerate(spread(wanted, [one.size_bytes for one in wanted]))
         ]
         staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
+        failpoints.hit("restore:staged")
         for one in sorted(staged, key=lambda one: one.location):
             for ms, seq, data in staged_nodes(one):
                 ends = end_ids(data, ms, seq)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.engine import failpoints
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.job import Report, Stopwatch
 from streamkeep.pipeline.jobs.to_lake import subscription
@@ -163,6 +164,7 @@ class _DeltaSink:
         table: Any = batch.toArrow()
         if not table.num_rows:
             return
+        failpoints.hit("tail:batch")
         write_deltalake(
             self._location,
             table,
@@ -171,6 +173,7 @@ class _DeltaSink:
                 app_transactions=[Transaction(self._application, number)]
             ),
         )
+        failpoints.hit("tail:committed")
 
 
 def _application(checkpoint: str) -> str:

@@ -1,0 +1,364 @@
+"""Jobs in processes that are killed, without a JVM.
+
+What Spark does for a job is little: it runs functions in worker processes, again when one dies, and
+hands their results to the driver; for a streaming query it also keeps a log of offsets and one of
+commits. Both stand here in a few lines, with real processes, so that a kill at every failpoint
+costs milliseconds instead of the start of a JVM. That Spark itself keeps to it is tested beside.
+
+This module is also the program that forks drivers, as standard input says: delta-rs cannot be used
+in a fork of a process that has used it, so the server never does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from crash.kill_worker import die_at
+from streamkeep.engine import failpoints
+from streamkeep.engine import restore as restore_engine
+from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline import plan
+from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+from streamkeep.pipeline.jobs.compact import compact
+from streamkeep.pipeline.jobs.restore import restore
+from streamkeep.pipeline.jobs.tail import _DeltaSink
+from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.options import parse_read, parse_write
+from streamkeep.pipeline.sink import StreamkeepStreamWriter
+from streamkeep.pipeline.source import SlicePartition
+from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+
+ATTEMPTS: Final = 3
+BATCH: Final = 700  # entries of a micro-batch
+_TESTS: Final = Path(__file__).resolve().parent.parent
+_SMALL: Final = 4 << 10  # of a partition, so that a job has several tasks
+_SCHEMA: Final = DEFAULT_SCHEMA
+
+
+@dataclass
+class Plan:
+    """What a driver is to do.
+
+    Attributes:
+        job: to-lake, compact, restore, tail-delta or tail-store.
+        failpoint: where the process is killed, at the passage number `passages`; "" for nowhere.
+        in_worker: it is the process of a task, not the driver.
+        attempts: how often that happens to each task.
+    """
+
+    job: str
+    store: str
+    target: str
+    result: str
+    failpoint: str = ""
+    passages: int = 1
+    in_worker: bool = False
+    attempts: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+# --- what Spark does ------------------------------------------------------------------------------
+
+
+class TaskFailedError(Exception):
+    """A task failed as often as it may."""
+
+
+class LocalSpark:
+    """Runs each task in a process of its own, and again when that dies.
+
+    Args:
+        begin: called in that process first, with the number of the attempt.
+    """
+
+    def __init__(self, begin: Callable[[int], None]) -> None:
+        self._begin = begin
+
+    def range(self, start: int, stop: int, step: int, partitions: int) -> Frame:
+        assert partitions == stop - start
+        return Frame(self, range(start, stop, step))
+
+    def run(self, task: Callable[[], str]) -> str:
+        """Return what a task returns."""
+        pickled = cloudpickle.dumps(task)
+        for attempt in range(ATTEMPTS):
+            result = self._attempt(pickled, attempt)
+            if result is not None:
+                return result
+        raise TaskFailedError(f"a task failed {ATTEMPTS} times")
+
+    def _attempt(self, pickled: bytes, attempt: int) -> str | None:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                failpoints.disarm()
+                self._begin(attempt)
+                with os.fdopen(writer, "w") as out:
+                    out.write(pickle.loads(pickled)())
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        os.close(writer)
+        with os.fdopen(reader) as source:
+            result = source.read()
+        return result if os.waitpid(child, 0)[1] == 0 else None
+
+
+@dataclass
+class Row:
+    """A line that a unit of work gave back."""
+
+    result: str
+
+
+class Frame:
+    """As much of a DataFrame as `run_units` uses."""
+
+    def __init__(self, spark: LocalSpark, numbers: range) -> None:
+        self._spark = spark
+        self._numbers = numbers
+
+    def mapInArrow(self, function: Any, schema: str) -> Frame:
+        self._function = function
+        return self
+
+    def collect(self) -> list[Row]:
+        rows = []
+        for number in self._numbers:
+            batch = pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})
+            function = self._function
+            text = self._spark.run(
+                lambda function=function, batch=batch: json.dumps(  # type: ignore[misc]
+                    [line for part in function(iter([batch])) for line in part.column(0).to_pylist()]
+                )
+            )
+            rows += [Row(line) for line in json.loads(text)]
+        return rows
+
+
+class Query:
+    """A streaming query: a log of offsets, a log of commits, and what stands between."""
+
+    def __init__(self, spark: LocalSpark, store: str, checkpoint: Path) -> None:
+        options = {"path": store, "subscribePattern": ".*", "startingOffsets": "earliest"}
+        options["maxEntriesPerTrigger"] = str(BATCH)
+        self.spark = spark
+        self.reader = StreamkeepStreamReader(parse_read(options), from_arrow_schema(_SCHEMA))
+        self.offsets, self.commits = checkpoint / "offsets", checkpoint / "commits"
+        for folder in (self.offsets, self.commits):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, write: Callable[[int, list[SlicePartition]], None]) -> int:
+        """Run batches until there is nothing more; return how many entries' batches those were."""
+        batches = 0
+        number = len(list(self.offsets.iterdir())) - 1
+        if number < 0 or (self.commits / f"{number}").exists():
+            number += 1
+        while True:
+            start, end = self._range(number)
+            if start == end:
+                return batches
+            write(number, self.reader.partitions(start, end))
+            (self.commits / f"{number}").touch()
+            self.reader.commit(end)
+            batches += 1
+            number += 1
+
+    def _range(self, number: int) -> tuple[Any, Any]:
+        """Return the offsets of a batch: those in the log, or new ones, which are logged."""
+        path = self.offsets / f"{number}"
+        if path.exists():
+            start, end = json.loads(path.read_text())
+            return start, end
+        if number:
+            start = json.loads((self.offsets / f"{number - 1}").read_text())[1]
+        else:
+            start = self.reader.initialOffset()
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        if start != end:
+            draft = path.with_name(f"../{number}.draft")
+            draft.write_text(json.dumps([start, end]))
+            draft.replace(path)
+        return start, end
+
+
+class Arrowed:
+    """A batch as `foreachBatch` gets it."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def toArrow(self) -> pa.Table:
+        return pa.Table.from_batches(self._batches, _SCHEMA)
+
+
+# --- the jobs -------------------------------------------------------------------------------------
+
+
+def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
+    """Run a job to its end; return what it says."""
+    store, target = wanted.store, wanted.target
+    if wanted.job.startswith("tail"):
+        return {"entries": tail(spark, wanted)}
+    if wanted.job == "to-lake":
+        return to_lake(spark, store, target).as_json()
+    if wanted.job == "compact":
+        return compact(spark, target, **wanted.options).as_json()
+    assert wanted.job == "restore"
+    return restore(spark, target, store, "orders", **wanted.options).as_json()
+
+
+def tail(spark: LocalSpark, wanted: Plan) -> int:
+    """Follow a store into a table or another store."""
+    checkpoint = Path(f"{wanted.target}.checkpoint")
+    query = Query(spark, wanted.store, checkpoint)
+    schema = from_arrow_schema(_SCHEMA)
+
+    def to_delta(number: int, parts: list[SlicePartition]) -> None:
+        batches = [batch for part in parts for batch in query.reader.read(part)]
+        _DeltaSink(wanted.target, "query")(Arrowed(batches), number)  # type: ignore[arg-type]
+
+    def to_store(number: int, parts: list[SlicePartition]) -> None:
+        options = {"path": wanted.target, "checkpointLocation": str(checkpoint)}
+        writer = StreamkeepStreamWriter(parse_write(options), schema, False)
+        reader = query.reader
+
+        def task(part: SlicePartition, at: int) -> str:
+            import types
+
+            from streamkeep.pipeline import sink
+
+            context = types.SimpleNamespace(taskAttemptId=os.getpid, partitionId=lambda: at)
+            sink.TaskContext = types.SimpleNamespace(get=lambda: context)  # type: ignore[assignment]
+            message = writer.write(iter(reader.read(part)))
+            return base64.b64encode(pickle.dumps(message)).decode()
+
+        texts = [
+            spark.run(lambda part=part, at=at: task(part, at))  # type: ignore[misc]
+            for at, part in enumerate(parts)
+        ]
+        messages = [pickle.loads(base64.b64decode(text)) for text in texts]
+        writer.commit(messages, number)
+
+    return query.run(to_delta if wanted.job == "tail-delta" else to_store)
+
+
+def work(wanted: Plan) -> None:
+    """Be a driver, as planned; leave what the job said, or why it failed."""
+    plan.MIN_PARTITION_BYTES = _SMALL  # type: ignore[misc]
+    restore_engine._STEP_NODES = 5  # type: ignore[misc]
+
+    def begin(attempt: int) -> None:
+        if wanted.in_worker and wanted.failpoint and attempt < wanted.attempts:
+            die_at(wanted.failpoint, wanted.passages)
+
+    if wanted.failpoint and not wanted.in_worker:
+        die_at(wanted.failpoint, wanted.passages)
+    try:
+        said = run_job(LocalSpark(begin), wanted)
+    except (StreamkeepError, TaskFailedError) as error:
+        said = {"error": type(error).__name__, "text": str(error)}
+    Path(wanted.result).write_text(json.dumps(said))
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+class Server:
+    """The process that forks drivers."""
+
+    def __init__(self) -> None:
+        paths = [str(_TESTS), *filter(None, sys.path)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "spark.killed_jobs"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def fork(self, wanted: Plan) -> int:
+        """Return the process number of a new driver."""
+        return self._ask({"fork": asdict(wanted)})
+
+    def wait(self, pid: int) -> int:
+        """Return how a driver ended: its exit status, or minus the signal."""
+        return self._ask({"wait": pid})
+
+    def _ask(self, what: object) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+@contextmanager
+def forking() -> Iterator[Server]:
+    """A server for the block."""
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def serve() -> None:
+    """Fork drivers, and wait for them, as standard input says."""
+    children: set[int] = set()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "wait" in asked:
+            pid, status = os.waitpid(asked["wait"], 0)
+            children.discard(pid)
+            answer = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _be_driver(Plan(**asked["fork"]))
+            children.add(answer)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _be_driver(wanted: Plan) -> None:
+    """Be the child."""
+    status = 1
+    try:
+        errors = os.open(wanted.result + ".err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(errors, 2)
+        os.dup2(errors, 1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        work(wanted)
+        status = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()
