@@ -20,7 +20,9 @@ How far a stream has come is part of each commit: two of Delta's application tra
 signed numbers of the same bits). They live as long as the table, and two commits that both
 move the same one conflict: of two jobs at once, one wins, and the other learns of it. What brings
 entries of a stream, and what erases some, moves `streamkeep/key/<key>`, too, so that a job that
-read an entry before it was erased cannot bring it back.
+read an entry before it was erased cannot bring it back. And what replaces files of a stream moves
+`streamkeep/files/<key>`: delta-rs lets two transactions remove the same file when the first says
+that it moves no data, and the entries would then stand in the files of both.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -291,8 +294,8 @@ class Lake:
             moves_data: False when the same entries only stand in other files.
 
         Raises:
-            LakeConflictError: another job moved one of the checkpoints, or removed one of the
-                files, since this lake was opened. Nothing was committed.
+            LakeConflictError: another job moved one of the checkpoints, or replaced files of the
+                same streams, since this lake was opened. Nothing was committed.
         """
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
@@ -303,6 +306,8 @@ class Lake:
             gone = RemoveAction(file.path, moves_data, now_ms, file.size_bytes, values)
             actions.append(gone)
         moved = [Transaction(f"streamkeep/key/{key.hex()}", 0) for key in keys]
+        replaced = {file.key for file in removed}
+        moved += [Transaction(f"streamkeep/files/{key.hex()}", 0) for key in replaced]
         for application, last in (checkpoints or {}).items():
             moved.append(Transaction(f"{application}/ms", bits(last.ms)))
             moved.append(Transaction(f"{application}/seq", bits(last.seq)))
@@ -324,6 +329,23 @@ class Lake:
             ) from error
         failpoints.hit("lake:committed")
         return Lake.open(self.uri)
+
+    @contextmanager
+    def reading(self, files: Sequence[LakeFile], job: str) -> Iterator[None]:
+        """Tell what goes wrong inside from files that another job has replaced meanwhile.
+
+        Raises:
+            LakeConflictError: something went wrong, and one of the files does not count any more.
+        """
+        try:
+            yield
+        except Exception as error:
+            named = {file.path for file in Lake.open(self.uri).files()}
+            if all(file.path in named for file in files):
+                raise
+            raise LakeConflictError(
+                f"{self.uri}: another job replaced files while they were read; run {job} again"
+            ) from error
 
     def discard(self, files: Iterable[LakeFile]) -> None:
         """Remove files that were written and not committed."""

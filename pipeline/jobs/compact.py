@@ -59,9 +59,10 @@ def compact(
         table = Lake.open(lake)
         schema = table.file_schema.serialize().to_pybytes()
         tasks = [Task(table.uri, schema, group) for group in groups(table.files(), target_bytes)]
-        lines = run_units(spark, tasks, merge_files, progress)
-        added = [LakeFile.from_json(line) for line in lines]
         removed = [file for task in tasks for file in task.files]
+        with table.reading(removed, NAME):
+            lines = run_units(spark, tasks, merge_files, progress)
+        added = [LakeFile.from_json(line) for line in lines]
         if added:
             try:
                 table = table.commit(NAME, added, removed=removed, moves_data=False)

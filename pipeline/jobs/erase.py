@@ -102,8 +102,9 @@ def erase(
             report.details["files_removed"] = swept
             if drafts:
                 report.problems.append(
-                    f"{drafts} unfinished files of other jobs are in the partitions of {key!r}; "
-                    "run erase again when these jobs have ended"
+                    f"{drafts} unfinished files of other jobs are in the partitions of {key!r}: "
+                    "run erase again when these jobs have ended; if they died, run "
+                    f"`streamkeep spark compact {lake} --keep-hours 0` before that"
                 )
             left = _count_left(lake, name, chosen)
             report.details["found_in_lake_again"] = left
@@ -149,26 +150,38 @@ def _erase_in_lake(
 ) -> tuple[int, int]:
     """Replace the files that hold one of the IDs; return how many entries went, and files."""
     for last_try in [False] * (_TRIES - 1) + [True]:
-        table = Lake.open(lake)
-        schema = table.file_schema.serialize().to_pybytes()
-        tasks = [
-            Task(table.uri, schema, file, inside)
-            for file in table.files()
-            if file.key == key and (inside := ids_within(ids, file.first, file.last))
-        ]
-        found = [json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)]
-        by_path = {task.file.path: task.file for task in tasks}
-        removed = [by_path[one["path"]] for one in found if one["gone"]]
-        added = [LakeFile.from_json(text) for one in found for text in one["files"]]
         try:
-            table.commit(NAME, added, removed=removed, keys=[key])
+            return _rewrite_files(spark, Lake.open(lake), key, ids, progress)
         except LakeConflictError:
-            table.discard(added)
             if last_try:
                 raise
-            continue
-        return sum(one["gone"] for one in found), len(added)
     raise AssertionError  # the last try returns or raises
+
+
+def _rewrite_files(
+    spark: SparkSession,
+    table: Lake,
+    key: bytes,
+    ids: tuple[StreamId, ...],
+    progress: Progress | None,
+) -> tuple[int, int]:
+    schema = table.file_schema.serialize().to_pybytes()
+    tasks = [
+        Task(table.uri, schema, file, inside)
+        for file in table.files()
+        if file.key == key and (inside := ids_within(ids, file.first, file.last))
+    ]
+    with table.reading([task.file for task in tasks], NAME):
+        found = [json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)]
+    by_path = {task.file.path: task.file for task in tasks}
+    removed = [by_path[one["path"]] for one in found if one["gone"]]
+    added = [LakeFile.from_json(text) for one in found for text in one["files"]]
+    try:
+        table.commit(NAME, added, removed=removed, keys=[key])
+    except LakeConflictError:
+        table.discard(added)
+        raise
+    return sum(one["gone"] for one in found), len(added)
 
 
 def rewrite_file(task: Task) -> list[str]:

@@ -40,7 +40,15 @@ from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, file_system
 from streamkeep.pipeline.parquet import count_ids, has_id, read_file
 from streamkeep.pipeline.plan import spread
-from streamkeep.pipeline.staging import Run, Staged, new_folder, remove_folder, stage, staged_nodes
+from streamkeep.pipeline.staging import (
+    Run,
+    Staged,
+    new_folder,
+    remove_folder,
+    stage,
+    staged_nodes,
+    sweep,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +145,8 @@ def _from_lake(
     asked = Restoring(identity, number, *start, *end)
     environment = store._environment  # the nodes come in under the API
     checked = environment.read(_number_of, name)
-    folder = new_folder(str(Path(store.path).absolute() / STAGING_FOLDER))
+    staging = str(Path(store.path).absolute() / STAGING_FOLDER)
+    folder = new_folder(staging)
 
     def nodes_from(at: Id) -> Iterator[ArchivedNode]:
         """Have workers make the nodes of what is still missing, and yield them."""
@@ -151,7 +160,8 @@ def _from_lake(
             Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
             for place, part in enumerate(spread(wanted, [one.size_bytes for one in wanted]))
         ]
-        staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
+        with lake.reading(wanted, NAME):
+            staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
         failpoints.hit("restore:staged")
         for one in sorted(staged, key=lambda one: one.location):
             for ms, seq, data in staged_nodes(one):
@@ -170,6 +180,7 @@ def _from_lake(
         )
     finally:
         remove_folder(folder)
+        sweep(staging)
 
 
 def _check_order(environment: Any, target: bytes, files: Sequence[LakeFile], at: Id) -> None:

@@ -32,7 +32,9 @@ def server() -> Iterator[Server]:
 
 def test_every_failpoint_has_a_name() -> None:
     package = Path(streamkeep.__file__).parent
-    text = "".join(path.read_text() for deep in ("*/*.py", "*/*/*.py") for path in package.glob(deep))
+    text = "".join(
+        path.read_text() for deep in ("*/*.py", "*/*/*.py") for path in package.glob(deep)
+    )
     assert set(re.findall(r'failpoints\.hit\("([^"]+)"\)', text)) == set(failpoints.NAMES)
 
 

@@ -36,6 +36,7 @@ from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline import plan
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
 from streamkeep.pipeline.jobs.compact import compact
+from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
@@ -47,7 +48,7 @@ from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 ATTEMPTS: Final = 3
 BATCH: Final = 700  # entries of a micro-batch
 _TESTS: Final = Path(__file__).resolve().parent.parent
-_SMALL: Final = 4 << 10  # of a partition, so that a job has several tasks
+_SMALL: Final = 24 << 10  # of a partition, so that a job has several tasks
 _SCHEMA: Final = DEFAULT_SCHEMA
 
 
@@ -56,7 +57,7 @@ class Plan:
     """What a driver is to do.
 
     Attributes:
-        job: to-lake, compact, restore, tail-delta or tail-store.
+        job: to-lake, compact, restore, erase, tail-delta or tail-store.
         failpoint: where the process is killed, at the passage number `passages`; "" for nowhere.
         in_worker: it is the process of a task, not the driver.
         attempts: how often that happens to each task.
@@ -96,7 +97,7 @@ class LocalSpark:
 
     def run(self, task: Callable[[], str]) -> str:
         """Return what a task returns."""
-        pickled = cloudpickle.dumps(task)
+        pickled = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
         for attempt in range(ATTEMPTS):
             result = self._attempt(pickled, attempt)
             if result is not None:
@@ -147,7 +148,11 @@ class Frame:
             function = self._function
             text = self._spark.run(
                 lambda function=function, batch=batch: json.dumps(  # type: ignore[misc]
-                    [line for part in function(iter([batch])) for line in part.column(0).to_pylist()]
+                    [
+                        line
+                        for part in function(iter([batch]))
+                        for line in part.column(0).to_pylist()
+                    ]
                 )
             )
             rows += [Row(line) for line in json.loads(text)]
@@ -194,7 +199,7 @@ class Query:
             start = self.reader.initialOffset()
         end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         if start != end:
-            draft = path.with_name(f"../{number}.draft")
+            draft = self.offsets.parent / f"{number}.draft"
             draft.write_text(json.dumps([start, end]))
             draft.replace(path)
         return start, end
@@ -222,6 +227,9 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
         return to_lake(spark, store, target).as_json()
     if wanted.job == "compact":
         return compact(spark, target, **wanted.options).as_json()
+    if wanted.job == "erase":
+        options = wanted.options
+        return erase(spark, "orders", options["ids"], store=store, lake=target).as_json()
     assert wanted.job == "restore"
     return restore(spark, target, store, "orders", **wanted.options).as_json()
 
@@ -247,7 +255,7 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
             from streamkeep.pipeline import sink
 
             context = types.SimpleNamespace(taskAttemptId=os.getpid, partitionId=lambda: at)
-            sink.TaskContext = types.SimpleNamespace(get=lambda: context)  # type: ignore[assignment]
+            sink.TaskContext = types.SimpleNamespace(get=lambda: context)  # type: ignore
             message = writer.write(iter(reader.read(part)))
             return base64.b64encode(pickle.dumps(message)).decode()
 
@@ -264,7 +272,7 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
 def work(wanted: Plan) -> None:
     """Be a driver, as planned; leave what the job said, or why it failed."""
     plan.MIN_PARTITION_BYTES = _SMALL  # type: ignore[misc]
-    restore_engine._STEP_NODES = 5  # type: ignore[misc]
+    restore_engine._STEP_NODES = 2  # type: ignore[misc]
 
     def begin(attempt: int) -> None:
         if wanted.in_worker and wanted.failpoint and attempt < wanted.attempts:

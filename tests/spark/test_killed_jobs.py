@@ -1,0 +1,372 @@
+"""Jobs whose drivers and workers are killed at every commit point, and at any moment.
+
+Afterwards the same job is run again until it says that it is done: what there is then equals the
+model, entry for entry, and a further run changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+from conftest import assert_sound
+from spark.killed_jobs import ATTEMPTS, Plan, Server, forking
+from streamkeep.engine.api import Store
+from streamkeep.pipeline.lake import Lake, file_system
+from streamkeep.pipeline.parquet import read_file
+from streamkeep.pipeline.staging import sweep
+
+pytestmark = pytest.mark.crash
+
+Entry = tuple[str, list[tuple[bytes, bytes]]]
+Model = dict[str, list[Entry]]
+
+COUNT: Final = 2400
+STEP_MS: Final = 60_000  # so that a stream spans two days
+ERASED: Final = [f"{number * STEP_MS}-0" for number in (1, 600, 601, COUNT)]
+
+# Where a process is killed: job, failpoint, passage.
+DRIVER: Final = [
+    ("to-lake", "lake:made", 1),
+    ("to-lake", "lake:commit", 1),
+    ("to-lake", "lake:committed", 1),
+    ("compact", "lake:commit", 1),
+    ("compact", "lake:committed", 1),
+    ("compact", "lake:swept", 1),
+    ("restore", "restore:staged", 1),
+    ("restore", "restore:step", 1),
+    ("restore", "restore:step", 4),
+    ("restore", "commit:journaled", 1),
+    ("restore", "commit:journaled", 3),
+    ("restore", "commit:made", 1),
+    ("restore", "commit:made", 3),
+    ("erase", "erase:written", 1),
+    ("erase", "erase:segment", 1),
+    ("erase", "erase:stored", 1),
+    ("erase", "lake:commit", 1),
+    ("erase", "lake:committed", 1),
+    ("tail-delta", "tail:batch", 1),
+    ("tail-delta", "tail:batch", 3),
+    ("tail-delta", "tail:committed", 1),
+    ("tail-delta", "tail:committed", 3),
+    ("tail-store", "sink:staged", 2),
+    ("tail-store", "sink:applied", 1),
+    ("tail-store", "sink:applied", 2),
+    ("tail-store", "commit:journaled", 2),
+    ("tail-store", "sink:committed", 1),
+    ("tail-store", "sink:committed", 3),
+]
+WORKER: Final = [
+    ("to-lake", "lake:file-written", 1),
+    ("to-lake", "lake:file-named", 1),
+    ("compact", "lake:file-written", 1),
+    ("compact", "lake:file-named", 1),
+    ("erase", "lake:file-written", 1),
+    ("erase", "lake:file-named", 1),
+    ("restore", "stage:written", 1),
+    ("tail-store", "stage:written", 1),
+]
+JOBS: Final = ("to-lake", "compact", "restore", "erase", "tail-delta", "tail-store")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """What forks the drivers."""
+    with forking() as one:
+        yield one
+
+
+class Prepared:
+    """A store of two streams, partly archived, and a lake that took it over in two runs."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder = folder
+        self.source = folder / "source"
+        self.model: Model = {}
+        for first, last in ((1, COUNT // 2), (COUNT // 2 + 1, COUNT)):
+            self._fill(first, last)
+            wanted = Plan("to-lake", str(self.source), str(folder / "lake"), str(folder / "said"))
+            assert server.wait(server.fork(wanted)) == 0
+
+    def _fill(self, first: int, last: int) -> None:
+        """Add entries to two streams, and archive half of one."""
+        with Store(self.source, sync="none") as store:
+            for key, count in (("orders", last), ("mail", first + 50)):
+                numbers = range(first, count + 1)
+                ids = [f"{number * STEP_MS}-0" for number in numbers]
+                store.xadd_many(key, [{"n": str(n), "key": key} for n in numbers], ids=ids)
+                made = [
+                    (one, [(b"n", b"%d" % n), (b"key", key.encode())])
+                    for one, n in zip(ids, numbers, strict=True)
+                ]
+                self.model[key] = self.model.get(key, []) + made
+            store.set_retention("orders", archive=True)
+            store.xtrim("orders", maxlen=COUNT // 4)
+            store.archive()
+
+
+@pytest.fixture(scope="module")
+def prepared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """What cases begin with."""
+    return Prepared(server, tmp_path_factory.mktemp("prepared"))
+
+
+class Case:
+    """A job with something to do, and what has to be there when it has done it."""
+
+    def __init__(self, server: Server, prepared: Prepared, folder: Path, job: str) -> None:
+        self.server = server
+        self.folder = folder
+        self.source = folder / "source"
+        self.job = job
+        self.model: Model = dict(prepared.model)
+        shutil.copytree(prepared.folder / "source", self.source)
+        lake = str(folder / "lake")
+        if job in ("compact", "restore", "erase"):
+            shutil.copytree(prepared.folder / "lake", lake)
+        target = str(folder / "copy") if job.startswith("tail") else lake
+        store = str(folder / "restored") if job == "restore" else str(self.source)
+        self.plan = Plan(job, store, target, self._result())
+        if job == "compact":
+            self.plan.options = {"retention_hours": 0}
+        if job == "erase":
+            self.plan.options = {"ids": ERASED}
+            gone = set(ERASED)
+            self.model["orders"] = [one for one in self.model["orders"] if one[0] not in gone]
+
+    def _result(self) -> str:
+        return str(self.folder / "said")
+
+    # --- running ----------------------------------------------------------------------------
+
+    def run(self, wanted: Plan) -> dict[str, Any]:
+        """Run a job to its end; return what it says."""
+        status = self.server.wait(self.server.fork(wanted))
+        assert status == 0, self.errors()
+        said: dict[str, Any] = json.loads(Path(wanted.result).read_text())
+        return said
+
+    def errors(self) -> str:
+        return Path(f"{self._result()}.err").read_text()[-3000:]
+
+    def killed(self, failpoint: str, passages: int = 1) -> None:
+        """Run the job with a driver that is killed at a failpoint."""
+        wanted = replace(self.plan, failpoint=failpoint, passages=passages)
+        assert self.server.wait(self.server.fork(wanted)) == -signal.SIGKILL, self.errors()
+
+    def killed_after(self, seconds: float) -> bool:
+        """Run the job, and kill its driver after a while; say whether that was in time."""
+        pid = self.server.fork(self.plan)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+        return self.server.wait(pid) == -signal.SIGKILL
+
+    # --- what has to be there ---------------------------------------------------------------
+
+    def finish(self, done: bool = False) -> None:
+        """Run the job until it is done, unless it is; check what is there, and what one more run
+        changes: nothing.
+        """
+        if not done:
+            said = self.run(self.plan)
+            assert "error" not in said, said
+            if self.job == "erase" and said["problems"]:  # drafts of a worker that was killed
+                assert "unfinished files" in said["problems"][0]
+                self.run(replace(self.plan, job="compact", options={"retention_hours": 0}))
+                said = self.run(self.plan)
+            assert not said.get("problems")
+        self.check()
+        before = self.contents(), self.named()
+        again = self.run(self.plan)
+        if self.job == "restore":  # all IDs are there, so none can come in
+            assert again["error"] == "IdTooSmallError"
+        elif self.job != "erase":  # it counts what it was asked for
+            assert again["entries"] == 0
+        assert (self.contents(), self.named()) == before
+        for path in (self.source, self.folder / "restored", self.folder / "copy"):
+            if (path / "data.mdb").exists():
+                assert_sound(path)
+                staging = path / "staging"
+                sweep(str(staging), now_s=time.time() + 8 * 86_400)
+                assert not list(staging.glob("*"))
+
+    def check(self) -> None:
+        """Compare what is there with the model."""
+        if self.job == "restore":
+            assert self.contents() == {"orders": self.model["orders"]}
+        else:
+            assert self.contents() == self.model
+
+    def contents(self) -> Model:
+        """Return all entries at the target, in their order."""
+        if self.job == "restore":
+            return in_store(Path(self.plan.store))
+        if self.job == "tail-store":
+            return in_store(Path(self.plan.target))
+        return in_table(self.plan.target) if self.job == "tail-delta" else in_lake(self.plan.target)
+
+    def named(self) -> list[str]:
+        """Return the files that the log of the lake names."""
+        if self.job in ("tail-delta", "tail-store"):
+            return []
+        return [file.path for file in Lake.open(str(self.folder / "lake")).files()]
+
+
+def in_store(path: Path) -> Model:
+    with Store(path, readonly=True) as store:
+        return {
+            key.decode(): [(str(entry.id), list(entry.pairs)) for entry in store.scan(key)]
+            for key in sorted(store.keys())
+        }
+
+
+def in_lake(path: str) -> Model:
+    """Return what the files hold that the log names."""
+    lake = Lake.open(path)
+    system, root = file_system(path)
+    found: Model = {}
+    for file in lake.files():
+        for batch in read_file(system, root, file, ("ms", "seq", "fields")):
+            found.setdefault(file.key.decode(), []).extend(map(entry_of, batch.to_pylist()))
+    return found
+
+
+def in_table(path: str) -> Model:
+    from deltalake import DeltaTable
+
+    found: Model = {}
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    for row in sorted(rows, key=lambda row: (row["ms"], row["seq"])):
+        found.setdefault(row["stream"], []).append(entry_of(row))
+    return found
+
+
+def entry_of(row: dict[str, Any]) -> Entry:
+    pairs = [(pair["field"], pair["value"]) for pair in row["fields"]]
+    return f"{row['ms']}-{row['seq']}", pairs
+
+
+@pytest.fixture
+def case(server: Server, prepared: Prepared, tmp_path: Path) -> Callable[[str], Case]:
+    return lambda job: Case(server, prepared, tmp_path, job)
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("job", "failpoint", "passages"), DRIVER)
+def test_a_driver_is_killed(
+    case: Callable[[str], Case], job: str, failpoint: str, passages: int
+) -> None:
+    one = case(job)
+    one.killed(failpoint, passages)
+    one.finish()
+
+
+@pytest.mark.parametrize(("job", "failpoint", "passages"), WORKER)
+def test_a_worker_is_killed_once_and_its_task_comes_again(
+    case: Callable[[str], Case], job: str, failpoint: str, passages: int
+) -> None:
+    one = case(job)
+    said = one.run(replace(one.plan, failpoint=failpoint, passages=passages, in_worker=True))
+    assert "error" not in said, said
+    assert said["entries"]
+    one.finish(done=True)
+
+
+@pytest.mark.parametrize(("job", "failpoint", "passages"), WORKER)
+def test_a_task_that_dies_each_time_changes_nothing(
+    case: Callable[[str], Case], job: str, failpoint: str, passages: int
+) -> None:
+    one = case(job)
+    wanted = replace(one.plan, failpoint=failpoint, passages=passages, in_worker=True)
+    said = one.run(replace(wanted, attempts=ATTEMPTS))
+    assert said == {"error": "TaskFailedError", "text": f"a task failed {ATTEMPTS} times"}
+    if job in ("to-lake", "compact", "erase"):
+        lake = Lake.open(one.plan.target)
+        assert lake.version == (0 if job == "to-lake" else 2)
+    one.finish()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_driver_is_killed_again_and_again_at_any_moment(
+    case: Callable[[str], Case], job: str
+) -> None:
+    one = case(job)
+    chance = random.Random(7)
+    kills = sum(one.killed_after(chance.uniform(0, 0.25)) for _ in range(6))
+    assert kills
+    one.finish()
+
+
+def test_what_dead_jobs_left_is_swept(case: Callable[[str], Case]) -> None:
+    one = case("to-lake")
+    one.killed("lake:commit")
+    wanted = replace(one.plan, failpoint="lake:file-written", in_worker=True)
+    assert "error" not in one.run(wanted)
+    lake = Path(one.plan.target)
+    on_disk = {str(path.relative_to(lake)) for path in lake.glob("stream=*/**/*") if path.is_file()}
+    assert any(path.endswith(".draft") for path in on_disk)
+    assert len(on_disk) > len(one.named())
+    one.run(replace(one.plan, job="compact", options={"retention_hours": 0}))
+    on_disk = {str(path.relative_to(lake)) for path in lake.glob("stream=*/**/*") if path.is_file()}
+    assert on_disk == set(one.named())
+    one.check()
+
+
+# --- two at once ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "other"),
+    [
+        ("to-lake", "to-lake"),
+        ("compact", "compact"),
+        ("compact", "to-lake"),
+        ("compact", "erase"),
+        ("erase", "to-lake"),
+        ("restore", "restore"),
+    ],
+)
+def test_of_two_jobs_at_once_one_wins_and_the_other_says_so(
+    case: Callable[[str], Case], job: str, other: str
+) -> None:
+    one = case(job)
+    known: dict[str, dict[str, Any]] = {
+        "erase": {"ids": ERASED},
+        "compact": {"retention_hours": 1},
+    }
+    plans = [
+        replace(one.plan, result=f"{one.plan.result}.{at}", job=name, options=given)
+        for at, (name, given) in enumerate(
+            [(job, known.get(job, {})), (other, known.get(other, {}))]
+        )
+    ]
+    pids = [one.server.fork(wanted) for wanted in plans]
+    for pid, wanted in zip(pids, plans, strict=True):
+        assert one.server.wait(pid) == 0, Path(f"{wanted.result}.err").read_text()
+    said = [json.loads(Path(wanted.result).read_text()) for wanted in plans]
+    lost = [report for report in said if "error" in report]
+    assert len(lost) < 2
+    for report in lost:
+        assert report["error"] in ("LakeConflictError", "IdTooSmallError", "CommandError"), report
+    if other == "erase":
+        gone = set(ERASED)
+        one.model["orders"] = [entry for entry in one.model["orders"] if entry[0] not in gone]
+    if job == "restore":
+        one.check()
+    else:
+        one.finish()
