@@ -353,6 +353,11 @@ class Salvage:
                 )
                 loss.entries = None
 
+    def lacks(self, table: int) -> bool:
+        """Say whether a table was missing as a whole."""
+        tables = self.source.tables
+        return tables is not None and table in tables.missing
+
     def holes(self) -> list[Hole]:
         """Return the keys of `nodes` between which rows may be missing."""
         tables = self.source.tables

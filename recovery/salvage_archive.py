@@ -5,6 +5,9 @@ A whole file is copied as it is. Of a damaged one, the blocks that can be read g
 blocks that cannot be read are lost. Where rows of the manifest itself were lost, files that nothing
 names are taken in by what they say of themselves: store, stream and IDs. That is not done where
 entries in their range were erased: such a file may be one that an erasure has replaced.
+
+Where the table of what is retired is gone as a whole, its nodes still stand in free pages, beside
+nodes that were deleted: those below the live ones that no segment has go to lost+found.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ from streamkeep.format.manifest import (
     record_of,
 )
 from streamkeep.format.node import Slot, has_live, history_form, validate
-from streamkeep.format.records import encode_number
+from streamkeep.format.records import decode_stream_record, encode_number
+from streamkeep.format.retention import retention_of
 from streamkeep.format.retired import (
     encode_former_name,
     former_name_key,
@@ -53,6 +57,9 @@ from streamkeep.format.segment import Segment
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
 from streamkeep.recovery.rescue import live_slots, slots_of
+from streamkeep.recovery.salvage import OLD_NODE, split_candidate
+
+Id = tuple[int, int]
 
 
 class ArchiveSalvage:
@@ -69,11 +76,12 @@ class ArchiveSalvage:
         self._named: set[str] = set()
         self._sequence = 0
 
-    def run(self, *, rows_lost: bool) -> None:
+    def run(self, *, rows_lost: bool, retired_lost: bool) -> None:
         """Take everything in.
 
         Args:
             rows_lost: rows of the manifest may be missing.
+            retired_lost: the table of what is retired is missing.
         """
         for db_key, value in self.out.rows(SEGMENTS):
             try:
@@ -100,6 +108,8 @@ class ArchiveSalvage:
         if rows_lost:
             self._adopt()
         self._retired()
+        if retired_lost:
+            self._look_for_retired()
         following = self.out.get_row(META, NEXT_SEQUENCE, "meta")
         used = self._sequence
         if used and (following is None or int.from_bytes(following, "big") <= used):
@@ -201,7 +211,7 @@ class ArchiveSalvage:
 
     def _holds_erased(self, record: SegmentRecord, segment: Segment) -> bool:
         """Say whether a segment still has an entry that was erased."""
-        for ms, seq in self._erasures(record):
+        for ms, seq in self._erasures(record.stream_number, record.first_id, record.last_id):
             try:
                 nodes = segment.block(segment.seek(ms, seq))
             except CorruptionError:
@@ -210,18 +220,17 @@ class ArchiveSalvage:
                 return True
         return False
 
-    def _erasures(self, record: SegmentRecord) -> Iterator[tuple[int, int]]:
-        prefix = pack_number(record.stream_number)
-        start = erasure_key(record.stream_number, *record.first_id)
+    def _erasures(self, number: int, first: Id, last: Id) -> Iterator[Id]:
+        prefix, start = pack_number(number), erasure_key(number, *first)
         for db_key, _ in self.out.rows(ERASURES, prefix, start):
             _, ms, seq = unpack_node_key(db_key)
-            if (ms, seq) > record.last_id:
+            if (ms, seq) > last:
                 return
             yield ms, seq
 
     def _set_aside(self, record: SegmentRecord, segment: Segment, why: str) -> None:
         """Put the entries of a segment into lost+found, without what was erased."""
-        erased = set(self._erasures(record))
+        erased = set(self._erasures(record.stream_number, record.first_id, record.last_id))
         for place in range(len(segment.index.blocks)):
             try:
                 nodes = segment.block(place)
@@ -271,6 +280,43 @@ class ArchiveSalvage:
             else:
                 previous = number, last
 
+    def _look_for_retired(self) -> None:
+        """Put nodes that may have been retired into lost+found: nothing tells whether they were."""
+        for key, noted in self.out.notes(OLD_NODE):
+            number, ms, seq = unpack_node_key(key[len(OLD_NODE) :])
+            envelope = decode_envelope(split_candidate(noted)[1], "page")
+            try:
+                shown = history_form(envelope.listpack, ms, seq, envelope.trimmed)
+                last = validate(shown, ms, seq).last_slot if shown else None
+            except CorruptionError:
+                continue
+            if last is None or not self._may_be_retired(number, (ms, seq), last):
+                continue
+            erased = set(self._erasures(number, (ms, seq), last))
+            slots = [one for one in live_slots(shown, ms, seq) if (one.ms, one.seq) not in erased]
+            self._keep(number, None, slots, "it may have been trimmed, and not archived yet")
+
+    def _may_be_retired(self, number: int, first: Id, last: Id) -> bool:
+        """Say whether entries in a range are below the live ones of an archived stream, and in no
+        segment.
+        """
+        segments = list(self._rows_of(number))
+        if any(one.first_id <= last and first <= one.last_id for one in segments):
+            return False
+        value = self.out.get(STREAMS, pack_number(number))
+        if value is None:
+            return bool(segments)
+        record = decode_stream_record(decode_envelope(value, "stream").record, "stream")
+        retention = retention_of(record.extension, f"stream {number}")
+        archives = bool(segments) or (retention is not None and retention.archive)
+        return archives and last < (record.first_ms, record.first_seq)
+
+    def _rows_of(self, number: int) -> Iterator[SegmentRecord]:
+        """Yield the rows of a stream in the manifest."""
+        for db_key, value in self.out.rows(SEGMENTS, pack_number(number)):
+            body = open_row(SEGMENTS, db_key, value, "segment")
+            yield decode_segment_record(db_key, body, "segment")
+
     # --- files without a row ------------------------------------------------------------------
 
     def _adopt(self) -> None:
@@ -294,7 +340,9 @@ class ArchiveSalvage:
 
     def _adopt_one(self, path: str, segment: Segment) -> None:
         trailer, number = segment.trailer, segment.index.stream_number
-        if self._erased_in(number, trailer.first_id, trailer.last_id) or self._overlaps(segment):
+        if any(self._erasures(number, trailer.first_id, trailer.last_id)) or self._overlaps(
+            segment
+        ):
             self.report.other.append(f"archive file {path}: another one may have replaced it")
             return
         self._sequence += 1
@@ -312,18 +360,9 @@ class ArchiveSalvage:
         self.report.rebuild("rows of segments")
         self._copy(path)
 
-    def _erased_in(self, number: int, first: tuple[int, int], last: tuple[int, int]) -> bool:
-        start = erasure_key(number, *first)
-        for db_key, _ in self.out.rows(ERASURES, pack_number(number), start):
-            return db_key <= erasure_key(number, *last)
-        return False
-
     def _overlaps(self, segment: Segment) -> bool:
-        number, trailer = segment.index.stream_number, segment.trailer
-        for db_key, value in self.out.rows(SEGMENTS, pack_number(number)):
-            row = decode_segment_record(
-                db_key, open_row(SEGMENTS, db_key, value, "segment"), "segment"
-            )
-            if row.first_id <= trailer.last_id and trailer.first_id <= row.last_id:
-                return True
-        return False
+        trailer = segment.trailer
+        return any(
+            row.first_id <= trailer.last_id and trailer.first_id <= row.last_id
+            for row in self._rows_of(segment.index.stream_number)
+        )

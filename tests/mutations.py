@@ -31,7 +31,7 @@ from streamkeep.engine.clock import ManualClock
 from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES
 from streamkeep.format.lmdb_pages import BIG, overflow_pages
-from streamkeep.format.node import read_until_damage
+from streamkeep.format.node import history_form, read_until_damage
 from streamkeep.recovery.findings import Severity
 from streamkeep.recovery.repair import Repaired, repair
 from streamkeep.recovery.source import open_source
@@ -159,9 +159,12 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
             first = page.places[index]
             pages = set(range(first, first + overflow_pages(page.sizes[index], PAGE)))
         entries: Entries = {}
-        if envelope.listpack:
-            for slot in read_until_damage(envelope.listpack, envelope.ms, envelope.seq)[0]:
-                if not slot.deleted or table == RETIRED:
+        listpack = envelope.listpack
+        if table == RETIRED:  # live there is what history shows
+            listpack = history_form(listpack, envelope.ms, envelope.seq, envelope.trimmed)
+        if listpack:
+            for slot in read_until_damage(listpack, envelope.ms, envelope.seq)[0]:
+                if not slot.deleted:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
         nodes.append(Node(frozenset(pages), entries))
         found = cursor.next()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from raw_store import RawStore, codes, raw_store
@@ -210,6 +212,27 @@ def test_a_file_that_is_named_and_garbage(path: Path) -> None:
         raw.put(GARBAGE, pack_number(1), encode_file_garbage(row.path))
         raw.put(META, NEXT_GARBAGE, encode_number(2))
     assert codes(path) == ["SK313"]
+
+
+def test_a_table_of_retired_nodes_that_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path, sync="none", decode_responses=True) as store:
+        store.set_retention("orders", archive=True)
+        store.xadd_many("orders", [{"n": "x" * 50}] * 900, ids=[f"{n}-1" for n in range(1, 901)])
+        store.xtrim("orders", maxlen=600, approximate=False)
+        store.archive()
+        store.xdel("orders", "301-1")
+        store.xtrim("orders", maxlen=300, approximate=False)
+        retired = [str(one.id) for one in store.xrange("orders", 1, 600, history=True)]
+    with lmdb.open(str(path), max_dbs=40) as raw, raw.begin(write=True) as txn:
+        txn.drop(raw.open_db(b"retired", txn=txn, create=False))
+    assert codes(path) == ["SK009"]
+    assert repair(path, tmp_path / "repaired").findings == []
+    lost = (tmp_path / "repaired" / "lost+found" / "entries.jsonl").read_text().splitlines()
+    with Store(tmp_path / "repaired", readonly=True, decode_responses=True) as store:
+        kept = [str(one.id) for one in store.xrange("orders", 1, 600, history=True)]
+    found = kept + [json.loads(line)["id"] for line in lost]
+    assert sorted(found) == sorted(retired)
 
 
 @pytest.mark.parametrize("table", [SEGMENTS, ERASURES, GARBAGE])
