@@ -24,6 +24,7 @@ see `id_codec`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from librt.strings import BytesWriter
@@ -162,7 +163,7 @@ def builder_from(data: bytes, ms: int, seq: int) -> NodeBuilder:
     return builder
 
 
-def encode_nodes(entries: list[Pairs], max_size: int) -> list[tuple[int, int, bytes]]:
+def encode_nodes(entries: Iterable[Pairs], max_size: int) -> list[tuple[int, int, bytes]]:
     """Encode entries with ascending IDs into nodes of at most `max_size` bytes each.
 
     An entry that is bigger alone sits in a node of its own.

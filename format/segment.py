@@ -56,6 +56,7 @@ _TRAILER_FRAME: Final = 0x184D2A52
 _SEEK_FRAME: Final = 0x184D2A5E
 _SEEK_MAGIC: Final = 0x8F92EAB1
 _FRAME: Final = struct.Struct("<II")  # magic, bytes that follow: zstd is little-endian
+_LENGTH_AT: Final = ENVELOPE.offset("length")
 _SEEK_ENTRY: Final = struct.Struct("<II")  # compressed and decompressed bytes of a frame
 _SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of frames, descriptor, magic
 CHECKSUM_SIZE: Final = 8
@@ -534,5 +535,5 @@ def _check_rows(blocks: list[Block], trailer: Trailer, where: str) -> None:
 
 def _envelope_length(raw: bytes, at: int) -> int:
     """Return the length that the envelope at `at` states; 0 when it is cut off."""
-    start = at + ENVELOPE.offset("length")
+    start = at + _LENGTH_AT
     return number_of(raw[start : start + 4]) if start + 4 <= len(raw) else 0

@@ -29,6 +29,7 @@ _GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 128 << 20
 _DAY_MS: Final = 86_400_000
 _LEVEL: Final = 3
+_BATCH_ROWS: Final = 65_536
 _TOP: Final = (1 << 63) - 1
 
 
@@ -97,7 +98,7 @@ class FileWriter:
         """Add entries, all above those that were added before."""
         for start, stop in _days(batch):
             part = batch.slice(start, stop - start)
-            first = _id_at(part, 0)
+            first = id_at(part, 0)
             day = day_of(first.ms)
             if self._entries and (day != self._day or self._full()):
                 self._end_file()
@@ -107,7 +108,7 @@ class FileWriter:
             self._rows += len(part)
             self._bytes += part.nbytes
             self._entries += len(part)
-            self._last = _id_at(part, len(part) - 1)
+            self._last = id_at(part, len(part) - 1)
             if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
                 self._end_group()
 
@@ -174,14 +175,27 @@ class FileWriter:
 
 
 def read_file(
-    system: pafs.FileSystem, root: str, file: LakeFile, columns: Sequence[str]
+    system: pafs.FileSystem,
+    root: str,
+    file: LakeFile,
+    columns: Sequence[str],
+    batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file as record batches."""
     with pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
-        yield from source.iter_batches(columns=list(columns))
+        yield from source.iter_batches(batch_rows, columns=list(columns))
 
 
-def _id_at(batch: pa.RecordBatch, row: int) -> StreamId:
+def ascending(batch: pa.RecordBatch) -> bool:
+    """Say whether the IDs of a batch rise strictly."""
+    ms, seq = batch.column("ms"), batch.column("seq")
+    falls = pc.greater(ms[:-1], ms[1:])
+    same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))
+    return not pc.any(pc.or_(falls, same)).as_py()
+
+
+def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
+    """Return the ID of a row."""
     return StreamId(batch.column("ms")[row].as_py(), batch.column("seq")[row].as_py())
 
 

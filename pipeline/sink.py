@@ -57,8 +57,9 @@ class _Writer:
     """What batch and streaming writes have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        from streamkeep.pipeline.rows import RowReader
         from streamkeep.pipeline.source import arrow_schema
-        from streamkeep.pipeline.staging import RowReader, new_folder
+        from streamkeep.pipeline.staging import new_folder
 
         if overwrite:
             raise OptionError(

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import xxhash
 
@@ -38,7 +37,7 @@ from streamkeep.pipeline.lake import (
     file_system,
     folder_of,
 )
-from streamkeep.pipeline.parquet import count_ids, read_file
+from streamkeep.pipeline.parquet import ascending, count_ids, id_at, read_file
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.reading import reading
 
@@ -113,7 +112,7 @@ def plan(
     """Return tasks of about equal size, for segments and for files of a lake."""
     tasks = [
         Task(archive, part, "", ())
-        for part in spread(segments, [record.size_bytes for record in segments])
+        for part in spread(segments, [record.raw_bytes for record in segments])
     ]
     for part in spread(files, [one.size_bytes for one in files]):
         gone = {one.path: erased[one.path] for one in part if erased and one.path in erased}
@@ -243,7 +242,7 @@ def _rows_problems(
     for batch in read_file(system, root, file, ("ms", "seq")):
         if not len(batch):
             continue
-        ends = [_id_at(batch, 0), _id_at(batch, len(batch) - 1)]
+        ends = [id_at(batch, 0), id_at(batch, len(batch) - 1)]
         if (last is not None and ends[0] <= last) or not ascending(batch):
             yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
         first, last = first or ends[0], ends[1]
@@ -260,18 +259,6 @@ def _rows_problems(
         yield f"{entries} rows, {file.entries} in the log"
     if (first, last) != (file.first, file.last):
         yield f"holds {first} to {last}, not what its name says"
-
-
-def ascending(batch: pa.RecordBatch) -> bool:
-    """Say whether the IDs of a batch rise strictly."""
-    ms, seq = batch.column("ms"), batch.column("seq")
-    falls = pc.greater(ms[:-1], ms[1:])
-    same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))
-    return not pc.any(pc.or_(falls, same)).as_py()
-
-
-def _id_at(batch: pa.RecordBatch, row: int) -> StreamId:
-    return StreamId(batch.column("ms")[row].as_py(), batch.column("seq")[row].as_py())
 
 
 def _twice(files: Sequence[LakeFile]) -> list[str]:

@@ -38,14 +38,14 @@ from streamkeep.format.node import end_ids
 from streamkeep.format.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, file_system
-from streamkeep.pipeline.parquet import count_ids, has_id, read_file
+from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.staging import (
     Run,
     Staged,
     new_folder,
     remove_folder,
-    stage,
+    stage_ascending,
     staged_nodes,
     sweep,
 )
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "restore"
 _COLUMNS: Final = ("ms", "seq", "fields")
+_BATCH_ROWS: Final = 16_384  # what they become stays in the processor's cache
+_ENTRY_BYTES: Final = 64  # what an entry costs in work beside the bytes of its file, about
 
 Id = tuple[int, int]
 
@@ -158,7 +160,7 @@ def _from_lake(
             gone = frozenset(StreamId(*one) for one in found)
         tasks = [
             Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
-            for place, part in enumerate(spread(wanted, [one.size_bytes for one in wanted]))
+            for place, part in enumerate(spread(wanted, [_work(one) for one in wanted]))
         ]
         with lake.reading(wanted, NAME):
             staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
@@ -181,6 +183,11 @@ def _from_lake(
     finally:
         remove_folder(folder)
         sweep(staging)
+
+
+def _work(file: LakeFile) -> int:
+    """Return what a file costs to be made into nodes, in the bytes by which work is spread."""
+    return file.size_bytes + _ENTRY_BYTES * file.entries
 
 
 def _check_order(environment: Any, target: bytes, files: Sequence[LakeFile], at: Id) -> None:
@@ -206,16 +213,31 @@ def _last_of(txn: Txn, name: bytes) -> Id | None:
 
 def make_nodes(task: Task) -> list[str]:
     """Stage the entries of a task's files as nodes; return what was staged. Runs in a worker."""
-    system, root = file_system(task.lake)
     batches = (
         part
-        for file in task.files
-        for batch in read_file(system, root, file, _COLUMNS)
+        for batch in _rising(task)
         if len(part := _without(_within(batch, task.start, task.end), task.erased))
     )
-    staged = stage(batches, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)
+    staged = stage_ascending(batches, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)
     runs = [[run.key.hex(), run.first, run.last, run.entries] for run in staged.runs]
     return [json.dumps([staged.location, runs])]
+
+
+def _rising(task: Task) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task's files; raise LakeError where IDs do not rise."""
+    system, root = file_system(task.lake)
+    last: StreamId | None = None
+    for file in task.files:
+        for batch in read_file(system, root, file, _COLUMNS, _BATCH_ROWS):
+            if not len(batch):
+                continue
+            if not ascending(batch) or (last is not None and id_at(batch, 0) <= last):
+                raise LakeError(
+                    f"{task.lake}: IDs in {file.path} do not rise; `streamkeep spark audit` says "
+                    "more"
+                )
+            last = id_at(batch, len(batch) - 1)
+            yield batch
 
 
 def _staged(line: str) -> Staged:

@@ -29,6 +29,7 @@ from streamkeep.format.errors import IdTooSmallError
 from streamkeep.pipeline import staging
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SchemaError
 from streamkeep.pipeline.options import OptionError, parse_write
+from streamkeep.pipeline.rows import RowError, RowReader
 from streamkeep.pipeline.sink import StreamkeepStreamWriter, StreamkeepWriter
 
 FIELDS = StructType().add("id", StringType()).add("n", StringType())
@@ -115,7 +116,7 @@ def test_what_was_read_is_written_as_it_was(open_store: Callable[..., Store[byte
         schema=DEFAULT_SCHEMA,
     )
     store = open_store("copy")
-    reader = staging.RowReader(rows.schema, None)
+    reader = RowReader(rows.schema, None)
     assert reader.read(rows.slice(1)) == {
         b"y": [(1, 1, [b"a", b"\xff", b"a", b""])],
         b"x": [(2, 1, [b"a", b"\xff", b"a", b""])],
@@ -191,7 +192,7 @@ def test_plain_columns_become_fields_as_text(store: Store[bytes]) -> None:
             "field.ms": [b"\xff", None],
         }
     )
-    (first, second) = staging.RowReader(rows.schema, b"s").read(rows)[b"s"]
+    (first, second) = RowReader(rows.schema, b"s").read(rows)[b"s"]
     pairs = dict(zip(first[2][0::2], first[2][1::2], strict=True))
     assert pairs == {
         b"flag": b"true",
@@ -208,7 +209,7 @@ def test_plain_columns_become_fields_as_text(store: Store[bytes]) -> None:
 def test_a_map_of_fields(store: Store[bytes]) -> None:
     kind = pa.map_(pa.string(), pa.string())
     rows = pa.RecordBatch.from_pydict({"fields": pa.array([[("a", "1")], [("b", "2")]], kind)})
-    reader = staging.RowReader(rows.schema, b"s")
+    reader = RowReader(rows.schema, b"s")
     assert [pairs for _, _, pairs in reader.read(rows.slice(1))[b"s"]] == [[b"b", b"2"]]
 
 
@@ -224,12 +225,12 @@ def test_a_map_of_fields(store: Store[bytes]) -> None:
 )
 def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
     with pytest.raises(SchemaError, match=problem):
-        staging.RowReader(pa.schema(list(columns.items())), b"s")
+        RowReader(pa.schema(list(columns.items())), b"s")
 
 
 def test_where_to_write_must_be_said() -> None:
     with pytest.raises(SchemaError, match="the option 'stream', or such a column"):
-        staging.RowReader(pa.schema([("n", pa.string())]), None)
+        RowReader(pa.schema([("n", pa.string())]), None)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +244,8 @@ def test_where_to_write_must_be_said() -> None:
 )
 def test_rows_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
     rows = pa.RecordBatch.from_pydict(columns)
-    with pytest.raises(staging.RowError, match=problem):
-        staging.RowReader(rows.schema, b"s").read(rows)
+    with pytest.raises(RowError, match=problem):
+        RowReader(rows.schema, b"s").read(rows)
 
 
 def test_an_id_that_is_not_new_leaves_the_store_as_it_was(store: Store[bytes]) -> None:
