@@ -17,7 +17,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from streamkeep.engine.idempotency import Tracker
-from streamkeep.engine.nodes import NodeWalk, add_newest_node, seal_tail
+from streamkeep.engine.nodes import NodeWalk, add_newest_node, seal_tail, trimmed_above
 from streamkeep.engine.retention import WITH_APPEND, check_room, enforce
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import TrimSpec, trim_stream
@@ -275,12 +275,16 @@ def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i
 
 
 def _tail(txn: WriteTxn, stream: Stream) -> NodeBuilder | None:
-    """Return the node to append to: the tail, or the newest sealed node brought back."""
+    """Return the node to append to: the tail, or the newest sealed node brought back.
+
+    A node is not brought back when trimmed ones lie above it, retired or archived: the entries to
+    come would go around them, and ranges of nodes never overlap.
+    """
     if not stream.has_tail() and stream.record.flags & REOPEN:
         record = stream.record
         record.flags &= ~REOPEN
         walk = NodeWalk(txn, stream)
-        if walk.last():
+        if walk.last() and not trimmed_above(txn, stream.number, walk.ms, walk.seq):
             data = walk.load()
             walk.drop()
             record.flags &= ~REOPEN

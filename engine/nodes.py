@@ -13,7 +13,7 @@ from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import next_id
-from streamkeep.format.keys import NODES, RETIRED, node_key, unpack_node_key
+from streamkeep.format.keys import NODES, RETIRED, SEGMENTS, node_key, unpack_node_key
 from streamkeep.format.node import end_ids, live_ids, mark
 from streamkeep.format.records import REOPEN
 
@@ -242,6 +242,16 @@ def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trim
     )
     txn.put(RETIRED, node_key(number, ms, seq), value)
     txn.retired = True
+
+
+def trimmed_above(txn: Txn, number: int, ms: int, seq: int) -> bool:
+    """Say whether a node of a stream that begins above `ms-seq` is retired or archived."""
+    after = node_key(number, *next_id(ms, seq))
+    for table in (RETIRED, SEGMENTS):
+        cursor = txn.cursor(table)
+        if cursor.set_range(after) and unpack_node_key(cursor.key())[0] == number:
+            return True
+    return False
 
 
 def add_newest_node(

@@ -126,6 +126,47 @@ def test_history_reads_by_range_and_count(archived: tuple[Store, list[bytes]]) -
         assert [entry.id for entry in txn.xrange("s", history=True)] == ids
 
 
+@pytest.mark.parametrize("also", ["", "delete", "archive", "archive, delete", "drop"])
+def test_nodes_do_not_grow_around_trimmed_ones(store: Store, also: str) -> None:
+    """The newest nodes are trimmed away; the one before them has room left, and may not get it."""
+    store.set_retention("s", archive=True)
+    for number in range(1, 9):
+        store.xadd("s", {"pad": "x" * (400 if number < 5 else 3000)}, id=f"{number}-0")
+    assert store.trim_range("s", "6", "9") == 3
+    expected = [b"%d-0" % number for number in range(1, 9)]
+    if "archive" in also:
+        assert store.archive().entries == 3
+    if "delete" in also:
+        assert store.xdel("s", "5-0") == 1
+        expected.remove(b"5-0")
+    if also == "drop":
+        store.archive()
+        store.drop_segments("s")
+        expected = expected[:5]
+    for number in range(20, 23):
+        expected.append(store.xadd("s", {"n": number}, id=f"{number}-0"))
+    assert shown(store) == expected
+    assert [entry.id for entry in store.xrevrange("s", history=True)] == expected[::-1]
+    store.archive()
+    store.xtrim("s", maxlen=0, approximate=False)
+    store.archive()
+    assert shown(store) == expected
+
+
+def test_a_tail_that_is_deleted_around_trimmed_slots_is_not_passed_by(store: Store) -> None:
+    store.set_retention("s", archive=True)
+    for number, size in enumerate([400, 400, 400, 400, 3000, 800], 1):
+        store.xadd("s", {"pad": "x" * size}, id=f"{number}-0")
+    assert store.trim_range("s", "5", "5") == 1
+    assert store.xdel("s", "6-0") == 1
+    store.xadd("s", {"n": 7}, id="7-0")
+    expected = [b"%d-0" % number for number in (1, 2, 3, 4, 5, 7)]
+    assert shown(store) == expected
+    store.xtrim("s", maxlen=0, approximate=False)
+    store.archive()
+    assert shown(store) == expected
+
+
 def test_history_has_long_keys_and_far_ids(store: Store) -> None:
     key = b"k" * 65_536
     top = (1 << 64) - 1
