@@ -157,11 +157,13 @@ def retired_bytes(txn: Txn) -> int:
 
 def retired_streams(txn: Txn) -> list[int]:
     """Return the numbers of the streams that have retired nodes, ascending."""
-    numbers = []
+    numbers: list[int] = []
     cursor = txn.cursor(RETIRED)
     found = cursor.first()
     while found:
         number = unpack_node_key(cursor.key())[0]
+        if numbers and number <= numbers[-1]:  # damaged pages: do not go round in circles
+            raise CorruptionError("retired nodes", f"stream {number} is behind {numbers[-1]}")
         numbers.append(number)
         found = cursor.set_range(pack_number(number + 1))
     return numbers

@@ -123,9 +123,13 @@ def archived_streams(txn: Txn) -> Iterator[int]:
     """Yield the numbers of the streams that have segments, ascending; deleted ones, too."""
     cursor = txn.cursor(SEGMENTS)
     found = cursor.first()
+    before = -1
     while found:
         number, _, _ = unpack_node_key(cursor.key())
+        if number <= before:  # damaged pages: do not go round in circles
+            raise CorruptionError("manifest", f"stream {number} is behind {before}")
         yield number
+        before = number
         found = cursor.set_range(pack_number(number + 1))
 
 

@@ -260,7 +260,10 @@ class Pel:
         found = cursor.set_range(db_key + b"\0" if db_key else self.prefix)
         if not found or cursor.key()[:8] != self.prefix:
             return None
-        return self._read(cursor.key(), cursor.value())
+        following = cursor.key()
+        if following <= db_key:  # LMDB looks in damaged pages: do not go round in circles
+            raise CorruptionError(_WHERE, f"page {following.hex()} is behind {db_key.hex()}")
+        return self._read(following, cursor.value())
 
     def inline_page(self) -> Page | None:
         """Return the inline page, None when the list has pages of its own."""

@@ -93,6 +93,7 @@ class PageWalk:
         free_known: all of the free list could be read.
         main_sound: nothing is wrong with the tree that leads to the tables.
         free: the pages of the free list, if those are to be kept apart.
+        damaged: likewise the pages that something leads to, and that are not what they must be.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class PageWalk:
         last = min(tables.meta.last_page, tables.pages.size() // tables.pages.page_size)
         self.map = PageMap(last + 1)
         self.free = PageMap(last + 1) if keep_free else None
+        self.damaged = PageMap(last + 1) if keep_free else None
         self.free_known = True
         self.main_sound = True
         self._progress = progress
@@ -174,6 +176,11 @@ class PageWalk:
         if self._visited % _REPORT_EVERY == 0:
             self._progress(_REPORT_EVERY)
 
+    def note_damaged(self, number: int) -> None:
+        """Remember a page that is not what it must be: what stands in it may still be read."""
+        if self.damaged is not None and number < self.damaged.pages:
+            self.damaged.take(number, 1)
+
     # --- the free list ----------------------------------------------------------------------
 
     def _free_pages(self) -> Iterator[Finding]:
@@ -211,6 +218,7 @@ class PageWalk:
                 if number > self.tables.meta.last_page:
                     problem = f"page {number} is behind the last page"
                 if problem:
+                    self.free_known = False  # a page that should stand here is not
                     yield finding("SK005", "the free list", problem)
             piece, at = next(pieces, None) if left else None, 0
 
@@ -266,6 +274,7 @@ class _TreeWalk:
             self._check_depth(page, depth)
         except CorruptionError as error:
             tree.cut[edge] = (low, high)
+            walk.note_damaged(number)
             yield finding("SK004", f"{self.name}, {error.where}", error.problem)
             return
         keys = [key[::-1] for key in page.keys] if self.free else page.keys
@@ -346,6 +355,7 @@ class _TreeWalk:
                 f"its header says page {header.number}, flags {header.flags}, {header.pages} "
                 f"pages; {number}, {OVERFLOW}, {needed} expected"
             )
+            self.walk.note_damaged(number)
             yield finding("SK004", where, problem)
         self.overflows += count
         twice = pages.take(number, count)

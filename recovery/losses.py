@@ -22,7 +22,7 @@ class StreamLoss:
         entries: how many; None when nobody knows.
         ranges: where they were.
         unverified: entries that were kept although the checksum of their node does not hold.
-        moved: entries that went to lost+found: they may have been deleted before.
+        moved: entries that went to lost+found: they may have been deleted, or have no place.
         notes: other losses, in words.
     """
 
@@ -56,9 +56,10 @@ class StreamLoss:
                 "does not hold; their values may be wrong"
             )
         if self.moved:
+            count = "1 entry is" if self.moved == 1 else f"{self.moved:,} entries are"
             found.append(
-                f"moved: {where}: {self.moved:,} entries are in lost+found: they may have been "
-                "deleted before"
+                f"moved: {where}: {count} in lost+found: deleted before, perhaps, or without a "
+                "place; its index says why"
             )
         found += [f"lost: {where}: {note}" for note in self.notes]
         return found

@@ -2,11 +2,15 @@
 
 When branches of a tree are gone, its leaves and the values behind them are still there. An
 envelope says which node of which stream it is, and which commit wrote it; a row's checksum covers
-its key and its table, so that trying each table tells whose it is. So every page that nothing
-leads to is looked at:
+its key and its table, so that trying each table tells whose it is. So every page is looked at that
+nothing leads to, or that is not what it must be:
 
 - as the first page of an overflow value: an envelope at byte 16, across as many pages as it takes;
 - as a leaf: its nodes, by its own pointers, or, when those are damaged, at every even offset.
+
+A page may stand where another one should. Its header says which it is, and is believed if the page
+that stands there is the same, or says the reverse: then this one was copied, or both were swapped.
+Whether it is free follows from the page that it is.
 
 Nothing else is believed. A value of a user may hold a copy of an envelope, at any offset: one in
 the middle of a page is taken only as the value of a node whose key is the place that it names; and
@@ -37,12 +41,13 @@ from streamkeep.recovery.page_file import PageFile
 
 _CHUNK: Final = 1 << 20
 _START: Final = MAGIC + bytes([FORMAT])
+_NUMBER_SIZE: Final = 8
 _FLAGS_AT: Final = 10
 _ENVELOPES: Final = (STREAMS, NODES, RETIRED)
 
 
 class RawEnvelope(NamedTuple):
-    """A sound envelope, and the page that it stands in."""
+    """A sound envelope, and the page that it stands in, or stood in before that was moved."""
 
     page: int
     envelope: Envelope
@@ -51,7 +56,7 @@ class RawEnvelope(NamedTuple):
 
 
 class RawRow(NamedTuple):
-    """A sound row, and the page that it stands in."""
+    """A sound row, and the page that it stands in, or stood in before that was moved."""
 
     page: int
     table: int
@@ -85,28 +90,45 @@ def scan_pages(
             if chunk[at + HEADER_SIZE : at + HEADER_SIZE + len(_START)] == _START:
                 found = _overflow(pages, number, chunk[at : at + size])
                 if found is not None:
-                    covered = number + overflow_pages(len(found.value), size)
+                    if found.page == number:
+                        covered = number + overflow_pages(len(found.value), size)
                     yield found
                     continue
             yield from _leaf(pages, number, chunk[at : at + size])
         progress(per_chunk)
 
 
+def _origin(pages: PageFile, number: int, data: bytes) -> int:
+    """Return which page it is that stands at `number`: mostly that one."""
+    stated = int.from_bytes(data[:_NUMBER_SIZE], "little")
+    if stated == number or not META_PAGES <= stated < pages.size() // pages.page_size:
+        return number
+    try:
+        other = pages.read(stated, pages.page_size)
+    except CorruptionError:
+        return number
+    swapped = int.from_bytes(other[:_NUMBER_SIZE], "little") == number
+    return stated if swapped or other == data else number
+
+
 def _overflow(pages: PageFile, number: int, data: bytes) -> RawEnvelope | None:
     """Return the envelope that begins in an overflow page."""
     length = int.from_bytes(data[HEADER_SIZE + 4 : HEADER_SIZE + 8], "big")
-    if length < OVERHEAD or number * pages.page_size + HEADER_SIZE + length > pages.size():
+    if length < OVERHEAD or length > pages.size():
         return None
-    try:
+    origin = _origin(pages, number, data)
+    for place in dict.fromkeys((number, origin)):
         value = data[HEADER_SIZE : HEADER_SIZE + length]
-        if len(value) < length:
-            value = pages.overflow(number, length)
-        envelope = decode_envelope(value, "page")
-    except CorruptionError:
-        return None
-    header = decode_overflow_header(data)
-    headed = header.number == number and header.flags == OVERFLOW
-    return RawEnvelope(number, envelope, value, headed)
+        try:
+            if len(value) < length:
+                value += pages.read(place + 1, length - len(value))
+            envelope = decode_envelope(value, "page")
+        except CorruptionError:
+            continue
+        header = decode_overflow_header(data)
+        headed = header.number == origin and header.flags == OVERFLOW
+        return RawEnvelope(origin, envelope, value, headed)
+    return None
 
 
 def _leaf(pages: PageFile, number: int, data: bytes) -> Iterator[Raw]:
@@ -114,7 +136,7 @@ def _leaf(pages: PageFile, number: int, data: bytes) -> Iterator[Raw]:
     if len(data) < pages.page_size or not any(data[:HEADER_SIZE]):
         return
     try:
-        page = decode_tree_page(data, number)
+        page = decode_tree_page(data, int.from_bytes(data[:_NUMBER_SIZE], "little"))
     except CorruptionError:
         if data[_FLAGS_AT] == OVERFLOW and int.from_bytes(data[:8], "little") == number:
             return
@@ -128,8 +150,9 @@ def _leaf(pages: PageFile, number: int, data: bytes) -> Iterator[Raw]:
             else LooseNode(key, page.inline(index), 0, 0)
             for index, key in enumerate(page.keys)
         ]
+    origin = _origin(pages, number, data)
     for node in nodes:
-        found = _node(pages, number, node)
+        found = _node(pages, origin, node)
         if found is not None:
             yield found
 

@@ -163,12 +163,12 @@ class StreamRebuilder:
         if self.out.get(NODES, db_key) is not None or len(db_key) != _NUMBER_SIZE + 16:
             return  # a sound copy was found
         number, ms, seq = unpack_node_key(db_key)
-        following = next_key(self.out, number, (ms, seq))
-        slots = slots_of(value, (ms, seq), following)
+        following = next_key(self.out, number, (ms, seq)) or self._tail_of(number)
+        slots = slots_of(value, number, (ms, seq), following)
         loss = self._loss(number)
         loss.unverified += store_slots(self.out, number, self.epoch, slots)
         end = None if following is None else StreamId(*following)
-        loss.ranges.append((behind(slots, (ms, seq)), end or self._tail_of(number)))
+        loss.ranges.append((behind(slots, (ms, seq)), end))
         self._keep_older(db_key, {(slot.ms, slot.seq) for slot in slots})
 
     def _keep_older(self, db_key: bytes, read: set[tuple[int, int]]) -> None:
@@ -203,7 +203,7 @@ class StreamRebuilder:
             self._put_stream(number, StreamRecord(PAGE_FIT, _NODE_ENTRIES), None)
             if self.out.noted(_NAMED + pack_number(number)) is None:
                 self._name_anew(pack_number(number))
-        slots = slots_of(value, key_of(value), None, record=True) if value else []
+        slots = slots_of(value, number, key_of(value), None, record=True) if value else []
         more = [slot for slot in slots if (slot.ms, slot.seq) > highest]
         if more and envelope is not None and envelope.listpack:
             self._seal_tail(number, envelope)
@@ -221,12 +221,12 @@ class StreamRebuilder:
         db_key = node_key(envelope.number, envelope.ms, envelope.seq)
         self.out.put(NODES, db_key, _sealed(envelope))
 
-    def _tail_of(self, number: int) -> StreamId | None:
+    def _tail_of(self, number: int) -> tuple[int, int] | None:
         value = self.out.get(STREAMS, pack_number(number))
         if value is None:
             return None
         envelope = decode_envelope(value, "stream")
-        return StreamId(envelope.ms, envelope.seq) if envelope.listpack else None
+        return (envelope.ms, envelope.seq) if envelope.listpack else None
 
     # --- one stream ---------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class StreamRebuilder:
         problems = facts.add_node(*key, envelope.listpack, envelope.trimmed)
         codes = {problem.code for problem in problems}
         if "SK110" in codes:
-            slots, end = slots_of(_sealed(envelope), key, None), None
+            slots, end = slots_of(_sealed(envelope), number, key, None), None
             loss = self._loss(number)
             loss.unverified += store_slots(self.out, number, self.epoch, slots)
             loss.ranges.append((behind(slots, key), end))

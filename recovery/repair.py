@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamkeep.engine.bulk import BulkStore
-from streamkeep.format.keys import RETIRED
 from streamkeep.recovery.check import check
 from streamkeep.recovery.findings import Finding, Severity
 from streamkeep.recovery.losses import Report
@@ -73,7 +72,7 @@ def repair(
             salvage = Salvage(newest, out, report, lost, progress)
             salvage.run()
             archive = ArchiveSalvage(store, out, report, lost)
-            archive.run(rows_lost=salvage.damaged, retired_lost=salvage.lacks(RETIRED))
+            archive.run(rows_lost=salvage.damaged)
             rebuild(
                 out,
                 report,

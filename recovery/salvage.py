@@ -3,10 +3,11 @@
 The trees come first. What they lead to, and whose checksum holds, is copied as it is; one damaged
 byte is put right (`mend`). Indexes are not copied: `rebuild` makes them anew.
 
-If anything was damaged, the pages are looked at that nothing leads to (`raw_pages`). What may be
-used of them follows from the free list. A page that is neither used nor free must have belonged to
-the damaged part of a tree: what it holds is live. A free page holds what was replaced or deleted:
-it is used only where the record of a stream is gone, for an older state of it.
+If anything was damaged, the pages are looked at that nothing leads to, or that are not what they
+must be (`raw_pages`). What may be used of them follows from the free list. A page that is neither
+used nor free must have belonged to the damaged part of a tree: what it holds is live. A free page
+holds what was replaced or deleted: it is used only where the record of a stream is gone, for an
+older state of it.
 
 Without a free list, nothing tells a page that was freed from one that was not. Then, of several
 copies of a node, the newest (epoch, commit number) counts; nodes below first_id of their stream
@@ -51,6 +52,7 @@ from streamkeep.format.keys import (
     is_name_key,
     node_key,
     pack_number,
+    unpack_node_key,
     unpack_number,
 )
 from streamkeep.format.node import end_ids
@@ -76,19 +78,22 @@ from streamkeep.recovery.source import Source
 from streamkeep.recovery.tree import Hole, Tables
 
 Progress = Callable[[int], None]
+Id = tuple[int, int]
 
 _DERIVED: Final = (CONSUMER_PEL, PEL_ORDER)  # made anew by `rebuild`
 _UNUSED: Final = (PENDING_IN, SCHEDULE)
 _NUMBER_SIZE: Final = 8
-_NODE_KEY_SIZE: Final = 24
+NODE_KEY_SIZE: Final = 24
 _NO_ID: Final = bytes(16)
 
 # Notes in the scratch table; behind each prefix stands a key of a table.
 DAMAGED_NODE: Final = b"D"  # value: the damaged bytes of a node
+DAMAGED_RETIRED: Final = b"T"  # value: the damaged bytes of a retired node
 DAMAGED_STREAM: Final = b"S"  # value: the damaged bytes of a stream's row
 _NODE: Final = b"N"  # a node that was found without its tree; value: `Candidate`
 _RECORD: Final = b"R"  # a stream's row, likewise
 OLD_NODE: Final = b"O"  # an older copy of a node, from a free page; value: `Candidate`
+WAITED: Final = b"W"  # a node that may have waited for the archive, while nothing tells
 
 _CANDIDATE: Final = struct.Struct(">IQ??")
 
@@ -214,9 +219,9 @@ class Salvage:
     def _copy_node(self, table: int, db_key: bytes, value: bytes) -> None:
         good = value if _envelope(value) is not None else self.mender.envelope(value)
         envelope = None if good is None else _envelope(good)
-        if good is None or envelope is None or len(db_key) != _NODE_KEY_SIZE:
+        if good is None or envelope is None or len(db_key) != NODE_KEY_SIZE:
             self.damaged = True
-            self.out.note(DAMAGED_NODE + db_key, value)
+            self.out.note((DAMAGED_NODE if table == NODES else DAMAGED_RETIRED) + db_key, value)
             return
         own_key = node_key(envelope.number, envelope.ms, envelope.seq)
         if own_key != db_key:
@@ -254,7 +259,10 @@ class Salvage:
         self.lost.keep_value(
             "row", "its checksum does not hold", value, table=name, key=db_key.hex()
         )
-        if table != META:
+        if table == RETIRED and len(db_key) == NODE_KEY_SIZE:
+            number = unpack_node_key(db_key)[0]
+            self.report.other.append(f"the name of stream {number}, which is deleted and archived")
+        elif table != META:
             self.report.other.append(f"row {db_key.hex()} of {name}")
 
     # --- what nothing leads to --------------------------------------------------------------
@@ -268,17 +276,22 @@ class Salvage:
             return
         free_known = walk is not None and walk.free_known
         free = None if walk is None else walk.free
+        damaged = None if walk is None else walk.damaged
         # Where a table was removed, and not damaged, its pages were freed with it: nothing tells
         # what had been free before.
         removed = walk is not None and walk.main_sound and tables is not None
         missing = set(tables.missing) if removed and tables is not None else set()
         nodes_known = free_known and not missing & {NODES, STREAMS}
+        holes = tables is None or RETIRED in tables.missing or bool(tables.tree(RETIRED).cut)
+        waiting_known = RETIRED not in missing and (free_known or not holes)
 
         def is_free(number: int) -> bool:
             return free is not None and number < free.pages and free.is_taken(number)
 
         def wanted(number: int) -> bool:
             if walk is None or number >= walk.map.pages:
+                return number > 1
+            if damaged is not None and damaged.is_taken(number):
                 return number > 1
             return not walk.map.is_taken(number) or (number > 1 and is_free(number))
 
@@ -290,6 +303,8 @@ class Salvage:
             else:
                 live = nodes_known and not free_page
                 self._found_envelope(found, live=live, free=nodes_known and free_page)
+                if not waiting_known and (free_page or not free_known):
+                    self._note_waited(found.envelope, found.value)
 
     def _found_row(self, found: RawRow, *, sure: bool) -> None:
         if found.table in _DERIVED or found.table in _UNUSED or found.table == GARBAGE:
@@ -314,6 +329,13 @@ class Salvage:
             prefix = OLD_NODE if free and not newer else _NODE
             if not tail or sure:
                 self._note_newest(prefix + key, value)
+
+    def _note_waited(self, envelope: Envelope, value: bytes) -> None:
+        """Note what may have waited for the archive: nodes that are nowhere else."""
+        key = node_key(envelope.number, envelope.ms, envelope.seq)
+        if envelope.listpack and not envelope.record and self.out.get(NODES, key) is None:
+            age = (envelope.epoch, envelope.commit_number)
+            self._note_newest(WAITED + key, _CANDIDATE.pack(*age, False, False) + value)
 
     def _note_newest(self, key: bytes, value: bytes) -> None:
         known = self.out.noted(key)
@@ -353,11 +375,6 @@ class Salvage:
                 )
                 loss.entries = None
 
-    def lacks(self, table: int) -> bool:
-        """Say whether a table was missing as a whole."""
-        tables = self.source.tables
-        return tables is not None and table in tables.missing
-
     def holes(self) -> list[Hole]:
         """Return the keys of `nodes` between which rows may be missing."""
         tables = self.source.tables
@@ -392,6 +409,11 @@ class Salvage:
         try:
             last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
         except CorruptionError:
+            return
+        if self.out.noted(DAMAGED_RETIRED + db_key) is not None:
+            if candidate.known_live and self.out.get(RETIRED, db_key) is None:
+                self.out.put(RETIRED, db_key, value)
+                self.report.recovered += 1
             return
         gone = record is not None and last < (record.first_ms, record.first_seq)
         deleted_stream = self.out.get(RETIRED, former_name_key(envelope.number)) is not None
@@ -533,7 +555,7 @@ def _counters(table: int, db_key: bytes, value: bytes) -> tuple[int, ...]:
     return (0,)
 
 
-def damaged_nodes(out: BulkStore) -> Iterator[tuple[bytes, bytes]]:
+def damaged_nodes(out: BulkStore, kind: bytes = DAMAGED_NODE) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, damaged bytes) of the nodes that could not be copied."""
-    for key, value in out.notes(DAMAGED_NODE):
+    for key, value in out.notes(kind):
         yield key[1:], value

@@ -29,9 +29,11 @@ from streamkeep.format.errors import CorruptionError, StoreError
 from streamkeep.format.keys import (
     ERASURES,
     META,
+    NODES,
     RETIRED,
     SEGMENTS,
     STREAMS,
+    node_key,
     pack_number,
     unpack_node_key,
 )
@@ -56,8 +58,15 @@ from streamkeep.format.retired import (
 from streamkeep.format.segment import Segment
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
-from streamkeep.recovery.rescue import live_slots, slots_of
-from streamkeep.recovery.salvage import OLD_NODE, split_candidate
+from streamkeep.recovery.places import overlapping, streams_with_archive
+from streamkeep.recovery.rescue import behind, live_slots, next_key, slots_of, store_slots
+from streamkeep.recovery.salvage import (
+    DAMAGED_RETIRED,
+    NODE_KEY_SIZE,
+    WAITED,
+    damaged_nodes,
+    split_candidate,
+)
 
 Id = tuple[int, int]
 
@@ -76,12 +85,11 @@ class ArchiveSalvage:
         self._named: set[str] = set()
         self._sequence = 0
 
-    def run(self, *, rows_lost: bool, retired_lost: bool) -> None:
+    def run(self, *, rows_lost: bool) -> None:
         """Take everything in.
 
         Args:
             rows_lost: rows of the manifest may be missing.
-            retired_lost: the table of what is retired is missing.
         """
         for db_key, value in self.out.rows(SEGMENTS):
             try:
@@ -108,8 +116,9 @@ class ArchiveSalvage:
         if rows_lost:
             self._adopt()
         self._retired()
-        if retired_lost:
-            self._look_for_retired()
+        for number in streams_with_archive(self.out):
+            self._settle_places(number)
+        self._look_for_retired()
         following = self.out.get_row(META, NEXT_SEQUENCE, "meta")
         used = self._sequence
         if used and (following is None or int.from_bytes(following, "big") <= used):
@@ -198,7 +207,12 @@ class ArchiveSalvage:
                     one.listpack,
                     one.trimmed,
                 )
-                self.out.put(RETIRED, retired_key(number, one.ms, one.seq), value)
+                db_key = retired_key(number, one.ms, one.seq)
+                if self.out.get(RETIRED, db_key) is None:
+                    self.out.put(RETIRED, db_key, value)
+                else:
+                    why = "a node that was to be archived has the same place"
+                    self._keep(number, record.key, live_slots(one.listpack, one.ms, one.seq), why)
         if self.out.get(STREAMS, pack_number(number)) is None:
             self.out.put(RETIRED, former_name_key(number), encode_former_name(number, record.key))
 
@@ -253,6 +267,8 @@ class ArchiveSalvage:
 
     def _retired(self) -> None:
         """Retired nodes follow each other, and something of each was trimmed."""
+        for db_key, value in damaged_nodes(self.out, DAMAGED_RETIRED):
+            self._rescue(db_key, value)
         previous: tuple[int, tuple[int, int]] | None = None
         for db_key, value in self.out.rows(RETIRED):
             number, ms, seq = unpack_node_key(db_key)
@@ -265,7 +281,7 @@ class ArchiveSalvage:
                 last = validate(shown, ms, seq).last_slot if shown else (ms, seq)
             except CorruptionError as error:
                 self.out.delete(RETIRED, db_key)
-                slots = slots_of(value, (ms, seq), None)
+                slots = slots_of(value, number, (ms, seq), None)
                 self._keep(number, None, slots, f"a retired node is damaged: {error.problem}")
                 loss = self.report.stream(number)
                 loss.notes.append(f"retired entries from {ms}-{seq} on: {error.problem}")
@@ -281,9 +297,15 @@ class ArchiveSalvage:
                 previous = number, last
 
     def _look_for_retired(self) -> None:
-        """Put nodes that may have been retired into lost+found: nothing tells whether they were."""
-        for key, noted in self.out.notes(OLD_NODE):
-            number, ms, seq = unpack_node_key(key[len(OLD_NODE) :])
+        """Put nodes that may have been retired into lost+found: nothing tells whether they were.
+
+        They were found without their tree, while neither it nor the free list tells.
+        """
+        for key, noted in self.out.notes(WAITED):
+            number, ms, seq = unpack_node_key(key[len(WAITED) :])
+            db_key = node_key(number, ms, seq)
+            if any(self.out.get(table, db_key) is not None for table in (NODES, RETIRED)):
+                continue
             envelope = decode_envelope(split_candidate(noted)[1], "page")
             try:
                 shown = history_form(envelope.listpack, ms, seq, envelope.trimmed)
@@ -316,6 +338,49 @@ class ArchiveSalvage:
         for db_key, value in self.out.rows(SEGMENTS, pack_number(number)):
             body = open_row(SEGMENTS, db_key, value, "segment")
             yield decode_segment_record(db_key, body, "segment")
+
+    def _rescue(self, db_key: bytes, value: bytes) -> None:
+        """Keep what is readable of a damaged retired node."""
+        if len(db_key) != NODE_KEY_SIZE or self.out.get(RETIRED, db_key) is not None:
+            return  # a sound copy was found
+        number, ms, seq = unpack_node_key(db_key)
+        ends = [next_key(self.out, number, (ms, seq), table) for table in (RETIRED, NODES)]
+        following = min((end for end in ends if end is not None), default=None)
+        slots = slots_of(value, number, (ms, seq), following)
+        loss = self.report.stream(number)
+        loss.unverified += store_slots(self.out, number, 1, slots, RETIRED)
+        until = "" if following is None else f" to before {StreamId(*following)}"
+        start = behind(slots, (ms, seq))
+        loss.notes.append(f"entries that waited for the archive, from {start}{until}")
+
+    def _settle_places(self, number: int) -> None:
+        """Let no entry be in two places; what a segment alone has waits for the archive again."""
+        settled = False
+        while not settled:
+            settled = True
+            for place in list(overlapping(self.out, number)):
+                if place.segment is not None:
+                    self._give_up(place.segment)
+                    settled = False  # its nodes may overlap others
+                else:
+                    self._put_aside(number, place.db_key)
+
+    def _give_up(self, record: SegmentRecord) -> None:
+        """Unpack a sound segment that was copied already."""
+        self.report.rebuild("segments that overlapped nodes, which were unpacked")
+        self.out.delete(SEGMENTS, record.db_key())
+        self._unpack(record, open_segment(self.folder / record.path, record.where))
+        (self.out.folder / ARCHIVE_FOLDER / record.path).unlink()
+
+    def _put_aside(self, number: int, db_key: bytes) -> None:
+        """Put a retired node that is not needed, or contradicts others, into lost+found."""
+        value = self.out.get(RETIRED, db_key)
+        assert value is not None
+        self.out.delete(RETIRED, db_key)
+        envelope = decode_envelope(value, "retired node")
+        data = history_form(envelope.listpack, envelope.ms, envelope.seq, envelope.trimmed)
+        why = "a node that was to be archived overlaps others"
+        self._keep(number, None, live_slots(data, envelope.ms, envelope.seq), why)
 
     # --- files without a row ------------------------------------------------------------------
 

@@ -6,6 +6,10 @@ the macro nodes with the pages that they stand in. `damage` changes a copy of it
 - `check` reports every damage that changes what a command answers;
 - `repair` brings back every entry of every node whose own pages were not touched;
 - a second check finds nothing; nothing crashes, nothing hangs.
+
+Each damage is worked on in a child process, so that one that ends or stops it is a failure like any
+other: the run goes on, and tells all of them at its end. What hangs is ended after `_LIMIT_S`, with
+the Python stack of each of its threads. The stores of failures are kept.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import faulthandler
 import hashlib
 import json
 import os
+import pickle
 import random
 import shutil
-import signal
+import time
+import traceback
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,13 +42,14 @@ from streamkeep.format.node import history_form, read_until_damage
 from streamkeep.recovery.findings import Severity
 from streamkeep.recovery.repair import Repaired, repair
 from streamkeep.recovery.source import open_source
-from streamkeep.recovery.tree import Tables
+from streamkeep.recovery.tree import Cursor, Tables
 
 PAGE: Final = 4096
 NOW_MS: Final = 1_718_004_800_000
 CRASHED: Final = b"crashed"
-_STATE_SIZE: Final = 32
-_PATIENCE_S: Final = 20
+HUNG: Final = b"hung"
+_LIMIT_S: Final = 60
+_OPEN_LIMIT_S: Final = 20
 
 Entries = dict[tuple[int, int, int], tuple[bytes, ...]]  # (stream number, ms, seq)
 
@@ -95,6 +103,7 @@ class Node:
 
     pages: frozenset[int]
     entries: Entries
+    retired: bool  # it waits for the archive
 
 
 @dataclass(slots=True)
@@ -108,6 +117,7 @@ class Specimen:
     nodes: list[Node]
     trees: list[int]  # branches and leaves
     used: list[int]  # those, and all others that are used
+    free: set[int]  # of the free list, and the meta pages that lead to it
 
     @classmethod
     def make(cls, folder: Path, seed: int, *, scale: int = 1) -> Specimen:
@@ -120,13 +130,15 @@ class Specimen:
                 for part in range(3):
                     store.xadd_many(name, [{"later": f"{part}{one}"} for one in range(50)])
                 store.xreadgroup("mail", "ann", {name: ">"}, count=40)
-        nodes, trees = inspect(path)
+        nodes, trees, free = inspect(path)
         used = sorted({0, 1, *trees, *(page for node in nodes for page in node.pages)})
-        return cls(path, (path / "data.mdb").read_bytes(), older, shown(path), nodes, trees, used)
+        return cls(
+            path, (path / "data.mdb").read_bytes(), older, shown(path), nodes, trees, used, free
+        )
 
 
-def inspect(path: Path) -> tuple[list[Node], list[int]]:
-    """Return the nodes of a sound store, and the pages of its trees."""
+def inspect(path: Path) -> tuple[list[Node], list[int], set[int]]:
+    """Return the nodes of a sound store, the pages of its trees, and those of the free list."""
     with open_source(path) as source:
         tables = source.tables
         assert tables is not None
@@ -134,7 +146,10 @@ def inspect(path: Path) -> tuple[list[Node], list[int]]:
         trees = _branches(tables)
         for table in range(len(TABLES)):
             trees |= {page.number for page in tables.cursor(table).leaves()}
-        return nodes, sorted(trees)
+        free = {0, 1, *(page.number for page in Cursor(tables.free).leaves())}
+        if tables.free.database.root is not None:
+            free.add(tables.free.database.root)
+        return nodes, sorted(trees), free
 
 
 def _branches(tables: Tables) -> set[int]:
@@ -166,7 +181,7 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
             for slot in read_until_damage(listpack, envelope.ms, envelope.seq)[0]:
                 if not slot.deleted:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
-        nodes.append(Node(frozenset(pages), entries))
+        nodes.append(Node(frozenset(pages), entries, table == RETIRED))
         found = cursor.next()
     return nodes
 
@@ -179,29 +194,48 @@ def all_entries(path: Path) -> Entries:
     return entries
 
 
-def shown(path: Path) -> bytes:
-    """Return a digest of what commands show of a store; `CRASHED` when the process ends.
+def in_child(work: Callable[[], Any], limit_s: int, stack: Path) -> Any:
+    """Return what `work` returns in a process of its own, or `CRASHED`, or `HUNG`.
 
-    In a process of its own: what LMDB makes of damaged pages may end it, or go round in circles.
+    One that takes longer than `limit_s` is ended, and its stack is in the file `stack`; else the
+    file is there only when a signal ended the process.
     """
     reading, writing = os.pipe()
+    began = time.monotonic()
+    faulthandler.cancel_dump_traceback_later()  # its thread is not in the child, and waited for
     child = os.fork()
     if child == 0:
+        status = 1
         try:
             os.close(reading)
-            devnull = os.open(os.devnull, os.O_WRONLY)
-            faulthandler.disable()
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(_PATIENCE_S)
-            os.dup2(devnull, 2)
-            os.write(writing, _state(path))
+            with stack.open("w") as file:
+                os.dup2(file.fileno(), 2)
+                faulthandler.enable(file)
+                faulthandler.dump_traceback_later(limit_s, exit=True, file=file)
+                with os.fdopen(writing, "wb") as pipe:
+                    pickle.dump(work(), pipe)
+                faulthandler.cancel_dump_traceback_later()
+                status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         told = pipe.read()
-    os.waitpid(child, 0)
-    return told if len(told) == _STATE_SIZE else CRASHED
+    ended = os.waitpid(child, 0)[1]
+    if ended == 0:
+        stack.unlink()
+        return pickle.loads(told)
+    return HUNG if time.monotonic() - began >= limit_s else CRASHED
+
+
+def shown(path: Path) -> bytes:
+    """Return a digest of what commands show of a store.
+
+    In a process of its own: what LMDB makes of damaged pages may end it, or go round in circles.
+    """
+    stack = path.with_name(f"{path.name}.stack")
+    told: bytes = in_child(lambda: _state(path), _OPEN_LIMIT_S, stack)
+    return told
 
 
 def _state(path: Path) -> bytes:
@@ -281,7 +315,10 @@ class Damage:
         self._copy(self._page(), self._page())
 
     def swap_pages(self) -> None:
-        one, other = self._page(), self._page()
+        self.swap(self._page(), self._page())
+
+    def swap(self, one: int, other: int) -> None:
+        """Let two pages change places."""
         saved = bytes(self.data[one * PAGE : (one + 1) * PAGE])
         self._copy(other, one)
         self.data[other * PAGE : (other + 1) * PAGE] = saved
@@ -358,7 +395,15 @@ class Figures:
     recovered: int = 0
     aside: int = 0  # entries of untouched nodes that went to lost+found, with their table gone
     crashed: int = 0  # damages that end a process which opens the store with LMDB
+    hung: int = 0  # damages that keep such a process busy for ever
     kinds: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Figures) -> None:
+        """Add the figures of another part of the run."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def lines(self) -> list[str]:
         """Return the figures as text."""
@@ -366,43 +411,91 @@ class Figures:
             f"{self.damages:,} damages: {self.changed:,} change what a command answers, of which "
             f"{self.changed - self.missed_stale:,} were reported",
             f"not reported: {self.missed_stale:,} (whole stale pages that agree with every check)",
-            f"{self.crashed:,} end a process that opens the store with LMDB, but no check or "
-            "repair",
+            f"{self.crashed:,} end a process that opens the store with LMDB, {self.hung:,} keep it "
+            "busy for ever; no check or repair",
             f"{self.nodes:,} macro nodes, {self.untouched:,} of them untouched: all came back",
             f"{self.entries:,} entries: {self.lost_entries:,} lost, {self.unverified:,} not proven",
             f"{self.aside:,} entries in lost+found, since they may have been deleted",
             f"{self.mended:,} values mended, {self.recovered:,} nodes found without their tree",
             "kinds: " + ", ".join(f"{name} {count}" for name, count in self.kinds.most_common()),
+            "seconds: " + ", ".join(f"{name} {s:.0f}" for name, s in self.seconds.most_common()),
+            *self.failures,
         ]
 
 
 def run(specimen: Specimen, seed: int, work: Path, figures: Figures) -> None:
-    """Damage a specimen, check it, repair it, and hold the result against what must be."""
+    """Damage a specimen, check it, repair it, and hold the result against what must be.
+
+    The figures tell what came of it. The store of a failure is kept in `work/kept-SEED`, and that
+    of one that kept LMDB busy for ever, too.
+    """
+    stack = work / "child.stack"
+    told = in_child(lambda: _try(specimen, seed, work), _LIMIT_S, stack)
+    if isinstance(told, bytes):
+        failure = f"seed {seed}: {told.decode()}:\n{stack.read_text()}"
+        told = Figures(damages=1, failures=[failure])
+    if told.failures or told.hung:
+        kept = work / f"kept-{seed}"
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir()
+        for path in {*work.glob("damaged*"), *work.glob("repaired*"), stack}:
+            if path.exists():
+                path.rename(kept / path.name)
+    figures.add(told)
+
+
+def _try(specimen: Specimen, seed: int, work: Path) -> Figures:
+    figures = Figures(damages=1)
+    try:
+        _run(specimen, seed, work, figures)
+    except Exception:
+        figures.failures.append(f"seed {seed}: {traceback.format_exc()}")
+    return figures
+
+
+def _run(specimen: Specimen, seed: int, work: Path, figures: Figures) -> None:
     damage = Damage(specimen, random.Random(seed))
     kind = damage.any()
+    figures.kinds[kind] += 1
+    hold(specimen, damage, work, figures, f"seed {seed}, {kind}")
+
+
+def hold(specimen: Specimen, damage: Damage, work: Path, figures: Figures, where: str) -> None:
+    """Hold what becomes of a damaged store against what must be."""
     path, target = work / "damaged", work / "repaired"
     shutil.rmtree(path, ignore_errors=True)
     shutil.rmtree(target, ignore_errors=True)
     damage.write(path)
-    where = f"seed {seed}, {kind}"
     touched = damage.touched(path)
     before = (path / "data.mdb").read_bytes()
-    findings = list(recovery.check(path))
+    with _timed(figures, "check"):
+        findings = list(recovery.check(path))
     reported = any(one.severity > Severity.NOTE for one in findings)
-    repaired = repair(path, target)
+    with _timed(figures, "repair"):
+        repaired = repair(path, target)
     assert (path / "data.mdb").read_bytes() == before, f"{where}: the damaged store was changed"
     assert repaired.findings == [], f"{where}: {repaired.findings[:3]}"
-    _compare(specimen, damage, target, repaired, touched, figures, where)
-    state = shown(path)
-    figures.damages += 1
-    figures.kinds[kind] += 1
+    with _timed(figures, "compare"):
+        _compare(specimen, damage, target, repaired, touched, figures, where)
+    with _timed(figures, "commands"):
+        state = shown(path)
     figures.reported += reported
     figures.crashed += state == CRASHED
+    figures.hung += state == HUNG
     if state != specimen.state:
         figures.changed += 1
         if not reported:
             assert damage.stale, f"{where}: it changes an answer and is not reported"
             figures.missed_stale += 1
+
+
+@contextmanager
+def _timed(figures: Figures, what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        figures.seconds[what] += time.perf_counter() - began  # type: ignore[assignment]
 
 
 def _compare(
@@ -417,15 +510,18 @@ def _compare(
     found = all_entries(target)
     unverified = sum(loss.unverified for loss in repaired.report.streams.values())
     wrong = 0
-    # With the whole table gone, nothing tells what had been deleted: lost+found has it then.
-    aside = set() if damage.table is None else _put_aside(target)
+    # Without the table or the free list nothing tells what had been deleted, or archived: then
+    # lost+found has it.
+    aside = _put_aside(target)
+    unsure = damage.table is not None
+    unsure_of_retired = bool(specimen.free & touched)
     for node in specimen.nodes:
         untouched = not node.pages & touched
         figures.nodes += 1
         figures.untouched += untouched
         figures.entries += len(node.entries)
         for place, pairs in node.entries.items():
-            if untouched and place in aside:
+            if untouched and (unsure or (node.retired and unsure_of_retired)) and place in aside:
                 figures.aside += 1
             elif untouched:
                 assert found.get(place) == pairs, f"{where}: {place} did not come back"

@@ -29,6 +29,7 @@ def damages(work: Path, count: int, first_seed: int) -> Figures:
 
 def test_random_damages_are_reported_and_repaired(tmp_path: Path) -> None:
     figures = damages(tmp_path, SHORT, 1_000_000)
+    assert figures.failures == []
     assert figures.damages == SHORT
     assert figures.changed > 0
 
@@ -38,5 +39,6 @@ def test_random_damages_are_reported_and_repaired(tmp_path: Path) -> None:
 def test_thousands_of_random_damages(tmp_path: Path) -> None:
     figures = damages(tmp_path, LONG, 0)
     print("\n" + "\n".join(figures.lines()))
+    assert figures.failures == []
     assert figures.damages == LONG
     assert figures.untouched > 0

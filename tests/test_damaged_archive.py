@@ -1,0 +1,192 @@
+"""The damage corpus of the archive: for every code of it a store that has this damage."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from raw_store import RawStore, codes, raw_store
+from segments import archive, nodes_of, retire, some, write_file
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.manifest import NEXT_SEQUENCE
+from streamkeep.engine.txn import NEXT_GARBAGE
+from streamkeep.format.envelope import decode_envelope, encode_envelope
+from streamkeep.format.keys import (
+    ERASURES,
+    GARBAGE,
+    META,
+    RETIRED,
+    SEGMENTS,
+    node_key,
+    pack_number,
+)
+from streamkeep.format.manifest import SegmentRecord, decode_segment_record, encode_erasure
+from streamkeep.format.records import encode_file_garbage, encode_number
+from streamkeep.format.retired import encode_former_name, former_name_key
+from test_damaged import check_case, rows
+
+ORDERS: Final = 1
+FOLDER: Final = "archive"
+Recipe = Callable[[Path], None]
+
+
+def build(path: Path) -> None:
+    """Write the store that is damaged: two segments, retired nodes, live ones, a group."""
+    with Store(path, sync="none", clock=ManualClock(1000)) as store:
+        number = archive(store, "orders", some(60, 1000), some(60, 3000), created_ms=1000)
+        assert number == ORDERS
+        retire(store, number, some(60, 5000))
+        for ms in range(7000, 7200):
+            store.xadd("orders", {"live": "x" * 100}, f"{ms}-0")
+        store.xgroup_create("orders", "mail", 0)
+        store.xreadgroup("mail", "ann", {"orders": ">"}, count=5)
+
+
+# --- recipes ------------------------------------------------------------------------------------
+
+
+def file(place: int, change: Callable[[Path], object]) -> Recipe:
+    """Do something to one of the segment files."""
+
+    def recipe(path: Path) -> None:
+        change(sorted((path / FOLDER).rglob("*.seg"))[place])
+
+    return recipe
+
+
+def write_at(offset: int, data: bytes) -> Callable[[Path], None]:
+    """Overwrite bytes of a file; a negative offset counts from its end."""
+
+    def change(path: Path) -> None:
+        old = bytearray(path.read_bytes())
+        start = offset if offset >= 0 else len(old) + offset
+        old[start : start + len(data)] = data
+        path.write_bytes(old)
+
+    return change
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def middle_block(path: Path) -> None:
+    """Damage a block in the middle of a file with several."""
+    from streamkeep.engine.segment_files import open_segment
+
+    blocks = open_segment(path).index.blocks
+    assert len(blocks) > 2
+    write_at(blocks[1].offset + 15, b"damaged")(path)
+
+
+def copy_over(path: Path) -> None:
+    """Put the first file into the place of another."""
+    shutil.copy(sorted(path.parent.glob("*.seg"))[0], path)
+
+
+def segment_rows(raw: RawStore) -> list[SegmentRecord]:
+    return [
+        decode_segment_record(key, raw.body(SEGMENTS, key), "row") for key in raw.keys(SEGMENTS)
+    ]
+
+
+def put(raw: RawStore, row: SegmentRecord) -> None:
+    raw.put(SEGMENTS, row.db_key(), row.encode())
+
+
+def one_more_segment(first_ms: int) -> Recipe:
+    """Add a segment of 30 entries that begins at a time."""
+
+    def recipe(path: Path) -> None:
+        row = write_file(path / FOLDER, some(30, first_ms), number=ORDERS, file_number=77)
+        with raw_store(path) as raw:
+            put(raw, row._replace(sequence=70))
+            raw.put(META, NEXT_SEQUENCE, encode_number(80))
+
+    return recipe
+
+
+def another_retired(raw: RawStore) -> None:
+    (other,) = nodes_of([(5000, 1, [b"f", b"v"])], number=ORDERS)
+    raw.put_value(RETIRED, node_key(ORDERS, 5000, 1), other)
+
+
+def flipped_retired(raw: RawStore) -> None:
+    key = raw.keys(RETIRED)[-1]
+    value = bytearray(raw.value(RETIRED, key))
+    value[-1] ^= 1
+    value[130] ^= 0xFF
+    raw.put_value(RETIRED, key, bytes(value))
+
+
+def retired_elsewhere(raw: RawStore) -> None:
+    key = raw.keys(RETIRED)[-1]
+    found = decode_envelope(raw.value(RETIRED, key), "")
+    other = encode_envelope(ORDERS, found.ms, found.seq + 1, 1, 1, b"", found.listpack, b"")
+    raw.put_value(RETIRED, key, other)
+
+
+def counts(raw: RawStore) -> None:
+    put(raw, segment_rows(raw)[0]._replace(entries=61, nodes=5))
+
+
+def same_sequence(raw: RawStore) -> None:
+    put(raw, segment_rows(raw)[1]._replace(sequence=1))
+
+
+def erased(raw: RawStore) -> None:
+    for ms, seq in ((1000, 1), (1019, 2), (9000, 0)):  # the first two are there
+        raw.put(ERASURES, node_key(ORDERS, ms, seq), encode_erasure(5))
+
+
+def named_and_garbage(raw: RawStore) -> None:
+    row = segment_rows(raw)[0]
+    raw.put(GARBAGE, pack_number(1), encode_file_garbage(row.path))
+    raw.put(META, NEXT_GARBAGE, encode_number(2))
+
+
+def other_name(raw: RawStore) -> None:
+    name = encode_former_name(ORDERS + 1, b"orders")
+    raw.put_value(RETIRED, former_name_key(ORDERS), name)
+
+
+CASES: Final[dict[str, Recipe]] = {
+    "SK301-missing": file(0, Path.unlink),
+    "SK301-no-folder": lambda path: shutil.rmtree(path / FOLDER),
+    "SK302-header": file(0, write_at(0, bytes(64))),
+    "SK302-block": file(0, middle_block),
+    "SK302-cut-off": file(1, cut_off),
+    "SK302-trailer": file(1, write_at(-9, bytes(9))),
+    "SK302-empty": file(0, lambda path: path.write_bytes(b"")),
+    "SK303-other-file": file(1, copy_over),
+    "SK304-overlap": one_more_segment(1010),
+    "SK305-retired": one_more_segment(5010),
+    "SK305-live": one_more_segment(7100),
+    "SK305-two-retired": rows(another_retired),
+    "SK306-bytes": rows(flipped_retired),
+    "SK306-elsewhere": rows(retired_elsewhere),
+    "SK306-name": rows(other_name),
+    "SK307-counts": rows(counts),
+    "SK308-sequence": rows(same_sequence),
+    "SK309-never-was": rows(
+        lambda raw: raw.put(ERASURES, node_key(9, 1, 1), encode_erasure(5)),
+    ),
+    "SK310-erased": rows(erased),
+    "SK311-no-row": file(0, lambda path: shutil.copy(path, path.with_name("copy.seg"))),
+    "SK312-unfinished": file(0, lambda path: path.with_name("1.seg.tmp").write_bytes(b"x")),
+    "SK313-named": rows(named_and_garbage),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damage_to_the_archive_is_found_and_repaired(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    build(path)
+    assert codes(path) == []
+    CASES[name](path)
+    check_case(name, path)

@@ -1,0 +1,149 @@
+"""Damages to pages of LMDB that once were not repaired as well as they could be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mutations import PAGE, Damage, Figures, Specimen, hold, shown
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
+from streamkeep.format.lmdb_pages import DATABASE_SIZE, FREE_AT
+from streamkeep.recovery.repair import repair
+from streamkeep.recovery.source import open_source, read_metas
+
+FLAGS_AT: Final = 10
+POINTERS_AT: Final = 16
+
+
+@pytest.fixture(scope="module")
+def specimen(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
+    return Specimen.make(tmp_path_factory.mktemp("specimens"), 0)
+
+
+@pytest.fixture
+def damage(specimen: Specimen, tmp_path: Path) -> Iterator[Damage]:
+    """A damage that a test makes; then it is held against what must be."""
+    damage = Damage(specimen, random.Random(0))
+    yield damage
+    figures = Figures()
+    hold(specimen, damage, tmp_path, figures, "damage")
+    assert figures.hung == 0
+
+
+def leaves(specimen: Specimen, table: int) -> list[int]:
+    with open_source(specimen.path) as source:
+        assert source.tables is not None
+        return [page.number for page in source.tables.cursor(table).leaves()]
+
+
+@pytest.mark.parametrize("at", [0, FLAGS_AT, POINTERS_AT])
+@pytest.mark.parametrize("table", [KEYS, GROUPS, CONSUMERS])
+def test_rows_of_a_leaf_with_a_damaged_header_come_back(
+    specimen: Specimen, damage: Damage, tmp_path: Path, table: int, at: int
+) -> None:
+    """Their own checksums hold: nothing is lost."""
+    damage.data[leaves(specimen, table)[0] * PAGE + at] ^= 0x55
+    damage.write(tmp_path / "store")
+    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
+    assert shown(tmp_path / "new") == specimen.state
+
+
+def test_swapped_nodes_come_back(specimen: Specimen, damage: Damage, tmp_path: Path) -> None:
+    """Each node stands where another one should; headers tell."""
+    pages = [min(node.pages) for node in specimen.nodes if len(node.pages) == 1]
+    big = [page for page in pages if page not in specimen.trees]
+    damage.swap(big[3], big[-3])
+    damage.write(tmp_path / "store")
+    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
+
+
+def test_a_node_of_several_pages_whose_first_one_was_swapped(
+    specimen: Specimen, damage: Damage, tmp_path: Path
+) -> None:
+    big = max(specimen.nodes, key=lambda node: len(node.pages))
+    damage.swap(min(big.pages), leaves(specimen, KEYS)[0])
+    damage.write(tmp_path / "store")
+    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
+
+
+def test_swapped_nodes_that_are_live_and_retired(specimen: Specimen, damage: Damage) -> None:
+    retired = [node for node in specimen.nodes if node.retired]
+    live = [node for node in specimen.nodes if not node.retired and len(node.pages) == 1]
+    damage.swap(min(retired[1].pages), min(live[2].pages))
+
+
+def test_what_waits_for_the_archive_is_not_dropped_with_its_table(
+    damage: Damage, tmp_path: Path
+) -> None:
+    damage.table = RETIRED
+    damage.write(tmp_path / "store")
+    lines = repair(tmp_path / "store", tmp_path / "new").report.lines()
+    assert any("stream 'mails'" in line and "in lost+found" in line for line in lines)
+
+
+def test_nor_with_its_leaf_and_the_free_list(specimen: Specimen, damage: Damage) -> None:
+    for page in (leaves(specimen, RETIRED)[0], free_root(specimen)):
+        damage.data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+
+
+def free_root(specimen: Specimen) -> int:
+    metas, _ = read_metas(specimen.path / "data.mdb")
+    at = metas[-1].commit_number % 2 * PAGE + FREE_AT + DATABASE_SIZE - 8
+    return int.from_bytes(specimen.data[at : at + 8], "little")
+
+
+def test_a_page_that_a_damaged_free_list_lacks_is_not_taken_for_live(
+    specimen: Specimen, damage: Damage
+) -> None:
+    """It holds a node that was archived long ago."""
+    with open_source(specimen.path) as source:
+        assert source.tables is not None
+        root = source.tables.free.root()
+    assert root is not None
+    assert root.leaf
+    last = root.places[-1] if root.flags[-1] == 0 else root.places[0]
+    damage.data[root.number * PAGE + last + 8 + 2] ^= 0x08  # a page far behind the end
+
+
+def test_swapped_leaves_of_pending_entries_keep_nobody_busy(
+    specimen: Specimen, damage: Damage, tmp_path: Path
+) -> None:
+    """LMDB finds keys in them that are below the one that was asked for."""
+    found = leaves(specimen, PEL)
+    pairs = list(pairwise(found))
+    assert pairs
+    for one, other in pairs:
+        trial = Damage(specimen, random.Random(0))
+        header = (
+            trial.data[one * PAGE : one * PAGE + 8],
+            trial.data[other * PAGE : other * PAGE + 8],
+        )
+        trial.swap(one, other)
+        trial.data[one * PAGE : one * PAGE + 8], trial.data[other * PAGE : other * PAGE + 8] = (
+            header
+        )
+        path = tmp_path / f"store-{one}"
+        trial.write(path)
+        assert {"SK004"} <= {found.code for found in recovery.check(path)}
+        assert read_all(path) > 0, "no command met the damage"
+
+
+def read_all(path: Path) -> int:
+    """Ask for everything about all groups; return how often damage was met."""
+    met = 0
+    with Store(path, readonly=True) as store:
+        names = store.keys()
+        for name in names:
+            try:
+                store.xinfo_stream(name, full=True, count=0)
+            except CorruptionError:
+                met += 1
+    return met
