@@ -83,7 +83,13 @@ def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
 
 @contextmanager
 def open_segment(root: str, path: str) -> Iterator[Segment]:
-    """Open a segment of a folder; what was read of it by then stays after the block."""
+    """Open a segment of a folder; what was read of it by then stays after the block.
+
+    Args:
+        path: in the folder; with root "", in full.
+    """
+    if not root:
+        root, _, path = path.rpartition("/")
     system, base = file_system(root)
     where = f"segment {path}"
     try:
@@ -119,22 +125,26 @@ def cut_folder(root: str, pins: tuple[Pin, ...], slice_bytes: int | None) -> lis
     slices = []
     for pin in pins:
         for one in streams.get(pin.number, []):
-            blocks = one.segment.index.blocks
-            first = one.segment.seek(*pin.start)
-            last = one.segment.seek_last(*pin.end) + 1
-            at = first
-            while at < last:
-                stop, size, entries = at, 0, 0
-                while stop < last and (slice_bytes is None or size < slice_bytes or stop == at):
-                    size += blocks[stop].raw_size
-                    entries += blocks[stop].entries
-                    stop += 1
-                low = max(pin.start, StreamId(*blocks[at].first_id))
-                high = min(pin.end, StreamId(*blocks[stop - 1].last_id))
-                slices.append(
-                    Slice(pin.key, pin.number, low, high, size, entries, one.path, (at, stop))
-                )
-                at = stop
+            slices += cut_segment(one.segment, one.path, pin, slice_bytes)
+    return slices
+
+
+def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) -> list[Slice]:
+    """Return what a segment has of a pin, as slices cut between blocks."""
+    slices = []
+    blocks = segment.index.blocks
+    at = segment.seek(*pin.start)
+    last = segment.seek_last(*pin.end) + 1
+    while at < last:
+        stop, size, entries = at, 0, 0
+        while stop < last and (slice_bytes is None or size < slice_bytes or stop == at):
+            size += blocks[stop].raw_size
+            entries += blocks[stop].entries
+            stop += 1
+        low = max(pin.start, StreamId(*blocks[at].first_id))
+        high = min(pin.end, StreamId(*blocks[stop - 1].last_id))
+        slices.append(Slice(pin.key, pin.number, low, high, size, entries, path, (at, stop)))
+        at = stop
     return slices
 
 

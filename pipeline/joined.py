@@ -20,7 +20,7 @@ from streamkeep.engine.txn import Txn
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import PAGE_VALUE
 from streamkeep.format.keys import NODES, node_key, unpack_node_key
-from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE
+from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL
 
 
 class Found(NamedTuple):
@@ -54,7 +54,8 @@ class JoinedStream:
 
     Args:
         stream: None for one that was deleted, of which segments are left.
-        source: which of it is read: `auto` for all, `live`, or `archive` for segments only.
+        source: which of it is read: `auto` for all, `live`, `archive` for segments only, or `tail`
+            for all but these.
     """
 
     def __init__(self, txn: Txn, number: int, stream: Stream | None, source: str) -> None:
@@ -82,9 +83,9 @@ class JoinedStream:
         if stream is not None and stream.record.length and self.source != ARCHIVE:
             kind = _LiveEntries if self.source == LIVE else Live
             yield kind(self.txn, stream)
-        if self.source == AUTO:
+        if self.source in (AUTO, TAIL):
             yield Retired(self.txn, self.number)
-        if self.source != LIVE:
+        if self.source not in (LIVE, TAIL):
             yield Archived(self.txn, self.number, self._files())
 
     def _files(self) -> SegmentFiles:

@@ -37,7 +37,13 @@ class SparkMissingError(StreamkeepError):
     """PySpark is not installed."""
 
 
-def session(master: str = "local[*]", *, fast_start: bool = False, **conf: object) -> SparkSession:
+def session(
+    master: str = "local[*]",
+    *,
+    fast_start: bool = False,
+    ship_code: bool = False,
+    **conf: object,
+) -> SparkSession:
     """Return a SparkSession, made when there is none: `session(master="local[4]")`.
 
     A session that is running already is returned as it is, with `conf` applied where Spark allows
@@ -46,6 +52,8 @@ def session(master: str = "local[*]", *, fast_start: bool = False, **conf: objec
     Args:
         master: where to run; `local[*]` takes all cores of this machine.
         fast_start: start the JVM about a seventh faster, at the price of slower long jobs.
+        ship_code: send this package to executors, which need not have it. They need what it
+            depends on, and a Python of the same version.
         conf: settings of Spark, as `spark_sql_shuffle_partitions=8`, or with dots through
             `**{"spark.sql.shuffle.partitions": 8}`.
 
@@ -65,7 +73,12 @@ def session(master: str = "local[*]", *, fast_start: bool = False, **conf: objec
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master)
-    for name, value in settings(master, fast_start, conf).items():
+    chosen = settings(master, fast_start, conf)
+    if ship_code:
+        from streamkeep.pipeline.shipping import with_code
+
+        chosen = with_code(chosen)
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

@@ -24,6 +24,7 @@ LATEST: Final = "latest"
 AUTO: Final = "auto"
 LIVE: Final = "live"
 ARCHIVE: Final = "archive"
+TAIL: Final = "tail"  # what is in no segment: nobody asks for it by an option
 
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
@@ -46,6 +47,7 @@ READ_OPTIONS: Final = (
     "fieldsAs",
     "mode",
     "groupName",
+    "tailExport",
 )
 WRITE_OPTIONS: Final = (
     "path",
@@ -99,6 +101,7 @@ class ReadOptions:
     fields_as: str
     mode: str
     group: bytes | None
+    tail_export: str | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         fields_as=given.choice("fieldsAs", _FIELDS_AS),
         mode=given.choice("mode", (PERMISSIVE, FAILFAST)),
         group=None if group is None else group.encode(),
+        tail_export=given.text("tailExport"),
     )
 
 

@@ -68,7 +68,9 @@ class _Writer:
             )
         RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
         self.options = options
-        self.staging = options.staging or str(Path(options.path).absolute() / STAGING_FOLDER)
+        staging = options.staging or str(Path(options.path) / STAGING_FOLDER)
+        # Tasks have another working directory.
+        self.staging = staging if "://" in staging else str(Path(staging).absolute())
         self.folder = new_folder(self.staging)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

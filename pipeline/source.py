@@ -19,9 +19,10 @@ that `.schema(...)` leaves out are not decoded.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -70,7 +71,7 @@ class StreamkeepSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         if is_read(options):
-            self.read_options = parse_read(options)
+            self.read_options = with_full_paths(parse_read(options))
             try:
                 self.pins = pin_now(self.read_options)
             except (NoSuchKeyError, OptionError) as error:
@@ -116,7 +117,8 @@ class StreamkeepSource(DataSource):
 
     def _reading(self) -> ReadOptions:
         if self.read_options is None:
-            self.read_options = parse_read(self.options)  # raises: nothing says what to read
+            # This raises: nothing says what to read.
+            self.read_options = with_full_paths(parse_read(self.options))
         return self.read_options
 
 
@@ -166,8 +168,15 @@ def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
         return pin_streams(snapshot.txn, options)
 
 
-def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[SlicePartition]:
-    """Return the partitions that cover what is pinned."""
+def plan_pins(
+    options: ReadOptions, pins: tuple[Pin, ...], folder: str | None = None
+) -> list[SlicePartition]:
+    """Return the partitions that cover what is pinned.
+
+    Args:
+        folder: where to write what executors cannot reach, with `tailExport`; by default a new one
+            there.
+    """
     from streamkeep.pipeline.plan import join, pack, partition_bytes
 
     def target_of(total: int) -> int:
@@ -186,7 +195,16 @@ def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[SlicePartitio
             txn, source = snapshot.txn, options.source
             target = target_of(sum(pinned_bytes(txn, pin, source) for pin in pins))
             size = max(1, target // 8)
-            slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
+            if options.tail_export is None:
+                slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
+        if options.tail_export is not None:
+            from streamkeep.pipeline.exported import cut_exported
+            from streamkeep.pipeline.staging import new_folder, sweep
+
+            sweep(options.tail_export)
+            folder = folder or new_folder(options.tail_export)
+            slices = cut_exported(options, pins, size, folder)
+            _log.info("what is in no segment of %s is exported to %s", options.path, folder)
     partitions = pack(
         slices,
         target,
@@ -203,10 +221,10 @@ def read_slices(
     from streamkeep.pipeline.arrow import RowShape, record_batches
 
     target = arrow_schema(schema)
-    with _nodes_of(options) as nodes_of:
+    with nodes_of(options) as nodes:
         for one in slices:
             shape = RowShape(target, one.key, options.mode)
-            yield from record_batches(shape, nodes_of(one), one.start, one.end)
+            yield from record_batches(shape, nodes(one), one.start, one.end)
             for column, count in shape.mismatched.items():
                 _log.warning(
                     "stream %r: %d values of column %r are not of its type and were made null",
@@ -217,8 +235,13 @@ def read_slices(
 
 
 @contextmanager
-def _nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]]]:
+def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]]]:
     """Give what yields the nodes of a slice, for the length of a block."""
+    if options.tail_export is not None:
+        from streamkeep.pipeline.exported import read_exported
+
+        yield read_exported
+        return
     if _is_folder(options):
         from streamkeep.pipeline.folder import read_file
 
@@ -228,6 +251,16 @@ def _nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]
 
     with reading(options.path) as store:
         yield lambda one: read_nodes(store, one, options.source)
+
+
+def with_full_paths(options: ReadOptions) -> ReadOptions:
+    """Return options whose paths executors understand: they have another working directory."""
+
+    def full(path: str) -> str:
+        return path if "://" in path else os.path.abspath(path)
+
+    export = None if options.tail_export is None else full(options.tail_export)
+    return replace(options, path=full(options.path), tail_export=export)
 
 
 def _is_folder(options: ReadOptions) -> bool:

@@ -53,6 +53,7 @@ class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._bound: Positions | None = None  # of a query that ends by itself
         self._planned: Positions = {}
         self._mirror: Store[bytes] | None = None
+        self._exports: list[tuple[dict[str, Any], str]] = []  # of batches that are not done
         check_schema(schema, options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,7 +131,14 @@ class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
         """Return the partitions of a micro-batch."""
-        return plan_pins(self.options, self._pins(decode_offset(start), decode_offset(end)))
+        pins = self._pins(decode_offset(start), decode_offset(end))
+        if self.options.tail_export is None:
+            return plan_pins(self.options, pins)
+        from streamkeep.pipeline.staging import new_folder
+
+        folder = new_folder(self.options.tail_export)
+        self._exports.append((end, folder))
+        return plan_pins(self.options, pins, folder)
 
     def _pins(self, start: Positions, end: Positions) -> tuple[Pin, ...]:
         """Return the ranges between two offsets; complain about what is missing there."""
@@ -163,7 +171,11 @@ class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # --- after it ---------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mirror into the group what Spark is done with."""
+        """Mirror into the group what Spark is done with; remove what was exported for it."""
+        for at, (last, _) in enumerate(self._exports):
+            if last == end:
+                self._remove_exports(at + 1)
+                break
         group = self.options.group
         if group is None:
             return
@@ -176,6 +188,14 @@ class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def stop(self) -> None:
         """Let go of what the query held."""
+        self._remove_exports(len(self._exports))
         if self._mirror is not None:
             self._mirror.close()
             self._mirror = None
+
+    def _remove_exports(self, count: int) -> None:
+        from streamkeep.pipeline.staging import remove_folder
+
+        for _, folder in self._exports[:count]:
+            remove_folder(folder)
+        del self._exports[:count]

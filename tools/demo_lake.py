@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import streamkeep
 from streamkeep import pipeline
@@ -29,7 +29,8 @@ def run(folder: Path, count: int, tools: Tools) -> Path:
     store, lake = str(folder / "flights.store"), str(folder / "flights.lake")
     shutil.rmtree(lake, ignore_errors=True)
     with step("start Spark") as facts:
-        spark = pipeline.session(fast_start=True, **{"spark.driver.extraJavaOptions": QUIET_JVM})
+        conf: dict[str, Any] = {"spark.driver.extraJavaOptions": QUIET_JVM}
+        spark = pipeline.session(fast_start=True, **conf)
         facts.append(f"Spark {spark.version}")
     try:
         with step("all flights into a lake") as facts:

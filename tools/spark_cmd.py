@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MIB: Final = 1 << 20
+_SHIP_CODE: Final = "streamkeep.spark.ship_code"
+
+
+def _note_shipping(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Keep --ship-code for `_running`: no job has to know of it."""
+    ctx.meta[_SHIP_CODE] = value
 
 
 def job_options(function: Function) -> Function:
@@ -51,6 +57,13 @@ def job_options(function: Function) -> Function:
             multiple=True,
             metavar="NAME=VALUE",
             help="A setting of Spark; may be given again.",
+        ),
+        click.option(
+            "--ship-code",
+            is_flag=True,
+            expose_value=False,
+            callback=_note_shipping,
+            help="Send this package to executors that do not have it.",
         ),
         click.option(
             "--master",
@@ -111,6 +124,11 @@ def spark() -> None:
     metavar="DDL",
     help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
 )
+@click.option(
+    "--tail-export",
+    metavar="FOLDER",
+    help="For executors on other hosts: write what is in no segment there, until it is done.",
+)
 @click.option("--follow", is_flag=True, help="Go on until interrupted, round after round.")
 @click.option(
     "--every",
@@ -128,6 +146,7 @@ def to_lake(
     streams: tuple[str, ...],
     pattern: str | None,
     columns: str | None,
+    tail_export: str | None,
     follow: bool,
     every: float,
     master: str,
@@ -162,6 +181,7 @@ def to_lake(
                     streams=streams or None,
                     pattern=pattern,
                     columns=promoted,
+                    tail_export=tail_export,
                     progress=advance,
                 )
             if not follow or report.entries:
@@ -570,7 +590,12 @@ def _running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
         conf[name] = value
 
     try:
-        running = session(master, fast_start=master.startswith("local"), **conf)
+        running = session(
+            master,
+            fast_start=master.startswith("local"),
+            ship_code=click.get_current_context().meta[_SHIP_CODE],
+            **conf,
+        )
     except SparkMissingError as error:
         raise Failure(str(error), hint="pip install 'streamkeep[spark]'") from None
     try:

@@ -13,7 +13,6 @@ by the job `erase`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -27,8 +26,9 @@ from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, LakeFil
 from streamkeep.pipeline.options import ReadOptions, parse_read
 from streamkeep.pipeline.parquet import FileWriter
 from streamkeep.pipeline.plan import Slice
-from streamkeep.pipeline.reading import pin_streams, read_nodes, reading
-from streamkeep.pipeline.source import plan_pins
+from streamkeep.pipeline.reading import pin_streams, reading
+from streamkeep.pipeline.source import nodes_of, plan_pins, with_full_paths
+from streamkeep.pipeline.staging import new_folder, remove_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +54,7 @@ def to_lake(
     streams: Sequence[str] | None = None,
     pattern: str | None = None,
     columns: pa.Schema | None = None,
+    tail_export: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Take over what streams gained since the last run, exactly once.
@@ -64,17 +65,21 @@ def to_lake(
         streams: keys; None, with no pattern, for all.
         pattern: a regular expression that whole keys match.
         columns: fields to promote, when the lake is made.
+        tail_export: a folder that all hosts reach, path or URI. Entries that are in no segment are
+            written there, for workers that are not on the host of the store, and removed in the
+            end. `STORE/archive` has to be where they reach it, too.
 
     Raises:
         LakeError: the lake cannot be opened, or cannot hold a stream.
         LakeConflictError: other jobs on the same streams were faster, three times.
         IdRangeError: an ID is too big for the lake.
     """
+    options = read_options(store, streams, pattern, tail_export)
     with Stopwatch(Report(NAME)) as report:
         for last_try in (False, False, True):
             table = Lake.create(lake, columns)
             try:
-                _take_over(spark, store, table, streams, pattern, report, progress)
+                _take_over(spark, options, table, report, progress)
             except LakeConflictError:
                 if last_try:
                     raise
@@ -85,17 +90,14 @@ def to_lake(
 
 def _take_over(
     spark: SparkSession,
-    store: str,
+    options: ReadOptions,
     lake: Lake,
-    streams: Sequence[str] | None,
-    pattern: str | None,
     report: Report,
     progress: Progress | None,
 ) -> None:
-    options = read_options(store, streams, pattern)
     checkpoints: dict[str, StreamId] = {}
     pins = []
-    with reading(store) as source, source.snapshot() as snapshot:
+    with reading(options.path) as source, source.snapshot() as snapshot:
         for pin in pin_streams(snapshot.txn, options):
             application = application_of(source.uuid, pin.number)
             done = lake.checkpoint(application)
@@ -104,10 +106,15 @@ def _take_over(
                 pins.append(replace(pin, start=start))
                 checkpoints[application] = pin.end
     schema = lake.file_schema.serialize().to_pybytes()
-    tasks = [
-        Task(options, lake.uri, schema, part.slices) for part in plan_pins(options, tuple(pins))
-    ]
-    files = [LakeFile.from_json(line) for line in run_units(spark, tasks, write_files, progress)]
+    folder = None if options.tail_export is None else new_folder(options.tail_export)
+    try:
+        parts = plan_pins(options, tuple(pins), folder)
+        tasks = [Task(options, lake.uri, schema, part.slices) for part in parts]
+        lines = run_units(spark, tasks, write_files, progress)
+    finally:
+        if folder is not None:
+            remove_folder(folder)
+    files = [LakeFile.from_json(line) for line in lines]
     if checkpoints:
         try:
             lake = lake.commit(NAME, files, checkpoints=checkpoints, keys={pin.key for pin in pins})
@@ -125,12 +132,12 @@ def write_files(task: Task) -> list[str]:
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     written: list[LakeFile] = []
-    with reading(task.options.path) as store:
+    with nodes_of(task.options) as nodes:
         for one in task.slices:
             shape = RowShape(schema, one.key)
             writer = FileWriter(system, root, one.key, schema)
             try:
-                for batch in record_batches(shape, read_nodes(store, one), one.start, one.end):
+                for batch in record_batches(shape, nodes(one), one.start, one.end):
                     writer.add(batch)
                 written += writer.close()
             except BaseException:
@@ -161,10 +168,17 @@ def application_of(store_uuid: str, number: int) -> str:
     return f"streamkeep/{store_uuid}/{number}"
 
 
-def read_options(store: str, streams: Sequence[str] | None, pattern: str | None) -> ReadOptions:
+def read_options(
+    store: str,
+    streams: Sequence[str] | None,
+    pattern: str | None,
+    tail_export: str | None = None,
+) -> ReadOptions:
     """Return what a job on streams of a store reads, in the words of the data source."""
-    path = os.path.abspath(store)  # workers have another working directory
-    return parse_read({"path": path, **subscription(streams, pattern)})
+    given = {"path": store, **subscription(streams, pattern)}
+    if tail_export is not None:
+        given["tailExport"] = tail_export
+    return with_full_paths(parse_read(given))
 
 
 def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,17 +37,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
     try:
-        session = pipeline.session(
-            "local[2,3]",
-            fast_start=True,
-            **{
-                "spark.sql.shuffle.partitions": 2,
-                "spark.sql.adaptive.enabled": False,
-                "spark.sql.warehouse.dir": folder / "warehouse",
-                "spark.local.dir": folder / "local",
-                "spark.log.level": "ERROR",
-            },
-        )
+        conf: dict[str, Any] = {
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.adaptive.enabled": False,
+            "spark.sql.warehouse.dir": folder / "warehouse",
+            "spark.local.dir": folder / "local",
+            "spark.log.level": "ERROR",
+        }
+        session = pipeline.session("local[2,3]", fast_start=True, **conf)
     except JavaMissingError as error:
         pytest.skip(str(error))
     yield session

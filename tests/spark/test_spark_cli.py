@@ -114,6 +114,25 @@ def test_bad_arguments_are_told_before_spark_starts() -> None:
         assert message in run("spark", *arguments, status=2).stderr
 
 
+def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamkeep.pipeline import launch
+
+    asked: list[tuple[str, dict[str, object]]] = []
+
+    def session(master: str, **settings: object) -> SparkSession:
+        asked.append((master, settings))
+        raise launch.SparkMissingError("not here")
+
+    monkeypatch.setattr(launch, "session", session)
+    command = ("spark", "compact", "l", "--master", "spark://h:7077", "--conf", "spark.a=b")
+    assert "not here" in run(*command, "--ship-code", status=1).stderr
+    run(*command, status=1)
+    assert [(master, one["spark.a"], one["ship_code"]) for master, one in asked] == [
+        ("spark://h:7077", "b", True),
+        ("spark://h:7077", "b", False),
+    ]
+
+
 def test_every_job_stands_in_the_help() -> None:
     help_text = run("spark", "--help").stdout
     for name in spark_cmd.spark.commands:

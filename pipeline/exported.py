@@ -1,0 +1,105 @@
+"""Reading a store on hosts that are not its own: what is not in segments is written to some.
+
+LMDB is a mapped file: it works on the host whose disk holds it, and nowhere else. So, where the
+option `tailExport` names a folder that all hosts reach, a path or a URI, the driver writes the live
+and the retired nodes of what is to be read into that folder, as sealed segment files, one per
+stream. Executors read only files then: these, and the segments of `STORE/archive`, which have to be
+reachable under the same path.
+
+Manifest and nodes are taken from one snapshot: an archiver at work moves nothing past the export.
+The folder of each read has a name of its own. That of a job goes with the job, that of a
+micro-batch when Spark is done with it; a DataFrame may be read again at any time, so its folder
+stays, for a week, unless somebody removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from streamkeep.engine.clock import Clock
+from streamkeep.engine.manifest import overlapping
+from streamkeep.engine.txn import Txn
+from streamkeep.format.entry import StreamId
+from streamkeep.format.envelope import encode_envelope
+from streamkeep.format.segment import segment_path
+from streamkeep.format.segment_writer import SegmentWriter
+from streamkeep.pipeline.arrow import Node
+from streamkeep.pipeline.folder import cut_segment, open_segment, read_file
+from streamkeep.pipeline.joined import JoinedStream
+from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
+from streamkeep.pipeline.plan import Slice
+from streamkeep.pipeline.reading import Pin, joined, reading
+from streamkeep.pipeline.staging import file_system
+
+_EPOCH: Final = 1  # of nodes that no commit wrote
+
+
+def cut_exported(
+    options: ReadOptions, pins: tuple[Pin, ...], slice_bytes: int, folder: str
+) -> list[Slice]:
+    """Return what is pinned as slices of files, those in `folder` being written for it."""
+    slices: list[Slice] = []
+    archive = str(Path(options.path) / "archive")
+    with reading(options.path) as store, store.snapshot() as snapshot:
+        for pin in pins:
+            if pin.start > pin.end:
+                continue
+            if options.source != LIVE:
+                for record in overlapping(snapshot.txn, pin.number, pin.start, pin.end):
+                    slices += _cut_file(archive, record.path, pin, slice_bytes)
+            if options.source != ARCHIVE:
+                path = _write_tail(snapshot.txn, options, pin, store.uuid, folder)
+                if path is not None:
+                    slices += _cut_file(folder, path, pin, slice_bytes)
+    return sorted(slices, key=lambda one: (one.key, one.start))
+
+
+def read_exported(one: Slice) -> Iterator[Node]:
+    """Yield the nodes of a slice of `cut_exported`, which names its file in full."""
+    return read_file("", one)
+
+
+def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:
+    location = f"{root.rstrip('/')}/{path}"
+    with open_segment("", location) as segment:
+        return cut_segment(segment, location, pin, slice_bytes)
+
+
+def _write_tail(
+    txn: Txn, options: ReadOptions, pin: Pin, store_uuid: str, folder: str
+) -> str | None:
+    """Write the nodes that are in no segment into one; return its path, None without any."""
+    source = TAIL if options.source == AUTO else LIVE
+    stream = joined(txn, pin.key, pin.number, source)
+    nodes = _envelopes(stream, pin)
+    first = next(nodes, None)
+    if first is None:
+        return None
+    writer = SegmentWriter(
+        store_uuid=bytes.fromhex(store_uuid.replace("-", "")),
+        stream_number=pin.number,
+        key=pin.key,
+        created_ms=Clock().now_ms(),
+        epoch=_EPOCH,
+        file_number=1,
+    )
+    path = segment_path(pin.number, pin.key, pin.start, pin.end, _EPOCH, 1)
+    system, base = file_system(folder)
+    target = f"{base}/{path}"
+    system.create_dir(target.rpartition("/")[0], recursive=True)
+    where = f"stream {pin.key!r}"
+    with system.open_output_stream(target, compression=None) as out:
+        out.write(writer.add(first, where))
+        for envelope in nodes:
+            out.write(writer.add(envelope, where))
+        out.write(writer.finish())
+    return path
+
+
+def _envelopes(stream: JoinedStream, pin: Pin) -> Iterator[bytes]:
+    for ms, seq, load in stream.nodes(StreamId(*pin.start), StreamId(*pin.end), None):
+        data = load()
+        if data:
+            yield encode_envelope(pin.number, ms, seq, _EPOCH, 1, b"", data, b"")

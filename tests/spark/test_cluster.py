@@ -1,0 +1,174 @@
+"""A standalone cluster of Spark on loopback, whose executors do not have the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeep.engine.api import Store
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+import pyspark
+
+from streamkeep.pipeline.lake import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+_START_S = 60
+_ENTRIES = 3000
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+@contextmanager
+def running(environment: dict[str, str], log: Path, *arguments: str) -> Iterator[None]:
+    """Run one of Spark's daemons for the block."""
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    with log.open("wb") as out:
+        process = subprocess.Popen([program, *arguments], env=environment, stdout=out, stderr=out)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """The URL of a master with two workers, of one core each; nobody there knows our code."""
+    from streamkeep.pipeline.java import JavaMissingError, ensure_java
+
+    kept = dict(os.environ)
+    try:
+        java = ensure_java()
+    except JavaMissingError as error:
+        pytest.skip(str(error))
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "JAVA_HOME": str(java.parent.parent),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    port, web, *others = free_ports(4)
+    master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1")
+    url = f"spark://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        ports = ("--port", str(port), "--webui-port", str(web))
+        stack.enter_context(running(environment, tmp_path / "master.log", *master, *ports))
+        for number, other in enumerate(others):
+            worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1")
+            size = ("--cores", "1", "--memory", "1g", "--webui-port", str(other))
+            folder = ("--work-dir", str(tmp_path / f"work-{number}"))
+            log = tmp_path / f"worker-{number}.log"
+            stack.enter_context(running(environment, log, *worker, *size, *folder, url))
+        wait_for_workers(web, tmp_path)
+        yield url
+
+
+def wait_for_workers(web: int, logs: Path) -> None:
+    """Wait until the master knows two workers."""
+    deadline = time.monotonic() + _START_S
+    alive: list[Any] = []
+    while len(alive) < 2:
+        if time.monotonic() > deadline:
+            told = "\n".join(log.read_text()[-1500:] for log in logs.glob("*.log"))
+            pytest.fail(f"the cluster does not start:\n{told}")
+        time.sleep(0.2)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as page:
+                alive = [one for one in json.load(page)["workers"] if one["state"] == "ALIVE"]
+        except OSError:
+            continue
+
+
+@pytest.mark.slow
+def test_jobs_on_a_cluster_that_has_not_the_package(
+    cluster: str, open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    store = open_store("orders.store")
+    store.set_retention("orders", archive=True)
+    numbers = range(_ENTRIES)
+    ids = [f"{1_718_004_800_000 + number * 100_000}-0" for number in numbers]
+    store.xadd_many("orders", [{"n": str(number)} for number in numbers], ids=ids)
+    store.xtrim("orders", maxlen=1000)
+    archived = store.archive().entries
+    assert archived
+    store.close()
+    lake = str(tmp_path / "lake")
+    program = f"""
+    from streamkeep import pipeline
+    from streamkeep.pipeline.jobs.audit import audit
+    from streamkeep.pipeline.jobs.to_lake import to_lake
+
+    def where_from(batches):
+        import os
+        import pyarrow as pa
+        import streamkeep
+        from streamkeep.format import listpack
+
+        for batch in batches:
+            files = f"{{os.getcwd()}} {{streamkeep.__file__}} {{listpack.__file__}}"
+            yield pa.RecordBatch.from_pydict({{"files": [files]}})
+
+    conf = {{"spark.executor.memory": "512m", "spark.log.level": "ERROR"}}
+    spark = pipeline.session({cluster!r}, ship_code=True, **conf)
+    print("lake", to_lake(spark, {str(store.path)!r}, {lake!r}).entries)
+    report = audit(spark, {str(store.path)!r}, lake={lake!r})
+    print("audit", report.entries, len(report.problems))
+    frame = spark.range(0, 4, 1, 4).mapInArrow(where_from, "files string")
+    for row in frame.distinct().collect():
+        print("code", row.files)
+    reader = spark.read.format("streamkeep").options(subscribe="orders", minPartitions=4)
+    print("read", reader.schema("n int").load("orders.store").count())
+    spark.stop()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert sum(file.entries for file in Lake.open(lake).files()) == _ENTRIES
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["lake", str(_ENTRIES)] in lines
+    assert ["audit", str(_ENTRIES + archived), "0"] in lines
+    assert ["read", str(_ENTRIES)] in lines
+    shipped = [line[1:] for line in lines if line[0] == "code"]
+    assert shipped
+    for folder, package, module in shipped:
+        assert Path(folder).is_relative_to(tmp_path)
+        assert Path(package).is_relative_to(Path(folder).resolve())
+        assert Path(module).is_relative_to(Path(folder).resolve())

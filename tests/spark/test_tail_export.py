@@ -1,0 +1,160 @@
+"""Reads on hosts that are not the store's: what is in no segment is exported as segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from streamkeep.engine.api import Store
+from streamkeep.engine.archiver import ArchiveOptions
+from streamkeep.format.errors import MissingSegmentError
+from streamkeep.pipeline import reading as reading_module
+from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake import Lake
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source import StreamkeepReader, StreamkeepSource
+from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+
+SCHEMA = from_arrow_schema(DEFAULT_SCHEMA)
+
+
+@pytest.fixture
+def orders(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
+    """Two streams; one has segments, retired nodes, a node trimmed in part, and tombstones."""
+    store = open_store("orders.store")
+    for key, count in (("orders", 4000), ("mail", 300)):
+        ids = [f"{number}-0" for number in range(1, count + 1)]
+        store.xadd_many(key, [{"n": str(n), "key": key} for n in range(count)], ids=ids)
+    store.set_retention("orders", archive=True)
+    store.xtrim("orders", maxlen=3000, approximate=False)
+    store.archive(options=ArchiveOptions(target_bytes=8000))
+    store.xtrim("orders", maxlen=2000, approximate=False)
+    store.xdel("orders", "2500-0", "3999-0")
+    return store
+
+
+def rows(batches: Any) -> list[Any]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def reader(store: Store[bytes], **options: str) -> StreamkeepReader:
+    given = {"path": str(store.path), "subscribePattern": ".*", "minPartitions": "4", **options}
+    made = StreamkeepSource(given).reader(SCHEMA)
+    assert isinstance(made, StreamkeepReader)
+    return made
+
+
+def no_store(*arguments: Any) -> Any:
+    raise AssertionError("an executor opened the store")
+
+
+@pytest.mark.parametrize("source", ["auto", "live", "archive"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_executors_read_the_same_without_the_store(
+    orders: Store[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    scheme: str,
+) -> None:
+    ranges = {"startingOffsets": "700-0", "endingOffsets": "3500-0", "source": source}
+    plain = reader(orders, **ranges)
+    expected = [row for part in plain.partitions() for row in rows(plain.read(part))]
+    export = f"{scheme}{tmp_path / 'export'}"
+    exported = reader(orders, **ranges, tailExport=export)
+    parts = exported.partitions()
+    monkeypatch.setattr(reading_module, "reading", no_store)
+    found = [row for part in parts for row in rows(exported.read(part))]
+    assert expected
+    assert sorted(found, key=_place) == sorted(expected, key=_place)
+    assert found == sorted(found, key=_place)
+    files = [path for path in (tmp_path / "export").rglob("*") if path.is_file()]
+    assert len(files) == {"auto": 1, "live": 1, "archive": 0}[source]  # mail ends before
+
+
+def _place(row: Any) -> Any:
+    return row["stream"], row["ms"], row["seq"]
+
+
+def test_what_is_exported_does_not_change_when_the_archiver_works(
+    orders: Store[bytes], tmp_path: Path
+) -> None:
+    exported = reader(orders, tailExport=str(tmp_path / "export"))
+    parts = exported.partitions()
+    orders.xtrim("orders", maxlen=0, approximate=False)
+    orders.archive()
+    assert len([row for part in parts for row in rows(exported.read(part))]) == 4000 - 2 + 300
+
+
+def test_a_segment_out_of_reach_is_named(orders: Store[bytes], tmp_path: Path) -> None:
+    exported = reader(orders, tailExport=str(tmp_path / "export"))
+    parts = exported.partitions()
+    archive = Path(orders.path) / "archive"
+    archive.rename(tmp_path / "elsewhere")
+    with pytest.raises(MissingSegmentError, match=r"segment .*\.seg.*no longer in .*archive"):
+        [rows(exported.read(part)) for part in parts]
+    (tmp_path / "elsewhere").rename(archive)
+
+
+def test_a_micro_batch_is_exported_until_it_is_done(orders: Store[bytes], tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    given = {"path": str(orders.path), "subscribe": "orders", "startingOffsets": "earliest"}
+    given |= {"tailExport": str(export), "maxEntriesPerTrigger": "1500"}
+    stream = StreamkeepStreamReader(parse_read(given), SCHEMA)
+    start, seen, folders = stream.initialOffset(), [], []
+    while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
+        parts = stream.partitions(start, end)
+        folders.append(len(list(export.glob("*"))))
+        seen += [row["ms"] for part in parts for row in rows(stream.read(part))]
+        stream.commit(end)
+        start = end
+    assert seen == [n for n in range(1, 4001) if n not in (2500, 3999)]
+    assert max(folders) == 1
+    assert list(export.glob("*")) == []
+    orders.xadd("orders", {"n": "last"}, id="9000-0")
+    end = stream.latestOffset(start, ReadAllAvailable())
+    stream.partitions(start, end)
+    assert len(list(export.glob("*"))) == 1
+    stream.stop()
+    assert list(export.glob("*")) == []
+
+
+class InProcess:
+    """Runs the tasks of `run_units` here."""
+
+    def range(self, start: int, stop: int, step: int, partitions: int) -> InProcess:
+        self.numbers = range(start, stop)
+        return self
+
+    def mapInArrow(self, function: Any, schema: str) -> InProcess:
+        self.function = function
+        return self
+
+    def collect(self) -> list[Any]:
+        from types import SimpleNamespace
+
+        batches = [pa.RecordBatch.from_pydict({"id": [number]}) for number in self.numbers]
+        lines = [line for part in self.function(iter(batches)) for line in part[0].to_pylist()]
+        return [SimpleNamespace(result=line) for line in lines]
+
+
+def test_a_job_removes_what_it_exported(orders: Store[bytes], tmp_path: Path) -> None:
+    lake, export = str(tmp_path / "lake"), tmp_path / "export"
+    spark: Any = InProcess()
+    done = to_lake(spark, str(orders.path), lake, tail_export=str(export))
+    assert done.entries == 4000 - 2 + 300
+    assert list(export.glob("*")) == []
+    orders.xadd("orders", {"n": "last"}, id="9000-0")
+    assert to_lake(spark, str(orders.path), lake, tail_export=str(export)).entries == 1
+    assert sum(file.entries for file in Lake.open(lake).files()) == 4000 - 2 + 300 + 1
