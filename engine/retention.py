@@ -24,7 +24,7 @@ from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import MAXLEN, MINID, NO_TRIM_LIMIT, TrimSpec, trim_stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.errors import ArgumentError, NoSuchKeyError, StoreFullError, StreamFullError
-from streamkeep.format.id_codec import MAX, next_id
+from streamkeep.format.id_codec import next_id
 from streamkeep.format.keys import RETIRED
 from streamkeep.format.node import end_ids, peek_counts
 from streamkeep.format.retention import NO_RETENTION, NONE, Retention
@@ -140,13 +140,13 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
     too_big = max_bytes is not None and stream.node_bytes() > max_bytes and stream.nodes() > 1
     if not (too_long or too_old or too_big):
         return 0
-    stop = (MAX, MAX)
+    stop: Id | None = None
     if policy.keep_unacknowledged:
         most = policy.keep_max_bytes
         full = policy.when_full == "trim" and most is not None and stream.node_bytes() > most
         if not full:
             stop = first_needed(txn, stream)
-            if stop <= (record.first_ms, record.first_seq):
+            if stop is not None and stop <= (record.first_ms, record.first_seq):
                 return 0
     removed = 0
     if too_long and maxlen is not None:
@@ -162,15 +162,14 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
     return removed
 
 
-def first_needed(txn: Txn, stream: Stream) -> Id:
-    """Return the lowest ID that a group has pending or has yet to read; the highest without one."""
-    lowest = (MAX, MAX)
+def first_needed(txn: Txn, stream: Stream) -> Id | None:
+    """Return the lowest ID that a group has pending or has yet to read; None without one."""
+    lowest: Id | None = None
     for group in groups_of(txn, stream):
         unread = next_id(group.record.last_ms, group.record.last_seq)
-        pending = group.pel.lowest()
-        needed = unread if pending is None or pending > unread else pending
-        if unread != (0, 0) or pending is not None:
-            lowest = min(lowest, needed)
+        for needed in (unread if unread != (0, 0) else None, group.pel.lowest()):
+            if needed is not None:
+                lowest = needed if lowest is None else min(lowest, needed)
     return lowest
 
 
@@ -189,13 +188,15 @@ def enforce_step(txn: WriteTxn, name: bytes) -> int:
     return 0 if stream is None else enforce(txn, stream, PER_STEP)
 
 
-def _trim(txn: WriteTxn, stream: Stream, spec: TrimSpec, stop: Id, most_nodes: int) -> int:
+def _trim(txn: WriteTxn, stream: Stream, spec: TrimSpec, stop: Id | None, most_nodes: int) -> int:
     spec.stop = stop
     spec.most_nodes = most_nodes
     return trim_stream(txn, stream, spec)
 
 
-def _trim_to_size(txn: WriteTxn, stream: Stream, max_bytes: int, stop: Id, most_nodes: int) -> int:
+def _trim_to_size(
+    txn: WriteTxn, stream: Stream, max_bytes: int, stop: Id | None, most_nodes: int
+) -> int:
     """Remove the oldest nodes while all together are too big; the newest stays."""
     record = stream.record
     removed = 0
@@ -205,7 +206,7 @@ def _trim_to_size(txn: WriteTxn, stream: Stream, max_bytes: int, stop: Id, most_
         if not walk.first():
             break
         data = walk.load()
-        if stop != (MAX, MAX) and end_ids(data, walk.ms, walk.seq).last_slot >= stop:
+        if stop is not None and end_ids(data, walk.ms, walk.seq).last_slot >= stop:
             break
         live, dead = peek_counts(data[:32])
         walk.retire(data)

@@ -26,7 +26,7 @@ from streamkeep.engine.references import ACKED, DELREF, KEEPREF, References
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.envelope import set_trimmed, trimmed_slots
-from streamkeep.format.id_codec import MAX
+from streamkeep.format.id_codec import MAX, previous_id
 from streamkeep.format.node import end_ids, live_ids, mark, mark_oldest, peek_counts, rewrite
 from streamkeep.format.records import PAGE_FIT
 
@@ -52,7 +52,7 @@ class TrimSpec:
         policy: KEEPREF, DELREF or ACKED.
 
     Attributes:
-        stop: no ID from here on goes, whatever the strategy says.
+        stop: no ID from here on goes, whatever the strategy says; None for no such ID.
         most_nodes: how many nodes one call looks at.
     """
 
@@ -73,7 +73,7 @@ class TrimSpec:
         self.approximate = approximate
         self.limit = limit
         self.policy = policy
-        self.stop = (MAX, MAX)
+        self.stop: tuple[int, int] | None = None
         self.most_nodes = _ALL_NODES
 
 
@@ -102,7 +102,7 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
     references = None if spec.policy == KEEPREF else References(txn, stream)
     removed = 0
     walk = NodeWalk(txn, stream)
-    stops = spec.stop != (MAX, MAX)
+    stop = spec.stop
     left = spec.most_nodes
     found = record.length > floor and walk.first()
     while found and record.length > floor and left > 0:
@@ -115,8 +115,8 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
             whole = record.length - live >= spec.maxlen
         else:
             whole = end_ids(data, walk.ms, walk.seq).last_slot < (spec.ms, spec.seq)
-        if stops and whole:
-            whole = end_ids(data, walk.ms, walk.seq).last_slot < spec.stop
+        if stop is not None and whole:
+            whole = end_ids(data, walk.ms, walk.seq).last_slot < stop
         if whole and references is None:
             walk.retire(data)
             record.length -= live
@@ -145,12 +145,14 @@ def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: Refere
         for ms, seq in live_ids(data, walk.ms, walk.seq):
             if references.held(ms, seq):
                 kept.add((ms, seq))
-    if spec.strategy == MAXLEN:
-        budget = record.length - spec.maxlen
-        marked = mark_oldest(data, walk.ms, walk.seq, budget, spec.stop[0], spec.stop[1], kept)
-    else:
-        below_ms, below_seq = min((spec.ms, spec.seq), spec.stop)
-        marked = mark_oldest(data, walk.ms, walk.seq, record.length, below_ms, below_seq, kept)
+    budget = record.length - (spec.maxlen if spec.strategy == MAXLEN else 0)
+    last_ms, last_seq = MAX, MAX
+    for below in (spec.stop, (spec.ms, spec.seq) if spec.strategy == MINID else None):
+        if below == (0, 0):
+            return 0
+        if below is not None:
+            last_ms, last_seq = min((last_ms, last_seq), previous_id(below[0], below[1]))
+    marked = mark_oldest(data, walk.ms, walk.seq, budget, last_ms, last_seq, kept)
     count = len(marked.ids)
     if count == 0:
         return 0

@@ -671,15 +671,15 @@ def mark_oldest(
     ms: int,
     seq: int,
     budget: int,
-    below_ms: int,
-    below_seq: int,
+    last_ms: int,
+    last_seq: int,
     kept: set[tuple[int, int]],
 ) -> Marked:
     """Make tombstones from the front of a node, for exact trimming.
 
     Args:
         budget: how many live entries may go.
-        below_ms, below_seq: only IDs below this one go.
+        last_ms, last_seq: only IDs up to this one go.
         kept: IDs that stay, although the walk passes them.
     """
     node = read_header(data, ms, seq)
@@ -688,10 +688,10 @@ def mark_oldest(
     slots: list[int] = []
     positions: list[int] = []
     left: i64 = i64(budget)
-    stop_ms = bits(below_ms)
-    stop_seq = bits(below_seq)
+    stop_ms = bits(last_ms)
+    stop_seq = bits(last_seq)
     while left > 0 and cursor.next():
-        if not below(cursor.ms, cursor.seq, stop_ms, stop_seq):
+        if below(stop_ms, stop_seq, cursor.ms, cursor.seq):
             break
         if not cursor.flags & DELETED and (not kept or cursor.id() not in kept):
             found.append(cursor.id())

@@ -218,7 +218,8 @@ def _throughput(page: _Page, facts: Facts) -> None:
     if len(series) > 1:
         _legend(figure)
     if plan.style and isinstance(widths[0], timedelta):
-        figure.autofmt_xdate(rotation=30)
+        for label in axes.get_xticklabels():
+            label.set(rotation=30, horizontalalignment="right")
     page.picture("throughput", figure, "entries over time")
 
 

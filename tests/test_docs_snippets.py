@@ -87,8 +87,11 @@ def plain(text: str) -> str:
 
 def assert_alike(printed: str, expected: str, where: str) -> None:
     """Compare two outputs; `...` stands for anything."""
-    pattern = re.escape(plain(expected)).replace(re.escape("..."), ".*")
-    assert re.fullmatch(pattern, plain(printed), re.DOTALL), (
+    told, found = plain(expected), plain(printed)
+    if where.startswith("docs/lake.md"):  # how big Parquet files are is up to Arrow's version
+        told, found = (re.sub(r"\b\d[\d.]* KiB\b", "SIZE", text) for text in (told, found))
+    pattern = re.escape(told).replace(re.escape("..."), ".*")
+    assert re.fullmatch(pattern, found, re.DOTALL), (
         f"{where} prints\n{printed}\nbut the page says\n{expected}"
     )
 

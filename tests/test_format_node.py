@@ -151,10 +151,10 @@ def test_marking_finds_exactly_the_live_ids(
 
 
 @given(slots, st.integers(0, 12), small_ids)
-def test_marking_the_oldest(entries: list[Slot], budget: int, below: tuple[int, int]) -> None:
+def test_marking_the_oldest(entries: list[Slot], budget: int, last: tuple[int, int]) -> None:
     data, ms, seq = build(entries)
-    marked = node.mark_oldest(data, ms, seq, budget, *below, set())
-    expected = [entry_id for entry_id, _ in entries if entry_id < below][:budget]
+    marked = node.mark_oldest(data, ms, seq, budget, *last, set())
+    expected = [entry_id for entry_id, _ in entries if entry_id <= last][:budget]
     assert marked.ids == expected
     assert marked.slots == list(range(len(expected)))
 

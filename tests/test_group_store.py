@@ -438,3 +438,14 @@ def test_a_destroyed_group_is_removed_in_bounded_steps(many: Store) -> None:
     assert many.xinfo_groups("s") == []
     with many.snapshot() as snapshot:
         assert sum(snapshot.txn.rows(table) for table in ROWS_OF_GROUPS) == 0
+
+
+@pytest.mark.parametrize("policy", ["KEEPREF", "DELREF", "ACKED"])
+def test_the_entry_with_the_highest_id_can_be_trimmed(store: Store, policy: Any) -> None:
+    highest = f"{2**64 - 1}-{2**64 - 1}"
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xadd("s", {"f": "v"}, id=highest)
+    store.xreadgroup("g", "ann", {"s": ">"})
+    store.xack("s", "g", highest)
+    assert store.xtrim("s", maxlen=0, approximate=False, ref_policy=policy) == 1
+    assert store.xlen("s") == 0

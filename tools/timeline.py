@@ -144,7 +144,8 @@ def plot_stacked(plan: Plan, series: Mapping[str, Sequence[int]], title: str, pa
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
-        figure.autofmt_xdate(rotation=30)
+        for label in axes.get_xticklabels():
+            label.set(rotation=30, horizontalalignment="right")
         kind = path.suffix.lower()[1:]
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(path, format=kind, dpi=150, metadata=metadata)
