@@ -29,9 +29,9 @@ from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.folder import cut_segment, open_segment, read_file
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import Pin, joined, reading
-from streamkeep.pipeline.staging import file_system
 
 _EPOCH: Final = 1  # of nodes that no commit wrote
 

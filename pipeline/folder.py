@@ -21,9 +21,9 @@ from streamkeep.format.errors import MissingSegmentError, NotAStoreError, Stream
 from streamkeep.format.segment import SUFFIX, Segment
 from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.options import LIVE, ReadOptions
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import Pin, chosen_keys, pin_between
-from streamkeep.pipeline.staging import file_system
 
 _DATA_FILE = "data.mdb"
 

@@ -50,6 +50,7 @@ from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.format.id_codec import bits, unsigned
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SYSTEM_COLUMNS
+from streamkeep.pipeline.places import file_system, located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,14 +158,6 @@ def ids_of_path(path: str) -> tuple[StreamId, StreamId] | None:
     return None if found is None else (StreamId.parse(found[1]), StreamId.parse(found[2]))
 
 
-def file_system(uri: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a path or URI, and the path in it."""
-    if "://" not in uri:
-        return pafs.LocalFileSystem(), os.path.abspath(uri)
-    system, path = pafs.FileSystem.from_uri(uri)
-    return system, path
-
-
 # --- the table ------------------------------------------------------------------------------------
 
 
@@ -193,7 +186,7 @@ class Lake:
             LakeError: there is none, or it has no such version.
         """
         try:
-            return cls(_location(uri), DeltaTable(_location(uri), version=version))
+            return cls(located(uri), DeltaTable(located(uri), version=version))
         except TableNotFoundError:
             raise LakeError(f"{uri}: no lake there; `streamkeep spark to-lake` makes one") from None
         except DeltaError as error:
@@ -220,7 +213,7 @@ class Lake:
             os.makedirs(uri, exist_ok=True)
         try:
             DeltaTable.create(
-                _location(uri),
+                located(uri),
                 schema,
                 mode="ignore",
                 partition_by=list(PARTITIONS),
@@ -431,7 +424,3 @@ def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
 def _iso(ms: int) -> str:
     at = datetime.fromtimestamp(ms // 1000, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-
-
-def _location(uri: str) -> str:
-    return uri if "://" in uri else os.path.abspath(uri)

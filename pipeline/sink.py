@@ -57,6 +57,7 @@ class _Writer:
     """What batch and streaming writes have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        from streamkeep.pipeline.places import located
         from streamkeep.pipeline.rows import RowReader
         from streamkeep.pipeline.source import arrow_schema
         from streamkeep.pipeline.staging import new_folder
@@ -68,9 +69,7 @@ class _Writer:
             )
         RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
         self.options = options
-        staging = options.staging or str(Path(options.path) / STAGING_FOLDER)
-        # Tasks have another working directory.
-        self.staging = staging if "://" in staging else str(Path(staging).absolute())
+        self.staging = located(options.staging or str(Path(options.path) / STAGING_FOLDER))
         self.folder = new_folder(self.staging)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -19,7 +19,6 @@ that `.schema(...)` leaves out are not decoded.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -255,12 +254,10 @@ def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]]
 
 def with_full_paths(options: ReadOptions) -> ReadOptions:
     """Return options whose paths executors understand: they have another working directory."""
+    from streamkeep.pipeline.places import located
 
-    def full(path: str) -> str:
-        return path if "://" in path else os.path.abspath(path)
-
-    export = None if options.tail_export is None else full(options.tail_export)
-    return replace(options, path=full(options.path), tail_export=export)
+    export = None if options.tail_export is None else located(options.tail_export)
+    return replace(options, path=located(options.path), tail_export=export)
 
 
 def _is_folder(options: ReadOptions) -> bool:

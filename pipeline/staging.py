@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.fs
+import pyarrow.fs as pafs
 
 from streamkeep.engine import failpoints
 from streamkeep.engine.append import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node import PAIRS, Range, encode_nodes, read_range
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.rows import Pairs, RowReader
 
 NODE_BYTES: Final = 16 << 10
@@ -331,14 +332,6 @@ def _open_staged(location: str) -> Any:
 # --- folders --------------------------------------------------------------------------------------
 
 
-def file_system(location: str) -> tuple[Any, str]:
-    """Return the file system of a path or URI, and the path in it."""
-    if "://" in location:
-        found, path = pa.fs.FileSystem.from_uri(location)
-        return found, path
-    return pa.fs.LocalFileSystem(), location
-
-
 def new_folder(staging: str) -> str:
     """Return the name of a new job's folder; it is made with the first file."""
     return f"{staging.rstrip('/')}/{time.time_ns() // 10**9:012d}-{uuid.uuid4().hex}"
@@ -354,7 +347,7 @@ def remove_folder(location: str) -> None:
 def sweep(staging: str, *, now_s: float | None = None) -> int:
     """Remove the folders that jobs have left which died a week ago; return how many."""
     system, path = file_system(staging)
-    selector = pa.fs.FileSelector(path, allow_not_found=True)
+    selector = pafs.FileSelector(path, allow_not_found=True)
     limit = (time.time() if now_s is None else now_s) - _STALE_S
     removed = 0
     for info in system.get_file_info(selector):

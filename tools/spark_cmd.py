@@ -166,6 +166,7 @@ def to_lake(
       streamkeep spark to-lake orders.store orders.lake --follow --every 300
     """
     _check_streams(streams, pattern)
+    _check_store(store_path)
     with _running(master, settings) as session:
         from streamkeep.pipeline.jobs.to_lake import promoted_columns
         from streamkeep.pipeline.jobs.to_lake import to_lake as job
@@ -233,6 +234,7 @@ def compact(
     Example:
       streamkeep spark compact orders.lake
     """
+    _check_lake(lake)
     with _running(master, settings) as session, _progress(progress, "compact") as advance:
         from streamkeep.pipeline.jobs.compact import compact as job
 
@@ -282,6 +284,10 @@ def audit(
     """
     if store_path is None and lake is None:
         raise click.UsageError("name what to audit: STORE, --lake, or both")
+    if store_path is not None:
+        _check_store(store_path)
+    if lake is not None:
+        _check_lake(lake)
     with _running(master, settings) as session, _progress(progress, "audit") as advance:
         from streamkeep.pipeline.jobs.audit import audit as job
 
@@ -348,6 +354,7 @@ def report(
       streamkeep spark report orders.store --output report --measure price --by sku
     """
     _check_streams(streams, pattern)
+    _check_store(store_path)
     with _running(master, settings) as session, _progress(progress, "report") as advance:
         from streamkeep.pipeline.jobs.report import report as job
 
@@ -404,6 +411,8 @@ def restore(
       streamkeep spark restore orders.lake restored.store orders
       streamkeep spark restore orders.lake restored.store orders --as june --start 2024-06-01
     """
+    if not (Path(source) / "data.mdb").is_file():
+        _check_lake(source)
     with _running(master, settings) as session, _progress(progress, "restore") as advance:
         from streamkeep.pipeline.jobs.restore import restore as job
 
@@ -484,6 +493,7 @@ def tail(
     _check_streams(streams, pattern)
     if (path is None) != (target == "console"):
         raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
+    _check_store(store_path)
     with _running(master, settings) as session:
         from streamkeep.pipeline.jobs.tail import tail as job
 
@@ -546,6 +556,10 @@ def erase(
         raise click.UsageError("name what to erase from: --store, --lake, or both")
     if not ids and where is None:
         raise click.UsageError("name what to erase: IDs, or a condition with --where")
+    if store_path is not None:
+        _check_store(store_path)
+    if lake is not None:
+        _check_lake(lake)
     what = f"{output.entries_text(len(ids))} of {output.named(key)}" if ids else "entries"
     confirm_loss(
         [f"{what}{f' and those where {where}' if where else ''} will be gone for ever"],
@@ -609,6 +623,22 @@ def _progress(wanted: bool | None, label: str) -> Iterator[Progress]:
     """Show how many parts of the work are done."""
     with output.steps(wanted, label) as advance:
         yield advance
+
+
+def _check_store(path: Path) -> None:
+    """Say what is wrong with a store before Spark is started, which takes seconds."""
+    from streamkeep.engine.api import Store
+
+    Store(path, readonly=True, create=False).close()
+
+
+def _check_lake(lake: str) -> None:
+    """Say the same of a lake; where the extra is missing, `_running` says that."""
+    try:
+        from streamkeep.pipeline.lake import Lake
+    except ImportError:
+        return
+    Lake.open(lake)
 
 
 def _check_streams(streams: tuple[str, ...], pattern: str | None) -> None:

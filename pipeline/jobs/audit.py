@@ -28,16 +28,9 @@ from streamkeep.engine.manifest import erased_ids, iter_segments
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import (
-    Lake,
-    LakeError,
-    LakeFile,
-    checksum_of_path,
-    day_of,
-    file_system,
-    folder_of,
-)
+from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, checksum_of_path, day_of, folder_of
 from streamkeep.pipeline.parquet import ascending, count_ids, id_at, read_file
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.reading import reading
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeFile, file_system
+from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeFile
 from streamkeep.pipeline.parquet import FileWriter, read_file
+from streamkeep.pipeline.places import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

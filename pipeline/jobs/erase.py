@@ -32,13 +32,13 @@ from streamkeep.pipeline.lake import (
     LakeConflictError,
     LakeError,
     LakeFile,
-    file_system,
     folder_of,
     ids_of_path,
     ids_within,
     read_lake,
 )
 from streamkeep.pipeline.parquet import FileWriter, count_ids, has_id, read_file
+from streamkeep.pipeline.places import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,8 +37,9 @@ from streamkeep.format.errors import IdTooSmallError
 from streamkeep.format.node import end_ids
 from streamkeep.format.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, file_system
+from streamkeep.pipeline.lake import Lake, LakeError, LakeFile
 from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.staging import (
     Run,
@@ -102,15 +103,17 @@ def restore(
         CommandError: another restore into the stream is unfinished, or it was appended to.
     """
     target = (into if into is not None else key).encode()
+    # Where there is no lake, no store is to be made.
+    lake = None if (Path(source) / "data.mdb").is_file() else Lake.open(source)
     with Stopwatch(Report(NAME)) as report, Store(store) as opened:
-        if (Path(source) / "data.mdb").is_file():
+        if lake is None:
             with Store(source, readonly=True, create=False) as origin:
                 done = opened.restore_archive(
                     target, key.encode(), from_store=origin, start=start, end=end
                 )
         else:
             low, high = range_start(start), range_end(end)
-            done = _from_lake(spark, Lake.open(source), opened, key, target, low, high, progress)
+            done = _from_lake(spark, lake, opened, key, target, low, high, progress)
         report.entries = done.entries
         report.details = {
             "stream": target.decode(errors="backslashreplace"),

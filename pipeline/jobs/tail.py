@@ -13,7 +13,6 @@ For a lake that grows by rounds and is compacted, erased from and audited, there
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from streamkeep.engine import failpoints
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.job import Report, Stopwatch
 from streamkeep.pipeline.jobs.to_lake import subscription
+from streamkeep.pipeline.places import located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ def tail(
     frame = frame.option("startingOffsets", "earliest" if from_start else "latest")
     if max_entries is not None:
         frame = frame.option("maxEntriesPerTrigger", max_entries)
-    rows = frame.load(os.path.abspath(store))
+    rows = frame.load(located(store))
     with Stopwatch(Report(NAME)) as report:
         query = _start(spark, rows, target, path, checkpoint, available_now, every_s)
         seen = -1
@@ -133,7 +133,7 @@ def _start(
     if target == "console":
         return writer.format("console").option("truncate", False).start()
     assert path is not None
-    location = path if "://" in path else os.path.abspath(path)
+    location = located(path)
     offsets = checkpoint or f"{location.rstrip('/')}.checkpoint"
     writer = writer.option("checkpointLocation", offsets)
     if target == "parquet":

@@ -22,9 +22,10 @@ import pyarrow as pa
 from streamkeep.format.entry import StreamId
 from streamkeep.pipeline.arrow import RowShape, record_batches
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, LakeFile, file_system
+from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, LakeFile
 from streamkeep.pipeline.options import ReadOptions, parse_read
 from streamkeep.pipeline.parquet import FileWriter
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import pin_streams, reading
 from streamkeep.pipeline.source import nodes_of, plan_pins, with_full_paths
@@ -76,6 +77,8 @@ def to_lake(
     """
     options = read_options(store, streams, pattern, tail_export)
     with Stopwatch(Report(NAME)) as report:
+        with reading(options.path):
+            pass  # where there is no store, no lake is to be made
         for last_try in (False, False, True):
             table = Lake.create(lake, columns)
             try:

@@ -25,8 +25,9 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 from conftest import assert_sound
 from spark.killed_jobs import ATTEMPTS, Plan, Server, forking
 from streamkeep.engine.api import Store
-from streamkeep.pipeline.lake import Lake, file_system
+from streamkeep.pipeline.lake import Lake
 from streamkeep.pipeline.parquet import read_file
+from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.staging import sweep
 
 pytestmark = pytest.mark.crash

@@ -27,13 +27,13 @@ from streamkeep.pipeline.lake import (  # noqa: E402
     LakeFile,
     checksum_of_path,
     day_of,
-    file_system,
     folder_of,
     ids_of_path,
     new_path,
     read_lake,
 )
 from streamkeep.pipeline.parquet import FileWriter, read_file  # noqa: E402
+from streamkeep.pipeline.places import file_system  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

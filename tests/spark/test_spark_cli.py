@@ -109,9 +109,35 @@ def test_bad_arguments_are_told_before_spark_starts() -> None:
     for arguments, message in (
         (("audit",), "name what to audit"),
         (("to-lake", "orders.store", "l", "--stream", "a", "--pattern", "b"), "not both"),
-        (("compact", "l", "--conf", "nothing"), "'nothing' is not NAME=VALUE"),
+        (("tail", "orders.store", "--conf", "nothing"), "'nothing' is not NAME=VALUE"),
     ):
         assert message in run("spark", *arguments, status=2).stderr
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_is_not_there_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkeep.pipeline import launch
+
+    monkeypatch.setattr(launch, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    for arguments in (
+        ("to-lake", "none", "l"),
+        ("audit", "none"),
+        ("report", "none", "--output", "r"),
+        ("tail", "none"),
+        ("erase", "s", "1-0", "--store", "none"),
+    ):
+        assert "none: no such store" in run("spark", *arguments, status=3).stderr
+    for arguments in (
+        ("compact", "none"),
+        ("audit", "orders.store", "--lake", "none"),
+        ("restore", "none", "r.store", "s"),
+        ("erase", "s", "1-0", "--lake", "none"),
+    ):
+        done = run("spark", *arguments, status=1)
+        assert "none: no lake there; `streamkeep spark to-lake` makes one" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"orders.store"}
 
 
 def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +150,7 @@ def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
         raise launch.SparkMissingError("not here")
 
     monkeypatch.setattr(launch, "session", session)
+    monkeypatch.setattr(spark_cmd, "_check_lake", lambda _: None)
     command = ("spark", "compact", "l", "--master", "spark://h:7077", "--conf", "spark.a=b")
     assert "not here" in run(*command, "--ship-code", status=1).stderr
     run(*command, status=1)
