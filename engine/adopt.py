@@ -118,10 +118,7 @@ def _adopt_one(
     if at_home is not None and not gone:
         where = at_home
     else:
-        file_number = environment.write(take_file_number)
-        epoch = environment.shared.epoch
-        first, last = segment.trailer.first_id, segment.trailer.last_id
-        where = segment_path(place.number, place.key, first, last, epoch, file_number)
+        file_number, where = _new_path(environment, place, segment)
         target = environment.segments.folder / where
         with segment_output(target) as output:
             parts = (
@@ -136,6 +133,20 @@ def _adopt_one(
     record = environment.write_alone(_register, arguments, True, False)
     failpoints.hit("adopt:named")
     return Adopted(path, record, len(gone))
+
+
+def _new_path(environment: Environment, place: _Place, segment: Segment) -> tuple[int, str]:
+    """Return a file number and the path of a new file, which is not there.
+
+    After a power loss, a file may be there whose number is forgotten, and given out again.
+    """
+    first, last = segment.trailer.first_id, segment.trailer.last_id
+    while True:
+        file_number = environment.write(take_file_number)
+        epoch = environment.shared.epoch
+        where = segment_path(place.number, place.key, first, last, epoch, file_number)
+        if not (environment.segments.folder / where).exists():
+            return file_number, where
 
 
 def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) -> _Place:

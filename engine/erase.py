@@ -23,13 +23,14 @@ from streamkeep.engine.erase_archive import (
     remove_leftovers,
 )
 from streamkeep.engine.idempotency import Tracker, find_messages
-from streamkeep.engine.manifest import put_erasure
+from streamkeep.engine.manifest import archived_streams, erased_ids, put_erasure
 from streamkeep.engine.nodes import NodeWalk, refresh_ends
-from streamkeep.engine.scrub import Progress, mark_due, scrub
+from streamkeep.engine.scrub import Progress, is_due, mark_due, scrub
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import store_marked
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.envelope import set_trimmed, trimmed_slots
+from streamkeep.format.id_codec import MAX
 from streamkeep.format.node_erase import Erased, erase_slots
 
 Ids = list[tuple[int, int]]
@@ -55,12 +56,15 @@ def erase(
     wanted = sorted(set(ids))
     count = 0
     numbers = environment.read(archived_under, name) if wanted else set()
-    remove_leftovers(environment, numbers)
+    unfinished = environment.read(_unfinished)
+    remove_leftovers(environment, numbers.union(number for number, _ in unfinished))
     for start in range(0, len(wanted), _STEP):
         step = wanted[start : start + _STEP]
         count += environment.write(erase_step, name, numbers, step, frees=True)
     for number in sorted(numbers):
         count += erase_archived(environment, number, wanted)
+    for number, erased in unfinished:
+        erase_archived(environment, number, erased)
     garbage_files.remove(environment)
     messages = environment.read(_find_messages, name, set(wanted))
     for start in range(0, len(messages), _STEP):
@@ -69,6 +73,20 @@ def erase(
     failpoints.hit("erase:stored")
     scrub(environment, timeout, progress)
     return count
+
+
+def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
+    """Return (stream number, IDs) of erasures that segments may have yet to see.
+
+    The transaction that erases live and retired entries notes them, too; the segments come after
+    it. So when an erasure was cut off, what is noted tells all that is left to be done.
+    """
+    if not is_due(txn):
+        return []
+    found = (
+        (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)
+    )
+    return [(number, sorted(ids)) for number, ids in found if ids]
 
 
 def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:

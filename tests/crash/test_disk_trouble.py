@@ -22,6 +22,7 @@ from crash.power import another_boot
 from streamkeep import recovery
 from streamkeep.engine import files, steady
 from streamkeep.engine.api import Store
+from streamkeep.engine.archiver import ArchiveOptions
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FIELDS = {"pad": "x" * 300}
@@ -375,3 +376,84 @@ def test_a_store_that_may_not_be_written_opens_for_reading(tmp_path: Path) -> No
             assert store.xlen("s") == 1
         with pytest.raises(streamkeep.StoreError, match="Read-only"):
             Store(path)
+
+
+# --- no room for a segment ----------------------------------------------------------------------
+
+
+@contextmanager
+def segments_failing(name: str, code: int, at: int) -> Iterator[list[int]]:
+    """Have the call number `at` of a function of `files` fail that is about a segment."""
+    calls = [0]
+    real: Callable[..., Any] = getattr(files, name)
+
+    def fail(where: Any, *args: Any) -> Any:
+        place = where if isinstance(where, Path) else Path(os.readlink(f"/proc/self/fd/{where}"))
+        if "archive" in place.parts and place.name != "archive":
+            calls[0] += 1
+            if calls[0] == at:
+                raise OSError(code, os.strerror(code))
+        return real(where, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, name, fail)
+        yield calls
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("name", ["write_at", "sync_data", "sync_folder"])
+def test_a_disk_that_fails_anywhere_in_a_segment_loses_nothing(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    expected = streamkeep.StoreFullError if code in FULL else streamkeep.StoreError
+    with Store(tmp_path / "store", sync="none") as store:
+        store.set_retention("s", archive=True)
+        for number in range(400):
+            store.xadd("s", {"n": number, "pad": os.urandom(400).hex()})
+        store.xtrim("s", maxlen=10, approximate=False)
+        before = state_of(store)
+        failed = 0
+        while True:
+            with segments_failing(name, code, failed + 1):
+                try:
+                    store.archive(options=ArchiveOptions(block_bytes=20_000))
+                    break
+                except expected:
+                    failed += 1
+            assert state_of(store) == before
+            assert store.archived_segments() == []
+        assert failed >= (5 if name == "write_at" else 1)
+        assert len(store.archived_segments()) == 1
+        assert list(store.path.glob("archive/*/*")) == [
+            store.segment_path(record) for record in store.archived_segments()
+        ]
+        assert state_of(store) == before
+    assert_sound(tmp_path / "store")
+
+
+def test_archiving_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
+    """A file system of 64 MiB, full in the middle of a segment."""
+    with small_disk(tmp_path / "disk", 64) as disk:
+        path = disk / "store"
+        with Store(path, sync="commit") as store:
+            store.set_retention("s", archive=True)
+            for _ in range(14):
+                store.xadd_many("s", [{"pad": os.urandom(400).hex()} for _ in range(500)])
+            store.xtrim("s", maxlen=100, approximate=False)
+            before = state_of(store)
+            filler = disk / "filler"
+            with filler.open("wb") as file, pytest.raises(OSError, match="No space left"):
+                while True:
+                    file.write(bytes(1 << 16))
+                    file.flush()
+            os.truncate(filler, max(0, filler.stat().st_size - (1 << 20)))  # for half a segment
+            with pytest.raises(streamkeep.StoreFullError):
+                store.archive()
+            assert state_of(store) == before
+            assert list(path.glob("archive/*/*")) == []
+            filler.unlink()
+            assert store.archive().entries > 6000
+            assert state_of(store) == before
+        assert_sound(path)
+        with another_boot(), Store(path) as store:
+            assert state_of(store) == before
