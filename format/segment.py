@@ -56,6 +56,7 @@ _TRAILER_FRAME: Final = 0x184D2A52
 _SEEK_FRAME: Final = 0x184D2A5E
 _SEEK_MAGIC: Final = 0x8F92EAB1
 _FRAME: Final = struct.Struct("<II")  # magic, bytes that follow: zstd is little-endian
+DICTIONARY_MAGIC: Final = _DICTIONARY_FRAME.to_bytes(4, "little")  # then its size, likewise
 _LENGTH_AT: Final = ENVELOPE.offset("length")
 _SEEK_ENTRY: Final = struct.Struct("<II")  # compressed and decompressed bytes of a frame
 _SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of frames, descriptor, magic
@@ -342,7 +343,7 @@ class Segment:
         at = 0
         last: Id | None = None
         while at < len(raw):
-            length = _envelope_length(raw, at)
+            length = envelope_length(raw, at)
             if length < OVERHEAD or at + length > len(raw):
                 raise CorruptionError(where, f"an envelope of {length} bytes", offset=at)
             found = decode_envelope(raw[at : at + length], where)
@@ -533,7 +534,7 @@ def _check_rows(blocks: list[Block], trailer: Trailer, where: str) -> None:
         raise CorruptionError(where, "the blocks do not add up to what the trailer says")
 
 
-def _envelope_length(raw: bytes, at: int) -> int:
+def envelope_length(raw: bytes, at: int) -> int:
     """Return the length that the envelope at `at` states; 0 when it is cut off."""
     start = at + _LENGTH_AT
     return number_of(raw[start : start + 4]) if start + 4 <= len(raw) else 0

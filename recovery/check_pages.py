@@ -49,12 +49,14 @@ class PageMap:
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
+        self.beyond = False  # a page behind the last one was to be marked
         self._bits = bytearray(pages // 8 + 1)
         self._bits[0] = (1 << META_PAGES) - 1
 
     def take(self, first: int, count: int) -> str:
         """Mark pages; return what is wrong with that, or nothing."""
         if not META_PAGES <= first <= self.pages - count:
+            self.beyond = True
             return f"page {first} of {self.pages} is none that may be used"
         bits = self._bits
         if count == 1:
@@ -112,7 +114,6 @@ class PageWalk:
     def findings(self) -> Iterator[Finding]:
         """Walk everything; yield what is wrong."""
         tables = self.tables
-        yield from self._extent()
         yield from self._walk(tables.free, "the free list", free=True)
         self.free_known = not tables.free.cut
         yield from self._free_pages()
@@ -127,6 +128,7 @@ class PageWalk:
         for number in tables.missing:
             name = TABLES[number].name
             yield finding("SK009", f"sub-database `{name}`", "its record is missing or damaged")
+        yield from self._extent()
         if not tables.missing and not any(tree.cut for tree in self._trees()):
             yield from self._lost()
 
@@ -136,12 +138,22 @@ class PageWalk:
         for number in range(len(TABLES)):
             yield self.tables.tree(number)
 
-    def _extent(self) -> Iterator[Finding]:
+    def cut_off(self) -> str:
+        """Return how the file was cut off, as far as was walked; nothing when it was not.
+
+        LMDB does not write pages that a commit took and gave back: a sound file may end before the
+        last page, as long as nothing uses what is missing.
+        """
         pages, size = self.tables.pages, self.tables.pages.size()
         expected = (self.tables.meta.last_page + 1) * pages.page_size
-        if size < expected:
-            problem = f"{size} bytes, its meta page speaks of {expected}"
-            yield finding("SK004", str(pages.path.name), problem)
+        if size >= expected or not self.map.beyond:
+            return ""
+        return f"cut off at {size} bytes, its meta page speaks of {expected}"
+
+    def _extent(self) -> Iterator[Finding]:
+        problem = self.cut_off()
+        if problem:
+            yield finding("SK004", self.tables.pages.path.name, problem)
 
     def _lost(self) -> Iterator[Finding]:
         """SK006: pages that are neither used nor free."""
@@ -339,6 +351,7 @@ class _TreeWalk:
             return
         where = f"{self.name}, LMDB page {number}"
         if not META_PAGES <= number < pages.pages:
+            pages.beyond = True
             yield finding("SK004", where, f"no such page; page {page.number} refers to it")
             return
         try:

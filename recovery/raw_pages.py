@@ -35,6 +35,7 @@ from streamkeep.format.lmdb_pages import (
     decode_overflow_header,
     decode_tree_page,
     loose_nodes,
+    overflow_header,
     overflow_pages,
 )
 from streamkeep.recovery.page_file import PageFile
@@ -43,6 +44,7 @@ _CHUNK: Final = 1 << 20
 _START: Final = MAGIC + bytes([FORMAT])
 _NUMBER_SIZE: Final = 8
 _FLAGS_AT: Final = 10
+_COUNT_AT: Final = 12  # of an overflow page: how many there are
 _ENVELOPES: Final = (STREAMS, NODES, RETIRED)
 
 
@@ -87,15 +89,46 @@ def scan_pages(
                     chunk = bytes(per_chunk * size)
                     continue
             at = (number - first) * size
-            if chunk[at + HEADER_SIZE : at + HEADER_SIZE + len(_START)] == _START:
-                found = _overflow(pages, number, chunk[at : at + size])
+            if chunk.startswith(_START, at + HEADER_SIZE):
+                found = _overflow(pages, number, chunk, at)
                 if found is not None:
                     if found.page == number:
                         covered = number + overflow_pages(len(found.value), size)
                     yield found
                     continue
-            yield from _leaf(pages, number, chunk[at : at + size])
+            yield from _leaf(pages, number, chunk, at)
         progress(per_chunk)
+
+
+def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:
+    """Return the envelope that begins in an overflow page, byte `at` of a piece of the file."""
+    start = at + HEADER_SIZE
+    length = int.from_bytes(chunk[start + 4 : start + 8], "big")
+    if length < OVERHEAD:
+        return None
+    value = chunk[start : start + length]
+    if len(value) == length and chunk.startswith(overflow_header(number, 1)[:_COUNT_AT], at):
+        try:  # as nearly all are
+            return RawEnvelope(number, decode_envelope(value, "page"), value, True)
+        except CorruptionError:
+            return None
+    if length > pages.size():
+        return None
+    page = chunk[at : at + pages.page_size]
+    origin = _origin(pages, number, page)
+    for place in dict.fromkeys((number, origin)):
+        value = page[HEADER_SIZE : HEADER_SIZE + length]
+        try:
+            if len(value) < length:
+                value += pages.read(place + 1, length - len(value))
+            envelope = decode_envelope(value, "page")
+        except CorruptionError:
+            continue
+        header = decode_overflow_header(page)
+        return RawEnvelope(
+            origin, envelope, value, header.number == origin and header.flags == OVERFLOW
+        )
+    return None
 
 
 def _origin(pages: PageFile, number: int, data: bytes) -> int:
@@ -111,28 +144,10 @@ def _origin(pages: PageFile, number: int, data: bytes) -> int:
     return stated if swapped or other == data else number
 
 
-def _overflow(pages: PageFile, number: int, data: bytes) -> RawEnvelope | None:
-    """Return the envelope that begins in an overflow page."""
-    length = int.from_bytes(data[HEADER_SIZE + 4 : HEADER_SIZE + 8], "big")
-    if length < OVERHEAD or length > pages.size():
-        return None
-    origin = _origin(pages, number, data)
-    for place in dict.fromkeys((number, origin)):
-        value = data[HEADER_SIZE : HEADER_SIZE + length]
-        try:
-            if len(value) < length:
-                value += pages.read(place + 1, length - len(value))
-            envelope = decode_envelope(value, "page")
-        except CorruptionError:
-            continue
-        header = decode_overflow_header(data)
-        headed = header.number == origin and header.flags == OVERFLOW
-        return RawEnvelope(origin, envelope, value, headed)
-    return None
-
-
-def _leaf(pages: PageFile, number: int, data: bytes) -> Iterator[Raw]:
-    """Yield what stands in a leaf, or in what may have been one."""
+def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
+    """Yield what stands in a leaf, or in what may have been one, at a place in a piece."""
+    size = pages.page_size
+    data = chunk[at : at + size]
     if len(data) < pages.page_size or not any(data[:HEADER_SIZE]):
         return
     try:
@@ -151,20 +166,25 @@ def _leaf(pages: PageFile, number: int, data: bytes) -> Iterator[Raw]:
             for index, key in enumerate(page.keys)
         ]
     origin = _origin(pages, number, data)
+    end = pages.size() // pages.page_size
     for node in nodes:
-        found = _node(pages, origin, node)
+        if node.big_size:  # an envelope is found where it stands: look whether it is one
+            there = at + (node.big_page - number) * size + HEADER_SIZE
+            if there > 0 and chunk.startswith(_START, there):
+                continue
+        found = _node(pages, end, origin, node)
         if found is not None:
             yield found
 
 
-def _node(pages: PageFile, number: int, node: LooseNode) -> Raw | None:
+def _node(pages: PageFile, end: int, number: int, node: LooseNode) -> Raw | None:
     """Return what a node of a leaf holds; None when no checksum says so."""
     value = node.value
     if node.big_size:
-        if node.big_page < META_PAGES or node.big_page * pages.page_size > pages.size():
+        if not META_PAGES <= node.big_page < end:
             return None
         if pages.read(node.big_page, len(_START), skip=HEADER_SIZE) == _START:
-            return None  # an envelope is found where it stands
+            return None
         try:
             value = pages.overflow(node.big_page, min(node.big_size, 1 << 24))
         except CorruptionError:

@@ -1,19 +1,18 @@
 """Take the archive of a damaged store along: every segment that the manifest names is verified.
 
-A whole file is copied as it is. Of a damaged one, the blocks that can be read go back into
-`retired`, from where the archiver writes them into a new segment; the row is dropped, and the
-blocks that cannot be read are lost. Where rows of the manifest itself were lost, files that nothing
-names are taken in by what they say of themselves: store, stream and IDs. That is not done where
-entries in their range were erased: such a file may be one that an erasure has replaced.
-
-Where the table of what is retired is gone as a whole, its nodes still stand in free pages, beside
-nodes that were deleted: those below the live ones that no segment has go to lost+found.
+A whole file is copied as it is. Of a damaged one, the nodes that can be read go back into
+`retired`, from where the archiver writes them into a new segment; the row is dropped, and what
+cannot be read is lost. The nodes are found by their own checksums, even without the file's index.
+Where rows of the manifest itself were lost, files that nothing names are taken in by what they say
+of themselves: store, stream and IDs. That is not done where entries in their range were erased:
+such a file may be one that an erasure has replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from streamkeep.engine import files
@@ -21,10 +20,10 @@ from streamkeep.engine.bulk import BulkStore
 from streamkeep.engine.environment import META_UUID
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.engine.manifest import NEXT_SEQUENCE
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFile, check_means, open_segment
 from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import decode_envelope, encode_envelope
+from streamkeep.format.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError, StoreError
 from streamkeep.format.keys import (
     ERASURES,
@@ -56,6 +55,7 @@ from streamkeep.format.retired import (
     retired_key,
 )
 from streamkeep.format.segment import Segment
+from streamkeep.format.segment_remains import remains
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
 from streamkeep.recovery.places import overlapping, streams_with_archive
@@ -132,7 +132,7 @@ class ArchiveSalvage:
             check_means(record, segment)
         except (CorruptionError, StoreError) as error:
             self.out.delete(SEGMENTS, record.db_key())
-            self._lose(record, StreamId(*record.first_id), None, record.entries, str(error))
+            self._search(record, str(error))
             return
         before = self._previous
         if (
@@ -186,42 +186,68 @@ class ArchiveSalvage:
         except OSError as error:
             raise translate_os(error) from error
 
-    def _unpack(self, record: SegmentRecord, segment: Segment) -> None:
-        """Put the readable blocks of a damaged segment into `retired`."""
-        number = record.stream_number
-        for place, block in enumerate(segment.index.blocks):
-            try:
-                envelopes = segment.block(place)
-            except CorruptionError as error:
-                before = StreamId(block.last_ms, block.last_seq)
-                self._lose(record, StreamId(*block.first_id), before, block.entries, error.problem)
-                continue
-            for one in envelopes:
-                value = encode_envelope(
-                    number,
-                    one.ms,
-                    one.seq,
-                    one.epoch,
-                    one.commit_number,
-                    b"",
-                    one.listpack,
-                    one.trimmed,
-                )
-                db_key = retired_key(number, one.ms, one.seq)
-                if self.out.get(RETIRED, db_key) is None:
-                    self.out.put(RETIRED, db_key, value)
-                else:
-                    why = "a node that was to be archived has the same place"
-                    self._keep(number, record.key, live_slots(one.listpack, one.ms, one.seq), why)
-        if self.out.get(STREAMS, pack_number(number)) is None:
-            self.out.put(RETIRED, former_name_key(number), encode_former_name(number, record.key))
+    def _search(self, record: SegmentRecord, why: str) -> None:
+        """Put the nodes into `retired` that are found in a file without its index."""
+        found = 0
+        with contextlib.suppress(OSError):  # it is missing: `why` says so
+            file = SegmentFile(self.folder / record.path, record.where)
+            found = self._place(
+                record, remains(file.read_at, file.size), record.first_id, record.last_id
+            )
+        self._lose(record, record.first_id, record.last_id, record.entries - found, why)
 
-    def _lose(
-        self, record: SegmentRecord, first: StreamId, last: StreamId | None, count: int, why: str
-    ) -> None:
+    def _unpack(self, record: SegmentRecord, segment: Segment) -> None:
+        """Put the nodes of a segment into `retired`; of damaged blocks those that are whole."""
+        size = segment.trailer.blocks_size + segment.trailer.dictionary_size
+        for place, block in enumerate(segment.index.blocks):
+            first, last = block.first_id, block.last_id
+            try:
+                self._place(record, segment.block(place), first, last)
+            except CorruptionError as error:
+                rest = remains(segment.read_at, size, block.offset, block.offset + block.size)
+                found = self._place(record, rest, first, last)
+                self._lose(record, first, last, block.entries - found, error.problem)
+
+    def _place(self, record: SegmentRecord, nodes: Iterable[Envelope], first: Id, last: Id) -> int:
+        """Put nodes of a segment into `retired`; return how many entries they have."""
+        number = record.stream_number
+        count = 0
+        for one in nodes:
+            key = (one.ms, one.seq)
+            foreign = one.number != number and record.origin != ADOPTED
+            if foreign or not first <= key <= last:
+                continue
+            try:
+                ids = validate(one.listpack, *key)
+            except CorruptionError:
+                continue
+            count += int(ids.live)
+            erased = set(self._erasures(number, key, ids.last_slot))
+            db_key = retired_key(number, *key)
+            if erased or self.out.get(RETIRED, db_key) is not None:
+                why = "a node that was to be archived has the same place"
+                slots = [
+                    slot
+                    for slot in live_slots(one.listpack, *key)
+                    if (slot.ms, slot.seq) not in erased
+                ]
+                self._keep(number, record.key, slots, "others were erased" if erased else why)
+                continue
+            value = encode_envelope(
+                number, *key, one.epoch, one.commit_number, b"", one.listpack, one.trimmed
+            )
+            self.out.put(RETIRED, db_key, value)
+        if count and self.out.get(STREAMS, pack_number(number)) is None:
+            self.out.put(RETIRED, former_name_key(number), encode_former_name(number, record.key))
+        return count
+
+    def _lose(self, record: SegmentRecord, first: Id, last: Id, count: int, why: str) -> None:
+        if count <= 0:
+            self.report.rebuild("damaged segments, of which all nodes were found")
+            return
         loss = self.report.stream(record.stream_number)
-        until = StreamId(*record.last_id) if last is None else last
-        loss.notes.append(f"{count} archived entries, from {first} to {until}: {why}")
+        what = "1 archived entry" if count == 1 else f"{count:,} archived entries"
+        loss.notes.append(f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}")
 
     def _holds_erased(self, record: SegmentRecord, segment: Segment) -> bool:
         """Say whether a segment still has an entry that was erased."""

@@ -64,6 +64,7 @@ _SLOT_WAIT_S: Final = 0.02
 _PAGE_SIZES: Final = (4096, 8192, 16384, 32768)
 _MANY_READERS: Final = 512
 _NODE_START: Final = MAGIC + bytes([FORMAT])
+_PIECE: Final = 1 << 20
 _LOOKED_AT: Final = 64 << 20  # bytes in which a store shows itself by its nodes
 
 
@@ -355,7 +356,15 @@ def _holds_nodes(path: Path) -> bool:
     """Say whether a data file without any meta page has macro nodes among its first pages."""
     try:
         with (path / DATA_FILE).open("rb") as file:
-            return _NODE_START in file.read(_LOOKED_AT)
+            end = b""
+            for _ in range(_LOOKED_AT // _PIECE):
+                piece = file.read(_PIECE)
+                if _NODE_START in end + piece:
+                    return True
+                if not piece:
+                    break
+                end = piece[-len(_NODE_START) :]
+            return False
     except OSError:
         return False
 

@@ -287,6 +287,8 @@ class Damage:
             self.noise,
             self.truncate,
             self.lose_table,
+            self.damage_segment,
+            self.damage_steady,
         )
         kind: Callable[[], None] = self.rng.choice(kinds)
         kind()
@@ -343,12 +345,36 @@ class Damage:
     def lose_table(self) -> None:
         self.table = self.rng.randrange(len(TABLES))
 
+    def damage_segment(self) -> None:
+        self._damage_file(self.rng.choice(sorted(self.specimen.path.rglob("*.seg"))))
+
+    def damage_steady(self) -> None:
+        self._damage_file(self.specimen.path / "steady")
+
+    def _damage_file(self, path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        at = self.rng.randrange(len(data))
+        change = self.rng.randrange(5)
+        if change == 0:
+            data = data[:at]
+        elif change == 1:
+            data[at : at + 512] = bytes(len(data[at : at + 512]))
+        elif change < 4:
+            data[at] ^= 1 << self.rng.randrange(8)
+        self.file = path.relative_to(self.specimen.path), None if change == 4 else bytes(data)
+
     table: int | None = None
+    file: tuple[Path, bytes | None] | None = None  # a file, and its new bytes; None: it is gone
 
     def write(self, path: Path) -> None:
         """Write a damaged copy of the specimen."""
         shutil.copytree(self.specimen.path, path)
         (path / "data.mdb").write_bytes(self.data)
+        if self.file is not None:
+            name, data = self.file
+            (path / name).unlink()
+            if data is not None:
+                (path / name).write_bytes(data)
         if self.table is not None:
             with lmdb.open(str(path), max_dbs=40) as raw:
                 table = raw.open_db(TABLES[self.table].name.encode(), create=False)

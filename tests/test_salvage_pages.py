@@ -8,16 +8,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import lmdb
 import pytest
 
+import streamkeep
 from mutations import PAGE, Damage, Figures, Specimen, hold, shown
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
 from streamkeep.format.lmdb_pages import DATABASE_SIZE, FREE_AT
+from streamkeep.recovery.check_pages import PageWalk
+from streamkeep.recovery.page_file import PageFile
 from streamkeep.recovery.repair import repair
 from streamkeep.recovery.source import open_source, read_metas
+from streamkeep.recovery.tree import Tables
 
 FLAGS_AT: Final = 10
 POINTERS_AT: Final = 16
@@ -147,3 +152,37 @@ def read_all(path: Path) -> int:
             except CorruptionError:
                 met += 1
     return met
+
+
+def test_a_sound_file_may_end_before_its_last_page(specimen: Specimen, tmp_path: Path) -> None:
+    """LMDB does not write pages that a commit took and gave back."""
+    with lmdb.open(str(tmp_path), map_size=1 << 26, max_dbs=40) as raw:
+        table = raw.open_db(b"keys")
+        with raw.begin(write=True) as txn:
+            txn.put(b"a", b"b", db=table)
+        for turn in range(9):
+            with raw.begin(write=True) as txn:
+                txn.put(b"big", bytes(400_000), db=table)
+                txn.put(b"a", str(turn).encode(), db=table)
+                txn.delete(b"big", db=table)
+            metas, _ = read_metas(tmp_path / "data.mdb")
+            if (tmp_path / "data.mdb").stat().st_size < (metas[-1].last_page + 1) * PAGE:
+                break
+        else:
+            pytest.skip("this LMDB writes them")
+    tables = Tables(PageFile(tmp_path / "data.mdb", PAGE), metas[-1])
+    found = [one for one in PageWalk(tables).findings() if one.code != "SK009"]
+    tables.pages.close()
+    assert found == []
+
+
+def test_a_file_that_was_cut_off_does_not_end_who_opens_it(
+    specimen: Specimen, tmp_path: Path
+) -> None:
+    damage = Damage(specimen, random.Random(0))
+    del damage.data[len(damage.data) // 2 :]
+    damage.write(tmp_path / "store")
+    for readonly in (True, False):
+        with pytest.raises(CorruptionError, match="cut off at"):
+            streamkeep.open(tmp_path / "store", readonly=readonly)
+    assert "cut off" in str([str(one) for one in recovery.check(tmp_path / "store")])
