@@ -182,16 +182,6 @@ def orders_and_mail() -> None:
     run_shell("streamkeep nack orders.store orders mail 1718004801000-0")
 
 
-def orders_of_four_days() -> None:
-    """Make the file of the page on the lake: a thousand orders, five minutes apart."""
-    with open("orders.csv", "w", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(["sku", "price", "ordered_at"])
-        for number in range(1000):
-            ms = 1_717_970_000_000 // 86_400_000 * 86_400_000 + number * 300_000
-            writer.writerow([number % 7, number % 90 / 4, ms])
-
-
 def twelve_minutes() -> None:
     """Make what ann has pending look older."""
     claim = "streamkeep claim orders.store orders mail ann 1718004801000-0 --min-idle 0"
@@ -202,7 +192,6 @@ def twelve_minutes() -> None:
 BEFORE: list[tuple[str, str, Callable[[], None]]] = [
     ("docs/cli.md", "streamkeep load flights.store", flights_of_a_year),
     ("docs/cli.md", "streamkeep group create orders.store orders mail", five_orders),
-    ("docs/lake.md", "streamkeep load orders.store", orders_of_four_days),
     ("docs/dump.md", "streamkeep dump orders.store --output orders.jsonl", orders_and_mail),
     ("docs/cli.md", "streamkeep pending orders.store orders mail --idle 60000", twelve_minutes),
 ]
