@@ -99,12 +99,18 @@ class JoinedStream:
         parts: list[Iterator[Mark]] = []
         if self.stream is not None and self.source != ARCHIVE:
             parts.append(self._live_marks(self.stream, start, end))
-        if self.source == AUTO:
-            retired = _upwards(Retired(self.txn, self.number), start, end, None)
-            parts.append(Mark(StreamId(one.ms, one.seq), PAGE_VALUE, 0) for one in retired)
-        if self.source != LIVE:
-            parts.append(self._archived_marks(start, end, piece_bytes))
+        parts += self._other_marks(start, end, piece_bytes)
         return parts[0] if len(parts) == 1 else heapq.merge(*parts)
+
+    def _other_marks(
+        self, start: StreamId, end: StreamId, piece_bytes: int
+    ) -> Iterator[Iterator[Mark]]:
+        """Yield the places in retired nodes, and those in segments."""
+        if self.source in (AUTO, TAIL):
+            retired = _upwards(Retired(self.txn, self.number), start, end, None)
+            yield (Mark(StreamId(one.ms, one.seq), PAGE_VALUE, 0) for one in retired)
+        if self.source not in (LIVE, TAIL):
+            yield self._archived_marks(start, end, piece_bytes)
 
     def _live_marks(self, stream: Stream, start: StreamId, end: StreamId) -> Iterator[Mark]:
         """Return the keys of the live nodes, without reading these."""
@@ -135,12 +141,16 @@ class JoinedStream:
 
     def size_bytes(self, start: StreamId, end: StreamId) -> int:
         """Return how much there is to read in a range, about."""
-        if self.source == LIVE and self.stream is not None and self.stream.record.length:
-            record = self.stream.record
-            first = (record.first_ms, record.first_seq)
-            if start <= first and end >= (record.last_live_ms, record.last_live_seq):
-                return self.stream.node_bytes()
-        return sum(mark.size_bytes for mark in self.marks(start, end, 1 << 62))
+        if self.source == ARCHIVE or self.stream is None or not self.stream.record.length:
+            return sum(mark.size_bytes for mark in self.marks(start, end, 1 << 62))
+        record = self.stream.record
+        first = (record.first_ms, record.first_seq)
+        if start <= first and end >= (record.last_live_ms, record.last_live_seq):
+            live = self.stream.node_bytes()  # of all nodes: these need not be walked over
+        else:
+            live = sum(mark.size_bytes for mark in self._live_marks(self.stream, start, end))
+        others = self._other_marks(start, end, 1 << 62)
+        return live + sum(mark.size_bytes for part in others for mark in part)
 
 
 def _upwards(
