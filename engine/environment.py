@@ -615,10 +615,13 @@ def _check_place(path: Path, *, create: bool) -> None:
         if data.stat().st_size and not (path / STEADY_FILE).exists():
             _check_is_ours(path)
         return
+    if path.is_dir() and (path / ARCHIVE_FOLDER).exists():
+        raise CorruptionError(f"{path}: {DATA_FILE}", "the file is missing; the archive is there")
     if path.is_dir() and any(one.name not in _OURS for one in path.iterdir()):
         raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
     if not create:
-        raise NotAStoreError(f"{path}: no such store")
+        kind = f"no store: there is no {DATA_FILE} in it" if path.is_dir() else "no such store"
+        raise NotAStoreError(f"{path}: {kind}")
     try:
         files.create_folder(path)
     except OSError as error:

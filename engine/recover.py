@@ -8,6 +8,9 @@ left       the machine has not been booted since: processes died. What LMDB show
            system still has every page; the journal may end with a record whose commit never was.
 torn       the machine was booted, or a sync has failed. LMDB's file may hold any mixture of pages.
 
+The boot ID cannot tell a store that was left from a copy of one in use, or a snapshot of its disk,
+that is opened in the same boot: these count as left, and whoever made them has to force a recovery.
+
 A torn store is brought back under the exclusive lock: put the steady point's meta page in place of
 both of LMDB's, so that LMDB sees that commit; pin it; replay the journal; raise the epoch. The
 new steady point is made by whoever opens the store now, before anything else is written, and only

@@ -22,6 +22,8 @@ from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE
 
 _PIECE: Final = 8 << 20
+_LIMIT_S: Final = 60.0
+_SLOWEST: Final = 1_000_000  # bytes of journal that are replayed in a second, at least
 _OPEN: Final = """
 import sys
 from streamkeep.engine.api import Store
@@ -37,14 +39,22 @@ def recovered_copy(store: Path, target: Path) -> bool:
         files.create_folder(target / JOURNAL_FOLDER)
         _copy_sparse(store / DATA_FILE, target / DATA_FILE)
         shutil.copyfile(store / STEADY_FILE, target / STEADY_FILE)
-        for path in (store / JOURNAL_FOLDER).iterdir():
+        journal = store / JOURNAL_FOLDER
+        for path in journal.iterdir() if journal.exists() else ():
             if path.name != HEAD_FILE and path.is_file():
                 shutil.copyfile(path, target / JOURNAL_FOLDER / path.name)
     except OSError as error:
         raise translate_os(error) from error
-    done = subprocess.run(
-        [sys.executable, "-c", _OPEN, str(target)], capture_output=True, check=False
-    )
+    size = sum(path.stat().st_size for path in (target / JOURNAL_FOLDER).iterdir())
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _OPEN, str(target)],
+            capture_output=True,
+            check=False,
+            timeout=_LIMIT_S + size / _SLOWEST,
+        )
+    except subprocess.TimeoutExpired:
+        return False  # damaged pages can also send LMDB round in circles
     return done.returncode == 0
 
 

@@ -71,7 +71,8 @@ def repair(
         try:
             salvage = Salvage(newest, out, report, lost, progress)
             salvage.run()
-            archive = ArchiveSalvage(store, out, report, lost)
+            uuid = None if newest.slot is None else newest.slot.store_uuid
+            archive = ArchiveSalvage(store, out, report, lost, uuid)
             archive.run(rows_lost=salvage.damaged)
             rebuild(
                 out,

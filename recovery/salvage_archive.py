@@ -72,9 +72,16 @@ Id = tuple[int, int]
 
 
 class ArchiveSalvage:
-    """Takes the archive of the store at `store` into `out`."""
+    """Takes the archive of the store at `store` into `out`.
 
-    def __init__(self, store: Path, out: BulkStore, report: Report, lost: LostAndFound) -> None:
+    Args:
+        uuid: of the store, by its steady point; None when that does not tell.
+    """
+
+    def __init__(
+        self, store: Path, out: BulkStore, report: Report, lost: LostAndFound, uuid: bytes | None
+    ) -> None:
+        self._uuid = uuid
         self.folder = store / ARCHIVE_FOLDER
         self.out = out
         self.report = report
@@ -115,6 +122,9 @@ class ArchiveSalvage:
             self._take(record)
         if rows_lost:
             self._adopt()
+            for db_key, value in self.out.rows(SEGMENTS):
+                body = open_row(SEGMENTS, db_key, value, "segment")
+                self._drop_archived(decode_segment_record(db_key, body, "segment"))
         self._retired()
         for number in streams_with_archive(self.out):
             self._settle_places(number)
@@ -379,6 +389,24 @@ class ArchiveSalvage:
         start = behind(slots, (ms, seq))
         loss.notes.append(f"entries that waited for the archive, from {start}{until}")
 
+    def _drop_archived(self, record: SegmentRecord) -> None:
+        """Drop live nodes that were found without their tree, and were archived since.
+
+        What is in a segment was trimmed before: the node is older than that.
+        """
+        number = record.stream_number
+        segment = None
+        start = node_key(number, *record.first_id)
+        for db_key, value in self.out.rows(NODES, pack_number(number), start):
+            if db_key > node_key(number, *record.last_id):
+                return
+            segment = segment or open_segment(self.folder / record.path, record.where)
+            envelope = decode_envelope(value, "node")
+            live = live_slots(envelope.listpack, envelope.ms, envelope.seq)
+            if all(_has(segment, slot.ms, slot.seq) for slot in live):
+                self.out.delete(NODES, db_key)
+                self.report.stale += 1
+
     def _settle_places(self, number: int) -> None:
         """Let no entry be in two places; what a segment alone has waits for the archive again."""
         settled = False
@@ -411,7 +439,7 @@ class ArchiveSalvage:
     # --- files without a row ------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        own_uuid = self.out.get_row(META, META_UUID, "meta")
+        own_uuid = self.out.get_row(META, META_UUID, "meta") or self._uuid
         for path in self._files():
             try:
                 segment = open_segment(self.folder / path)
@@ -437,6 +465,7 @@ class ArchiveSalvage:
             self.report.other.append(f"archive file {path}: another one may have replaced it")
             return
         self._sequence += 1
+        self.highest_stream = max(self.highest_stream, number)
         record = record_of(
             segment,
             stream_number=number,
@@ -457,3 +486,11 @@ class ArchiveSalvage:
             row.first_id <= trailer.last_id and trailer.first_id <= row.last_id
             for row in self._rows_of(segment.index.stream_number)
         )
+
+
+def _has(segment: Segment, ms: int, seq: int) -> bool:
+    """Say whether a segment, which was checked, has an entry."""
+    if not segment.trailer.first_id <= (ms, seq) <= segment.trailer.last_id:
+        return False
+    nodes = segment.block(segment.seek(ms, seq))
+    return any(has_live(node.listpack, node.ms, node.seq, ms, seq) for node in nodes)

@@ -223,6 +223,9 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
     if slot is None and not metas and not _holds_nodes(path):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
     steady = None if slot is None else decode_meta_page(slot.meta_page)
+    if not (path / DATA_FILE).exists():
+        yield source
+        return
     if alone and slot is not None and steady is not None and is_torn(path, slot):
         _see_torn(source, steady, slot)
         yield source
@@ -321,7 +324,7 @@ def _check_place(path: Path) -> None:
         kind = "not a folder; a store is one" if path.exists() else "no such store"
         raise NotAStoreError(f"{path}: {kind}")
     if not (path / DATA_FILE).exists() and not (path / STEADY_FILE).exists():
-        raise NotAStoreError(f"{path}: no such store")
+        raise NotAStoreError(f"{path}: no store: there is no {DATA_FILE} in it")
     try:
         with (path / DATA_FILE).open("rb"):
             pass

@@ -118,6 +118,7 @@ class Specimen:
     trees: list[int]  # branches and leaves
     used: list[int]  # those, and all others that are used
     free: set[int]  # of the free list, and the meta pages that lead to it
+    main: set[int]  # of the tree that leads to the tables
 
     @classmethod
     def make(cls, folder: Path, seed: int, *, scale: int = 1) -> Specimen:
@@ -130,15 +131,14 @@ class Specimen:
                 for part in range(3):
                     store.xadd_many(name, [{"later": f"{part}{one}"} for one in range(50)])
                 store.xreadgroup("mail", "ann", {name: ">"}, count=40)
-        nodes, trees, free = inspect(path)
+        nodes, trees, free, main = inspect(path)
         used = sorted({0, 1, *trees, *(page for node in nodes for page in node.pages)})
-        return cls(
-            path, (path / "data.mdb").read_bytes(), older, shown(path), nodes, trees, used, free
-        )
+        data, state = (path / "data.mdb").read_bytes(), shown(path)
+        return cls(path, data, older, state, nodes, trees, used, free, main)
 
 
-def inspect(path: Path) -> tuple[list[Node], list[int], set[int]]:
-    """Return the nodes of a sound store, the pages of its trees, and those of the free list."""
+def inspect(path: Path) -> tuple[list[Node], list[int], set[int], set[int]]:
+    """Return the nodes of a sound store; the pages of all trees, the free list, the main tree."""
     with open_source(path) as source:
         tables = source.tables
         assert tables is not None
@@ -149,7 +149,8 @@ def inspect(path: Path) -> tuple[list[Node], list[int], set[int]]:
         free = {0, 1, *(page.number for page in Cursor(tables.free).leaves())}
         if tables.free.database.root is not None:
             free.add(tables.free.database.root)
-        return nodes, sorted(trees), free
+        main = {page.number for page in Cursor(tables.main).leaves()}
+        return nodes, sorted(trees), free, main
 
 
 def _branches(tables: Tables) -> set[int]:
@@ -539,15 +540,15 @@ def _compare(
     # Without the table or the free list nothing tells what had been deleted, or archived: then
     # lost+found has it.
     aside = _put_aside(target)
-    unsure = damage.table is not None
-    unsure_of_retired = bool(specimen.free & touched)
+    no_free_list = bool(specimen.free & touched)
+    unsure = damage.table is not None or (no_free_list and bool(specimen.main & touched))
     for node in specimen.nodes:
         untouched = not node.pages & touched
         figures.nodes += 1
         figures.untouched += untouched
         figures.entries += len(node.entries)
         for place, pairs in node.entries.items():
-            if untouched and (unsure or (node.retired and unsure_of_retired)) and place in aside:
+            if untouched and (unsure or (node.retired and no_free_list)) and place in aside:
                 figures.aside += 1
             elif untouched:
                 assert found.get(place) == pairs, f"{where}: {place} did not come back"

@@ -156,6 +156,7 @@ def other_name(raw: RawStore) -> None:
 
 
 CASES: Final[dict[str, Recipe]] = {
+    "SK003-no-data-file": lambda path: (path / "data.mdb").unlink(),
     "SK301-missing": file(0, Path.unlink),
     "SK301-no-folder": lambda path: shutil.rmtree(path / FOLDER),
     "SK302-header": file(0, write_at(0, bytes(64))),
