@@ -30,7 +30,12 @@ from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.relief import RETIRED_MAX_BYTES, Relief, clean_after_crash
 from streamkeep.engine.txn import ReadTxn, WriteTxn
 from streamkeep.format.entry import Entry, Text
-from streamkeep.format.errors import ArgumentError, StoreClosedError, StoreError
+from streamkeep.format.errors import (
+    ArgumentError,
+    StaleSnapshotError,
+    StoreClosedError,
+    StoreError,
+)
 from streamkeep.format.keys import GARBAGE
 from streamkeep.format.records import PAGE_FIT
 
@@ -48,6 +53,10 @@ class Snapshot(StreamCommands[Text]):
     Others write meanwhile, unseen and undisturbed. The store keeps every page of the snapshot
     until it is closed, so do not keep one for long while much is written. `delete` of a scanned
     entry goes to the store itself.
+
+    Archive files are not kept: a segment that is dropped, or rewritten by an erasure, is gone for
+    snapshots, too. What they read with `history=True` then raises StaleSnapshotError, rather than
+    show another state. A store's own reads take a newer snapshot instead.
     """
 
     def __init__(self, store: Store[Text], txn: ReadTxn) -> None:
@@ -74,6 +83,19 @@ class Snapshot(StreamCommands[Text]):
     def txn(self) -> ReadTxn:
         """The read transaction itself, for checks and tools."""
         return self._txn
+
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        try:
+            return self._read(convert, command, *args)
+        except Unreadable as gone:
+            if self._store._environment.read(gone.still_named):
+                raise gone.error from None
+            raise StaleSnapshotError(
+                f"{gone.record.where} was dropped or rewritten since this snapshot was taken; take "
+                "a new one, or read from the store"
+            ) from None
 
     def stats(self) -> Iterator[StreamStat]:
         """Yield length, nodes and sizes of every stream, ascending by name."""

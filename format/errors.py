@@ -108,6 +108,13 @@ class StoreLockedError(StoreError):
     """Another process is recovering, repairing or compacting the store."""
 
 
+class StaleSnapshotError(StoreError):
+    """A snapshot needs an archive file that was dropped, or rewritten, since it was taken.
+
+    Nothing is wrong with the store: take a new snapshot, or read without one.
+    """
+
+
 class ErasureBlockedError(StoreError):
     """An erasure waits for a reader that still needs old pages of the store.
 
