@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from benchmarks import (
     archive,
@@ -71,7 +72,20 @@ def run_durable(report: Report, options: argparse.Namespace) -> None:
 
 def run_latency(report: Report, options: argparse.Namespace) -> None:
     """The latency test of Redis's documentation: 10,000 entries/s, ten consumers of a group."""
-    latency.run(report, quick=options.quick)
+    known = {variant.name for variant in latency.VARIANTS}
+    if unknown := set(options.variants) - known:
+        raise SystemExit(f"unknown variant: {', '.join(sorted(unknown))}; {', '.join(known)}")
+    latency.run(
+        report,
+        latency.Options(
+            seconds=options.seconds or (1 if options.quick else latency.SECONDS),
+            rate=options.rate,
+            consumers=options.consumers,
+            pending=10_000 if options.quick else options.pending,
+            variants=tuple(options.variants),
+            plot=options.plot,
+        ),
+    )
 
 
 def run_lake(report: Report, options: argparse.Namespace) -> None:
@@ -130,6 +144,35 @@ def main() -> int:
         "--quick", action="store_true", help="small sizes: whether all runs, not how fast it is"
     )
     parser.add_argument("--entries", type=float, help="millions of entries to read [default: 10]")
+    only = parser.add_argument_group("latency")
+    names = ", ".join(variant.name for variant in latency.VARIANTS)
+    only.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        dest="variants",
+        metavar="NAME",
+        help=f"run only this one; may be repeated: {names}",
+    )
+    only.add_argument("--plot", type=Path, metavar="PNG", help="plot the distributions")
+    only.add_argument(
+        "--seconds", type=float, help=f"how long each runs [default: {latency.SECONDS:g}]"
+    )
+    only.add_argument(
+        "--rate", type=int, default=latency.RATE, help="entries per second [default: %(default)s]"
+    )
+    only.add_argument(
+        "--consumers",
+        type=int,
+        default=latency.CONSUMERS,
+        help="processes that read [default: %(default)s]",
+    )
+    only.add_argument(
+        "--pending",
+        type=int,
+        default=latency.PENDING,
+        help="entries that are pending where there are many [default: %(default)s]",
+    )
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:

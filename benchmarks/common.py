@@ -121,6 +121,10 @@ class Report:
         """Begin a group of figures."""
         print(f"\n{title}")
 
+    def note(self, text: str) -> None:
+        """Print a remark among the figures."""
+        print(f"  {text}")
+
     def figure(
         self, name: str, value: float, unit: str, *, least: float = 0, most: float = 0
     ) -> None:

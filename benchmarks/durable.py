@@ -1,4 +1,7 @@
-"""What durability costs: a sync per commit, alone and shared, beside disk, LMDB and SQLite."""
+"""What durability costs: a sync per commit, alone and shared.
+
+Beside the disk itself, LMDB, SQLite, and RocksDB where `rocksdict` is installed.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +46,23 @@ def commits(report: Report, *, quick: bool) -> None:
         probe = 1 / _seconds_each(lambda one: _pwrite(one, folder), count)
         bare = 1 / _seconds_each(_lmdb_put(folder), count)
         sqlite = 1 / _seconds_each(_sqlite_insert(folder, batch), count)
+        rocks = _rocks_put(folder, batch)
+        rocksdb = 1 / _seconds_each(rocks, count) if rocks is not None else 0.0
         with streamkeep.open(folder / "store") as store:
             store.xadd(KEY, batch[0])
             alone = 1 / _seconds_each(lambda one: store.xadd(KEY, batch[one]), count)
             report.figure("write of 4 KiB, O_DSYNC (probe)", probe, "/s")
             report.figure("LMDB's own synced commit", bare, "/s")
             report.figure("SQLite, WAL, synchronous=FULL", sqlite, "rows/s")
+            if rocksdb:
+                report.figure("RocksDB, write-ahead log synced", rocksdb, "entries/s")
+            else:
+                report.note("RocksDB: skipped, rocksdict is not installed")
             report.figure("xadd, one thread", alone, "entries/s")
             report.figure("  against LMDB's own", alone / bare, "times", least=1.7)
             report.figure("  against SQLite", alone / sqlite, "times", least=1)
+            if rocksdb:
+                report.figure("  against RocksDB", alone / rocksdb, "times", least=1)
             report.figure("  time against the probe's", probe / alone, "times", most=1.5)
             for threads, least in ((16, 5.0), (64, 8.0)):
                 rate = _threads(store, threads, batch * 8)
@@ -151,6 +162,24 @@ def _sqlite_insert(folder: Path, batch: list[dict[bytes, bytes]]) -> Callable[[i
         connection.execute("insert into s (a, b, c) values (?, ?, ?)", rows[one])
 
     return insert
+
+
+def _rocks_put(folder: Path, batch: list[dict[bytes, bytes]]) -> Callable[[int], None] | None:
+    """Return what writes an entry to RocksDB; None where its package is not installed."""
+    try:
+        import rocksdict
+    except ImportError:
+        return None
+    database = rocksdict.Rdict(str(folder / "rocksdb"), rocksdict.Options(raw_mode=True))
+    options = rocksdict.WriteOptions()
+    options.sync = True
+    database.set_write_options(options)
+    values = [b"".join(fields.values()) for fields in batch]
+
+    def put(one: int) -> None:
+        database[b"%016d" % one] = values[one]
+
+    return put
 
 
 def _threads(

@@ -1,124 +1,256 @@
 """The published latency test of Redis Streams: how old an entry is when a worker has it.
 
 One process appends at a steady rate; ten processes of one group read with a blocking XREADGROUP and
-acknowledge. Redis's documentation reports, on older hardware, 74.1 % of entries within 1 ms and
-99.9 % within 2 ms.
+acknowledge. Redis's documentation reports, for its own server on older hardware, with COUNT 10,000,
+74.1 % of entries within 1 ms and 99.9 % within 2 ms. Here the same processes run
+
+- with bare pipes instead of a database: what Python and the machine allow at that moment;
+- with a store, each mode and COUNT, and with millions of entries pending;
+- with a Redis server, which the benchmark starts and stops, where there is one.
+
+An age begins right before the append is called. A producer that is not called in time by a busy
+machine makes no entry older, so how late it was is told apart. Processor time is that of all
+processes together, the server among them, for an entry; two cores that serve 10,000 entries/s have
+200 us for each.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import streamkeep
 from benchmarks.common import Report, scratch
+from benchmarks.latency_clients import GROUP, KEY, MESSAGE, SENT, WARM, Spec
 
 CONSUMERS: Final = 10
 RATE: Final = 10_000
-_STEPS: Final = (50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-
-_PRODUCER: Final = """
-import sys, time, streamkeep
-path, sync, count, rate = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-store = streamkeep.open(path, sync=sync)
-print("ready", flush=True)
-sys.stdin.readline()
-start = time.monotonic_ns()
-for number in range(count):
-    due = start + number * 1_000_000_000 // rate
-    ahead = due - time.monotonic_ns()
-    if ahead > 0:
-        time.sleep(ahead / 1e9)
-    store.xadd("s", {"sent": b"%d" % time.monotonic_ns(), "message": b"x" * 40})
-print((time.monotonic_ns() - start) / 1e9, flush=True)
-"""
-_PRODUCER_TASKS: Final = """
-import asyncio, sys, time, streamkeep.aio
-path, sync, count, rate = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-
-async def main():
-    store = await streamkeep.aio.open(path, sync=sync)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    start = time.monotonic_ns()
-    numbers = iter(range(count))
-
-    async def append():
-        for number in numbers:
-            due = start + number * 1_000_000_000 // rate
-            ahead = due - time.monotonic_ns()
-            if ahead > 0:
-                await asyncio.sleep(ahead / 1e9)
-            sent = b"%d" % time.monotonic_ns()
-            await store.xadd("s", {"sent": sent, "message": b"x" * 40})
-
-    await asyncio.gather(*(append() for _ in range(16)))
-    print((time.monotonic_ns() - start) / 1e9, flush=True)
-    await store.close()
-
-asyncio.run(main())
-"""
-_CONSUMER: Final = """
-import json, sys, time, streamkeep
-path, sync, name = sys.argv[1], sys.argv[2], sys.argv[3]
-store = streamkeep.open(path, sync=sync)
-ages = []
-print("ready", flush=True)
-while True:
-    found = store.xreadgroup("g", name, {"s": ">"}, count=1, block=2000)
-    if not found:
-        break
-    for entry in found[0][1]:
-        ages.append(time.monotonic_ns() - int(entry.fields[b"sent"]))
-        store.xack("s", "g", entry.id)
-print(json.dumps(ages), flush=True)
+SECONDS: Final = 10.0
+PENDING: Final = 3_000_000
+_STEPS_US: Final = (100, 200, 500, 1000, 2000, 5000, 10_000)
+_LATE_US: Final = 1000
+_BATCH: Final = 1000
+_OLD_CONSUMER: Final = "gone"
+_FILL: Final = """
+for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'sent', '0', 'message', ARGV[2]) end
+redis.call('XREADGROUP', 'GROUP', ARGV[3], ARGV[4], 'COUNT', ARGV[1], 'STREAMS', KEYS[1], '>')
+return 0
 """
 
 
-def run(report: Report, *, quick: bool) -> None:
-    """Measure with "interval", and with "commit" and up to 16 appends under way."""
-    count = RATE * (1 if quick else 10)
-    ages = measure("interval", _PRODUCER, count)
-    _print(report, "interval, one append at a time", ages)
-    share = _share(ages, 1000)
-    report.figure("  within 1 ms", share, "%", least=99.8)
-    report.figure("  median", _at(ages, 0.5), "us", most=100)
-    ages = measure("commit", _PRODUCER_TASKS, count)
-    _print(report, "commit, 16 appends under way", ages)
-    report.figure("  within 5 ms", _share(ages, 5000), "%", least=99.9)
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way to run the test; `least` is the target in % within `within_us`."""
+
+    name: str
+    title: str
+    engine: str = "streamkeep"
+    sync: str = "interval"
+    tasks: int = 1
+    count: int = 1
+    pending: bool = False
+    within_us: int = 1000
+    least: float = 0.0
+    median_us: float = 0.0
 
 
-def measure(sync: str, producer: str, count: int) -> list[float]:
-    """Return the age in microseconds at which each entry was processed, ascending."""
+VARIANTS: Final = (
+    Variant("pipes", "bare pipes, no database", engine="pipe"),
+    Variant("interval", "interval, COUNT 1", least=99.8, median_us=100),
+    Variant("interval-10000", "interval, COUNT 10,000", count=10_000, least=99.8, median_us=100),
+    Variant("pending", "interval, millions pending", pending=True, least=99.8, median_us=100),
+    Variant(
+        "pending-10000",
+        "interval, millions pending, COUNT 10,000",
+        count=10_000,
+        pending=True,
+        least=99.8,
+        median_us=100,
+    ),
+    Variant(
+        "commit",
+        "commit, 16 appends under way",
+        sync="commit",
+        tasks=16,
+        within_us=5000,
+        least=99.9,
+    ),
+    Variant("redis", "Redis, everysec, COUNT 1", engine="redis", sync="everysec"),
+    Variant(
+        "redis-10000",
+        "Redis, everysec, COUNT 10,000",
+        engine="redis",
+        sync="everysec",
+        count=10_000,
+    ),
+    Variant(
+        "redis-pending",
+        "Redis, everysec, millions pending",
+        engine="redis",
+        sync="everysec",
+        pending=True,
+    ),
+    Variant(
+        "redis-always",
+        "Redis, always, 16 appends under way",
+        engine="redis",
+        sync="always",
+        tasks=16,
+        within_us=5000,
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How long, how fast, how much, and what of it."""
+
+    seconds: float = SECONDS
+    rate: int = RATE
+    consumers: int = CONSUMERS
+    pending: int = PENDING
+    variants: tuple[str, ...] = ()
+    plot: Path | None = None
+
+
+class Run:
+    """What one run of the test has seen; ages and lateness in microseconds, ascending."""
+
+    def __init__(
+        self, variant: Variant, consumers: list[Any], producer: Any, server_s: float
+    ) -> None:
+        everybody = [*consumers, producer]
+        self.variant = variant
+        self.ages = sorted(age / 1000 for one in consumers for age in one["ages"])
+        self.late = sorted(late / 1000 for late in producer["late"])
+        count = len(self.late) + WARM
+        self.user_us = sum(one["user"] for one in everybody) / count * 1e6
+        self.system_us = sum(one["system"] for one in everybody) / count * 1e6
+        self.server_us = server_s / count * 1e6
+        self.sleeps = sum(one["sleeps"] for one in everybody) / count
+        self.batch = count / max(1, sum(one["calls"] for one in consumers))
+        self.load = os.getloadavg()[0]
+
+    def share(self, most_us: float) -> float:
+        """Return how many % of the entries were at most that old."""
+        return _share(self.ages, most_us)
+
+
+def run(report: Report, options: Options) -> None:
+    """Measure all variants, or those that are named, and plot them."""
+    done: list[Run] = []
+    for variant in VARIANTS:
+        if options.variants and variant.name not in options.variants:
+            continue
+        if variant.engine == "redis" and (reason := _no_redis()):
+            report.note(f"{variant.title}: skipped, {reason}")
+            continue
+        one = measure(variant, options)
+        _print(report, one)
+        done.append(one)
+    if options.plot is not None and done:
+        plot(done, options.plot)
+        report.note(f"plotted: {options.plot}")
+
+
+def measure(variant: Variant, options: Options) -> Run:
+    """Run the test once."""
+    entries = round(options.seconds * options.rate)
     with scratch() as folder:
-        path = folder / "store"
-        with streamkeep.open(path, sync="none") as store:
-            store.xgroup_create("s", "g", mkstream=True)
-            consumers = [_start(_CONSUMER, path, sync, f"c{number}") for number in range(CONSUMERS)]
-            writer = _start(producer, path, sync, str(count), str(RATE))
-            for process in (*consumers, writer):
-                assert _line(process) == "ready"
-            assert writer.stdin is not None
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
-            found = [json.loads(_line(process)) for process in consumers]
-            for process in (*consumers, writer):
-                process.wait()
-        ages = sorted(age / 1000 for one in found for age in one)
-        assert len(ages) == count, f"{len(ages)} of {count} entries were processed"
-        return ages
+        spec = Spec(
+            variant.engine,
+            str(folder / "store"),
+            variant.sync,
+            variant.tasks,
+            variant.count,
+            entries,
+            options.rate,
+        )
+        if variant.engine == "pipe":
+            found = _run_pipes(spec, options.consumers)
+            server_s = 0.0
+        elif variant.engine == "redis":
+            with _redis(folder, variant.sync) as client:
+                spec = dataclasses.replace(spec, address=str(folder / "socket"))
+                _fill_redis(client, options.pending if variant.pending else 0)
+                before = _server_seconds(client)
+                found = _run_clients(spec, options.consumers)
+                server_s = _server_seconds(client) - before
+        else:
+            _fill_store(folder / "store", options.pending if variant.pending else 0)
+            found = _run_clients(spec, options.consumers)
+            server_s = 0.0
+        one = Run(variant, *found, server_s)
+        if len(one.ages) != entries:
+            raise RuntimeError(f"{len(one.ages)} of {entries} entries were processed")
+        return one
 
 
-def _start(code: str, path: Path, *args: str) -> subprocess.Popen[str]:
+# --- processes ------------------------------------------------------------------------------
+
+
+def _run_clients(spec: Spec, count: int) -> tuple[list[Any], Any]:
+    consumers = [
+        _start("consume", dataclasses.replace(spec, name=f"c{one}")) for one in range(count)
+    ]
+    return _collect(consumers, _start("produce", spec))
+
+
+def _run_pipes(spec: Spec, count: int) -> tuple[list[Any], Any]:
+    ends = [os.pipe() for _ in range(count)]
+    consumers = [
+        _start("consume", dataclasses.replace(spec, address=str(read)), (read,)) for read, _ in ends
+    ]
+    pipes = tuple(write for _, write in ends)
+    producer = _start("produce", dataclasses.replace(spec, pipes=pipes), pipes)
+    for pair in ends:
+        for handle in pair:
+            os.close(handle)
+    return _collect(consumers, producer)
+
+
+def _start(role: str, spec: Spec, handles: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+    text = json.dumps(dataclasses.asdict(spec))
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(path), *args],
+        [sys.executable, "-m", "benchmarks.latency_clients", role, text],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        pass_fds=handles,
         text=True,
     )
+
+
+def _collect(
+    consumers: list[subprocess.Popen[str]], producer: subprocess.Popen[str]
+) -> tuple[list[Any], Any]:
+    """Start all at once when all are ready; return what they have seen."""
+    everybody = [*consumers, producer]
+    try:
+        for process in everybody:
+            if _line(process) != "ready":
+                raise RuntimeError("a client did not start")
+        for process in everybody:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            if process is consumers[-1]:
+                time.sleep(0.2)  # all of them wait
+        seen = [json.loads(_line(process)) for process in (producer, *consumers)]
+        return seen[1:], seen[0]
+    finally:
+        for process in everybody:
+            if process.poll() is None and sys.exc_info()[0] is not None:
+                process.kill()
+            process.communicate()
 
 
 def _line(process: subprocess.Popen[str]) -> str:
@@ -126,18 +258,143 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def _share(ages: list[float], most: float) -> float:
-    return 100 * sum(age <= most for age in ages) / len(ages)
+# --- what they work on ----------------------------------------------------------------------
 
 
-def _at(ages: list[float], part: float) -> float:
-    return ages[min(len(ages) - 1, int(len(ages) * part))]
+def _fill_store(path: Path, pending: int) -> None:
+    """Make the store and the group, with so many entries that a consumer never acknowledged."""
+    with streamkeep.open(path, sync="none") as store:
+        store.xgroup_create(KEY, GROUP, mkstream=True)
+        batch = [{SENT: b"0", b"message": MESSAGE}] * _BATCH
+        for _ in range(pending // _BATCH):
+            store.xadd_many(KEY, batch)
+            store.xreadgroup(GROUP, _OLD_CONSUMER, {KEY: ">"}, count=_BATCH)
 
 
-def _print(report: Report, title: str, ages: list[float]) -> None:
-    """Print the distribution."""
-    report.figure(f"{title}: median", _at(ages, 0.5), "us")
-    for part in (0.99, 0.999):
+def _fill_redis(client: Any, pending: int) -> None:
+    client.xgroup_create(KEY, GROUP, mkstream=True)
+    for _ in range(pending // _BATCH):
+        client.eval(_FILL, 1, KEY, _BATCH, MESSAGE, GROUP, _OLD_CONSUMER)
+
+
+def _no_redis() -> str:
+    """Return why the test cannot be run on Redis; empty when it can."""
+    if shutil.which("redis-server") is None:
+        return "redis-server is not installed"
+    try:
+        import redis  # noqa: F401
+    except ImportError:
+        return "redis-py is not installed"
+    return ""
+
+
+@contextmanager
+def _redis(folder: Path, fsync: str) -> Iterator[Any]:
+    """A Redis server with an append-only file, on a socket in the folder; stopped afterwards."""
+    import redis
+
+    options = {
+        "port": "0",
+        "unixsocket": str(folder / "socket"),
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": fsync,
+        "auto-aof-rewrite-percentage": "0",
+        "logfile": str(folder / "log"),
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    server = subprocess.Popen(["redis-server", *arguments], cwd=folder)
+    try:
+        client = redis.Redis(unix_socket_path=options["unixsocket"], protocol=2)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                if time.monotonic() > deadline or server.poll() is not None:
+                    raise
+                time.sleep(0.05)
+        yield client
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _server_seconds(client: Any) -> float:
+    """Return the processor time that the server has taken."""
+    info = client.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+# --- figures --------------------------------------------------------------------------------
+
+
+def _share(values: list[float], most: float) -> float:
+    return 100 * sum(value <= most for value in values) / len(values)
+
+
+def _at(values: list[float], part: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * part))]
+
+
+def _print(report: Report, one: Run) -> None:
+    """Print the distribution, and what it depends on."""
+    variant = one.variant
+    ages = one.ages
+    report.figure(f"{variant.title}: median", _at(ages, 0.5), "us", most=variant.median_us)
+    for part in (0.9, 0.99, 0.999):
         report.figure(f"  {100 * part:g} %", _at(ages, part), "us")
-    for step in _STEPS:
-        report.figure(f"  within {step:,} us", _share(ages, step), "%")
+    report.figure("  oldest", ages[-1], "us")
+    for step in _STEPS_US:
+        least = variant.least if step == variant.within_us else 0
+        report.figure(f"  within {step / 1000:g} ms", one.share(step), "%", least=least)
+    report.figure("  entries per XREADGROUP", one.batch, "")
+    report.figure("  producer: median lateness", _at(one.late, 0.5), "us")
+    late = 100 - _share(one.late, _LATE_US)
+    report.figure(f"  producer: later than {_LATE_US / 1000:g} ms", late, "%")
+    total = one.user_us + one.system_us + one.server_us
+    report.figure("  processor time per entry", total, "us")
+    report.figure("    in system calls, of the clients", one.system_us, "us")
+    if variant.engine == "redis":
+        report.figure("    of the server", one.server_us, "us")
+    report.figure("  sleeps per entry", one.sleeps, "")
+    report.figure("  load of the machine", one.load, "")
+
+
+def plot(runs: list[Run], path: Path) -> None:
+    """Plot what share of the entries was older than a time; both axes are logarithmic."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    styles = {"streamkeep": "-", "redis": "--", "pipe": ":"}
+    least = 100.0
+    for one in runs:
+        count = len(one.ages)
+        least = min(least, 100 / count)
+        older = [100 * (count - place) / count for place in range(count)]
+        style = styles[one.variant.engine]
+        axes.step(one.ages, older, style, where="post", label=one.variant.title, linewidth=1.4)
+    for target_us, share in ((1000, 0.2), (5000, 0.1)):
+        axes.plot(target_us, share, "kx")
+        axes.annotate(
+            f"{100 - share:g} % within {target_us / 1000:g} ms",
+            (target_us, share),
+            xytext=(6, 6),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(least / 2, 130)
+    axes.set_xlabel("age when a consumer has it, in microseconds")
+    axes.set_ylabel("entries older than that, in %")
+    axes.set_title("Latency test of Redis Streams: one producer, a group of consumers")
+    axes.grid(visible=True, which="major", alpha=0.4)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

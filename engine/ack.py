@@ -27,7 +27,7 @@ Ids = list[bytes]  # as text: IDs are parsed after key and group were found, as 
 
 def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
     """Acknowledge entries; return how many were pending (XACK)."""
-    stream = txn.find_stream(name)
+    stream = txn.find_numbered(name)  # which is all that a group needs
     group = None if stream is None else find_group(txn, stream, group_name)
     if group is None:
         return 0

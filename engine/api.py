@@ -599,7 +599,8 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         def note() -> None:
             run(None, call.note)
 
-        return self._environment.lobby.block(attempt, note, call, block_ms, check)
+        found: list[list[Any]] = self._environment.lobby.block(attempt, note, call, block_ms, check)
+        return found
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()

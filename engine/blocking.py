@@ -2,18 +2,24 @@
 
 As in Redis, the whole command runs again whenever something happened that could concern it, and
 ends the wait when it returns something or raises. So a call never reasons about *what* happened.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from streamkeep.engine import read, read_group
 from streamkeep.engine.allowance import Allowance
 from streamkeep.engine.board import CLAIM, GROUP, READ, Interest
 from streamkeep.engine.txn import Txn, WriteTxn
 
+Waiter = tuple[bytes, ...]
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockingCall:
     """One call of a command that may wait; `run` any number of times."""
 
@@ -24,6 +30,7 @@ class BlockingCall:
     looked = -1  # the newest commit when it found nothing; -1 when that is unknown
     ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
     rung_late = False  # a ring for the ticket came when the call was awake already
+    slept = False  # it had to wait
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Run the whole command; [] when it has nothing to return."""
@@ -31,6 +38,10 @@ class BlockingCall:
 
     def note(self, txn: WriteTxn) -> None:
         """Write what `run` has left unwritten, though it has nothing to return."""
+
+    def waiter(self) -> Waiter | None:
+        """Return who waits, if such a call may wait before it has run; see `Lobby.block`."""
+        return None
 
     def pause(self, txn: Txn) -> int:
         """Return in how many milliseconds `run` may have something to do; 0 for at once, -1 when
@@ -43,6 +54,7 @@ class BlockingCall:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReadCall(BlockingCall):
     """A call of XREAD; `$` is what it was when the call first ran."""
 
@@ -108,6 +120,13 @@ class GroupCall(BlockingCall):
         """Write that the consumer was seen."""
         read_group.note_seen(txn, self._streams, self._delivery)
         self.unseen = False
+
+    def waiter(self) -> Waiter | None:
+        """Return the consumer; it leaves no trace for a moment, unless it claims."""
+        delivery = self._delivery
+        if delivery.min_idle is not None:
+            return None
+        return delivery.group_name, delivery.consumer_name, *[name for name, _ in self._streams]
 
     def pause(self, txn: Txn) -> int:
         """Say when XREADGROUP may find something, or raise."""

@@ -42,7 +42,7 @@ from typing import Final
 import xxhash
 
 from streamkeep.engine import failpoints, files
-from streamkeep.engine.doors import Door, knock, remove_dead
+from streamkeep.engine.doors import Door, Doorbells, remove_dead
 
 # Kinds of rows: what the wait is for.
 READ: Final = 0  # XREAD
@@ -127,6 +127,7 @@ class Board:
         self._file = -1
         self._map: mmap.mmap | None = None
         self._held = False  # this process has the lock
+        self._bells: Doorbells | None = None
         if folder is not None:
             self._open(folder)
 
@@ -145,6 +146,7 @@ class Board:
                 raise OSError(f"{folder / BOARD_FILE} has another layout")
             self._map = area
             self.words = words
+            self._bells = Doorbells(folder)
             self._recount(remove_dead(folder))
         except BaseException:
             self.words = _NOBODY
@@ -156,6 +158,9 @@ class Board:
     def close(self) -> None:
         """Leave the board; rings and waits find nobody from now on."""
         with self._mutex:
+            if self._bells is not None:
+                self._bells.close()
+                self._bells = None
             self.abandon()
 
     def abandon(self) -> None:
@@ -165,6 +170,9 @@ class Board:
         self._held = False
         self.words = _NOBODY
         self._map = None
+        if self._bells is not None:
+            self._bells.abandon()
+            self._bells = None
         if handle >= 0:
             os.close(handle)
 
@@ -254,14 +262,15 @@ class Board:
 
     def _ring(self, event: Event) -> None:
         hashed = hash_name(event.key)
-        if not self.words[_COUNTS + hashed % _BUCKETS] or self.folder is None:
+        bells = self._bells
+        if not self.words[_COUNTS + hashed % _BUCKETS] or bells is None:
             return
         group = -1 if event.group is None else hash_name(event.group)
         rows = self._take(event, hashed, group, {}, event.count)
         while rows:
             dead: dict[int, int] = {}
             for row in rows:
-                if not knock(self.folder, row[4], row[0]):
+                if not bells.ring(row[4], row[0]):
                     dead[row[2]] = dead.get(row[2], 0) + 1
             if not dead:
                 return

@@ -6,8 +6,8 @@ closes it: 4 microseconds, and no process needs to know another. Several waits m
 as those of all tasks of an event loop do; the ticket says which of them was meant.
 
 A door has no reader any more when the process that made it died, however it died: opening it for
-writing then fails with ENXIO, and whoever finds that removes it. A door that is full of rings
-takes no more, and need not: its reader has enough to wake up for.
+writing then fails with ENXIO, writing with EPIPE, and whoever finds that removes it. A door that is
+full of rings takes no more, and need not: its reader has enough to wake up for. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import secrets
 import select
 import struct
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from streamkeep.engine import files
 ALARM: Final = 0  # the ticket of nobody: everyone who waits at the door looks around
 _TICKET: Final = struct.Struct("=Q")
 _MOST: Final = 512  # tickets read at once
+_MOST_OPEN: Final = 64  # doors of others that are kept open
 
 
 class Door:
@@ -69,27 +71,65 @@ def door_path(folder: Path, number: int) -> Path:
     return folder / f"{number:016x}"
 
 
-def knock(folder: Path, number: int, ticket: int) -> bool:
-    """Ring a door; False when nobody is behind it, which removes it."""
-    path = f"{folder}/{number:016x}"
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno not in (errno.ENXIO, errno.ENOENT):
-            return True  # no descriptors left, say: it may well be alive
-        if error.errno == errno.ENXIO:
-            with suppress(OSError):
-                os.unlink(path)
-        return False
-    try:
-        os.write(handle, _TICKET.pack(ticket))
-    except BrokenPipeError:
-        return False
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(handle)
-    return True
+class Doorbells:
+    """The doors that this process has rung, kept open: opening one costs more than the ring."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._handles: dict[int, int] = {}
+        self._lock = threading.Lock()  # nobody rings while handles are closed
+        self._closed = False
+
+    def ring(self, number: int, ticket: int) -> bool:
+        """Ring a door; False when nobody is behind it, which removes it."""
+        path = f"{self._folder}/{number:016x}"
+        with self._lock:
+            if self._closed:
+                return True
+            handle = self._handles.get(number, -1)
+            if handle < 0:
+                try:
+                    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                except OSError as error:
+                    if error.errno not in (errno.ENXIO, errno.ENOENT):
+                        return True  # no descriptors left, say: it may well be alive
+                    if error.errno == errno.ENXIO:
+                        _remove(path)
+                    return False
+                if len(self._handles) >= _MOST_OPEN:
+                    self._close_all()
+                self._handles[number] = handle
+            try:
+                os.write(handle, _TICKET.pack(ticket))
+            except BrokenPipeError:
+                del self._handles[number]
+                os.close(handle)
+                _remove(path)
+                return False
+            except BlockingIOError:
+                pass
+            return True
+
+    def close(self) -> None:
+        """Close all of them, and ring no more."""
+        with self._lock:
+            self._closed = True
+            self._close_all()
+
+    def abandon(self) -> None:
+        """As `close`, in a forked child, where the lock may be held for ever."""
+        self._lock = threading.Lock()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def remove_dead(folder: Path) -> set[int]:

@@ -8,8 +8,10 @@ A commit in three steps, of which the first two hold the write lock:
 3. whoever needs it on disk waits for a sync that covers it.
 
 Callers that wait at the same time share syncs: one of them syncs, for a process by a lock and for
-all processes by a lock on the head file; the others find, when it is their turn, that their
-commit is on disk already. (Syncs of one file at the same time take several times as long.)
+all processes by a lock on the head file; the others find afterwards that their commit is on disk
+already. (Syncs of one file at the same time take several times as long.) The other processes wait
+for that lock shared, so that all of them wake at once. Were each to wait for its turn alone, only
+to find that it has nothing to do, the system would wake all for every turn.
 
 A writer that was killed between 1 and 2 leaves a record of a commit that never was. The next
 writer writes over it, since it has the same number, or cuts it before it begins another file. A
@@ -54,6 +56,7 @@ _NEW_SPARE: Final = "spare.new"
 _NEW: Final = "new"
 _SUFFIX: Final = ".skj"
 _END: Final = bytes(RECORD_HEADER.size)
+_TURNS: Final = 4  # to wait for the sync of another process, before insisting on one's own
 
 
 class Journal:
@@ -269,11 +272,24 @@ class Journal:
         with self._sync_lock:
             if head.durable() >= commit_number:
                 return True
-            head.lock()
+            if not self._take_turn(commit_number):
+                return True
             try:
                 return head.durable() >= commit_number or self._sync_files(commit_number)
             finally:
                 head.unlock()
+
+    def _take_turn(self, commit_number: int) -> bool:
+        """Take the lock of those who sync; False when somebody's sync has covered a commit."""
+        head = self.head
+        for _ in range(_TURNS):
+            if head.try_lock():
+                return True
+            head.await_unlock()
+            if head.durable() >= commit_number:
+                return False
+        head.lock()
+        return True
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last time, up to a commit at least."""

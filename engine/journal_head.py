@@ -161,6 +161,19 @@ class JournalHead:
         """Have no other process say what is on disk; threads of one need a lock of their own."""
         fcntl.flock(self.handle, fcntl.LOCK_EX)
 
+    def try_lock(self) -> bool:
+        """As `lock`; False when another process has it."""
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def await_unlock(self) -> None:
+        """Return when whoever has the lock gives it back; all who wait return at once."""
+        fcntl.flock(self.handle, fcntl.LOCK_SH)
+        fcntl.flock(self.handle, fcntl.LOCK_UN)
+
     def unlock(self) -> None:
         """Take back `lock`."""
         fcntl.flock(self.handle, fcntl.LOCK_UN)

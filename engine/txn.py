@@ -348,6 +348,22 @@ class WriteTxn(Txn):
             self.streams[name] = stream
         return stream
 
+    def find_numbered(self, name: bytes) -> Stream | None:
+        """Return the stream `name` for its number alone; None when missing.
+
+        What else it says may be of an earlier commit: the row, which holds the tail node, is not
+        read where the stream is known.
+        """
+        stream = self.streams.get(name)
+        if stream is None:
+            stream = self.shared.cache.get(name)
+            if stream is None or (
+                stream.generation != self.shared.generation
+                and self.get(KEYS, name_key(b"", name)) != stream.key_row
+            ):
+                return self.find_stream(name)
+        return stream
+
     def _refresh(self, stream: Stream) -> Stream | None:
         """Return a stream as it is stored now, given what it was; None when it is gone."""
         name = stream.name

@@ -13,6 +13,10 @@ nothing, so that waiting costs no commits; when no commit came since the last lo
 A consumer that is woken soon leaves no trace of having waited either: that it was seen is written
 with what it is given, or after a tenth of a second, without giving up its place.
 
+A consumer that had to wait the last time waits at once the next time, and runs its command when
+the look says so: a command that finds nothing would take the store's write lock for that, once per
+entry where consumers are faster than producers.
+
 Whoever is rung and does not run its command after all (an interrupt, a cancelled task, a failed
 run) rings the next in the queue: the work it was woken for is still there. One that is killed
 cannot; the others find that work when they look, a second later at the latest.
@@ -26,13 +30,12 @@ from __future__ import annotations
 import atexit
 import math
 import threading
-import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from streamkeep.engine.blocking import BlockingCall
+from streamkeep.engine.blocking import BlockingCall, Waiter
 from streamkeep.engine.board import CLAIM, GROUP, READ, Board, Event
 from streamkeep.engine.doors import ALARM, Door
 from streamkeep.engine.txn import ReadTxn, Shared
@@ -43,8 +46,8 @@ NOTE: Final = -1.0
 SEEN_WITHIN_S: Final = 0.1  # it is written by then that a consumer which waits was seen
 _FIRST_POLL_S: Final = 0.0005
 _LONGEST_POLL_S: Final = 0.05
+_MOST_WAITERS: Final = 1024
 
-Result = TypeVar("Result")
 Check = Callable[[], object]  # raises when the wait must end
 Steps = Generator[tuple[int, float], bool, bool]
 
@@ -59,7 +62,7 @@ class Lobby:
         self._lock = threading.Lock()
         self._doors: set[Door] = set()
         self._spare: list[Door] = []
-        _lobbies.add(self)
+        self._waited: set[Waiter] = set()  # who had to wait the last time
 
     def open_board(self) -> Board:
         """Return the board, opened if it was not yet; one for nobody where it cannot be."""
@@ -83,6 +86,7 @@ class Lobby:
             except (OSError, AttributeError):  # no board, no descriptors left; no named pipes
                 return None
             self._doors.add(door)
+            _lobbies.add(self)
             return door
 
     def give_back(self, door: Door | None, *, keep: bool) -> None:
@@ -114,6 +118,7 @@ class Lobby:
         self.remove_spare()
         with self._lock:
             self._shared.board.close()
+        _lobbies.discard(self)
 
     def remove_spare(self) -> None:
         """Remove the doors that nobody sleeps at."""
@@ -131,6 +136,7 @@ class Lobby:
         self._doors.clear()
         self._spare.clear()
         self._shared.board.abandon()
+        _lobbies.discard(self)
 
     # --- the wait ---------------------------------------------------------------------------
 
@@ -224,30 +230,49 @@ class Lobby:
 
     def block(
         self,
-        attempt: Callable[[], Result],
+        attempt: Callable[[], Any],
         note: Callable[[], object],
         call: BlockingCall,
         timeout_ms: int,
         check: Check,
-    ) -> Result:
-        """Run `attempt` until it returns something, or time is up; sleep in between.
+    ) -> Any:
+        """Run `attempt`, once at least, until it returns something, or time is up.
 
         Args:
             note: runs `call.note`.
         """
         call.may_wait = True
-        result = attempt()
-        if result:
-            return result
+        waiter = call.waiter()
+        ran = waiter not in self._waited
+        result: Any = None
+        if ran:
+            result = attempt()
+            if result:
+                return result
+        else:
+            call.unseen = True
         self._shared.check_not_writing()  # nobody could commit what this call waits for
         deadline = self.deadline(timeout_ms)
         while not result and self._wait(call, note, deadline, check):
+            ran = True
             try:
                 result = attempt()
             except BaseException:
                 self.pass_on(call)
                 raise
+        if not ran:
+            result = attempt()
+        self._expect(waiter, call.slept)
         return result
+
+    def _expect(self, waiter: Waiter | None, waits: bool) -> None:
+        """Note whether a consumer had to wait."""
+        if waiter is None:
+            return
+        if not waits:
+            self._waited.discard(waiter)
+        elif len(self._waited) < _MOST_WAITERS:
+            self._waited.add(waiter)
 
     def _wait(
         self, call: BlockingCall, note: Callable[[], object], deadline: float, check: Check
@@ -262,6 +287,7 @@ class Lobby:
                     note()
                     ticket, nap = steps.send(False)
                 else:
+                    call.slept = True
                     ticket, nap = steps.send(_sleep(door, ticket, nap))
         except StopIteration as end:
             again = bool(end.value)
@@ -271,13 +297,13 @@ class Lobby:
             self.give_back(door, keep=again)
 
 
-_lobbies: weakref.WeakSet[Lobby] = weakref.WeakSet()
+_lobbies: set[Lobby] = set()  # that have doors
 
 
 @atexit.register
 def _leave_nothing() -> None:
     """Remove the doors of stores that the process did not close."""
-    for lobby in _lobbies:
+    for lobby in list(_lobbies):
         lobby.remove_spare()
 
 

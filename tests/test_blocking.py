@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from streamkeep.engine import waiting
 from streamkeep.engine.api import Store
 from streamkeep.engine.blocking import GroupCall
 from streamkeep.engine.clock import Clock, ManualClock
+from streamkeep.engine.doors import Door, Doorbells
 from streamkeep.engine.read_group import Delivery
 
 Open = Callable[..., Store]
@@ -397,6 +399,89 @@ def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None)
     assert next_door.rings() == [next_ticket]
     second.close()
     assert tickets(store) == 0
+
+
+# --- consumers that waited the last time --------------------------------------------------------
+
+
+def _serve_after_a_wait(store: Store, callers: Callers) -> None:
+    """Have consumer `c` wait once."""
+    store.xgroup_create("s", "g", mkstream=True)
+    callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
+    store.xadd("s", {"f": "v"}, id="1-1")
+    wait_until(lambda: callers.finished == [0])
+
+
+def test_a_consumer_waits_again_without_the_write_lock(store: Store, no_fallback: None) -> None:
+    callers = Callers(store)
+    _serve_after_a_wait(store, callers)
+    with store.transaction() as txn:
+        callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
+        assert tickets(store) == 1
+        txn.xadd("s", {"f": "v"}, id="2-1")
+    wait_until(lambda: callers.finished == [0, 1])
+    first, second = callers.end()
+    assert (ids(first), ids(second)) == ([b"1-1"], [b"2-1"])
+
+
+def test_what_came_meanwhile_is_delivered_at_once(store: Store, no_fallback: None) -> None:
+    callers = Callers(store)
+    _serve_after_a_wait(store, callers)
+    for seq in range(2, 5):
+        store.xadd("s", {"f": "v"}, id=f"{seq}-1")
+        assert ids(store.xreadgroup("g", "c", NEW, block=0)) == [b"%d-1" % seq]
+    assert tickets(store) == 0
+    callers.end()
+
+
+def test_a_consumer_that_waits_again_is_seen(store: Store) -> None:
+    callers = Callers(store)
+    _serve_after_a_wait(store, callers)
+    store.xgroup_delconsumer("s", "g", "c")
+    assert store.xreadgroup("g", "c", NEW, block=1) == []
+    (consumer,) = store.xinfo_consumers("s", "g")
+    assert (consumer["name"], consumer["pending"]) == (b"c", 0)
+    callers.end()
+
+
+def test_a_consumer_that_waited_is_told_that_its_group_is_gone(store: Store) -> None:
+    callers = Callers(store)
+    _serve_after_a_wait(store, callers)
+    store.xgroup_destroy("s", "g")
+    with pytest.raises(streamkeep.NoSuchGroupError):
+        store.xreadgroup("g", "c", NEW, block=0)
+    assert tickets(store) == 0
+    callers.end()
+
+
+# --- doors ----------------------------------------------------------------------------------------
+
+
+def test_a_door_whose_reader_is_gone_is_removed_by_its_next_ring(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    bells = Doorbells(tmp_path)
+    assert bells.ring(door.number, 7)
+    assert bells.ring(door.number, 8)
+    assert door.rings() == [7, 8]
+    door.abandon()  # as when its process is killed
+    assert not bells.ring(door.number, 9)
+    assert not door.path.exists()
+    assert not bells.ring(door.number, 9)
+    bells.close()
+
+
+def test_few_doors_are_kept_open(tmp_path: Path) -> None:
+    made = [Door(tmp_path) for _ in range(200)]
+    before = len(os.listdir("/proc/self/fd"))
+    bells = Doorbells(tmp_path)
+    for number, door in enumerate(made, start=1):
+        assert bells.ring(door.number, number)
+    assert len(os.listdir("/proc/self/fd")) <= before + 64
+    assert [door.rings() for door in made] == [[number] for number in range(1, 201)]
+    bells.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    for door in made:
+        door.close()
 
 
 # --- how a wait ends ----------------------------------------------------------------------------

@@ -7,14 +7,18 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
 import pytest
 
 import streamkeep
+from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
+from streamkeep.engine.journal_head import JournalHead
 from streamkeep.format.checksum import seal_row
 from streamkeep.format.keys import META
 from streamkeep.format.records import encode_number
@@ -93,6 +97,62 @@ def test_stores_with_different_sync_modes_share_files(open_store: Open) -> None:
     durable.xadd("s", {"f": "v"})
     assert journal.head.durable() >= behind + 2
     assert relaxed.xlen("s") == 2
+
+
+def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> None:
+    store = open_store(sync="none")
+    store.xadd("s", {"f": "v"})
+    store.sync()
+    store.xadd("s", {"f": "v"})
+    journal = store._environment.shared.journal
+    assert journal is not None
+    commit_number = store.durability().last_commit
+    assert journal.head.durable() < commit_number
+    other = JournalHead(journal.folder)  # as another process has it
+    other.lock()
+    covered: list[bool] = []
+    waiter = threading.Thread(target=lambda: covered.append(journal.sync(commit_number)))
+    with failpoints_disarmed():
+        failpoints.arm("journal:sync", _no_sync)
+        waiter.start()
+        waiter.join(0.1)
+        assert waiter.is_alive()
+        other.set_durable(other.durable_file(), commit_number)
+        other.unlock()
+        waiter.join(20)
+    assert covered == [True]
+    other.close()
+
+
+def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
+    store = open_store(sync="none")
+    store.xadd("s", {"f": "v"})
+    journal = store._environment.shared.journal
+    assert journal is not None
+    commit_number = store.durability().last_commit
+    other = JournalHead(journal.folder)
+    other.lock()
+    waiter = threading.Thread(target=journal.sync, args=(commit_number,))
+    waiter.start()
+    waiter.join(0.1)
+    assert waiter.is_alive()
+    other.unlock()
+    waiter.join(20)
+    assert journal.head.durable() >= commit_number
+    other.close()
+
+
+def _no_sync() -> None:
+    raise OSError("a sync that was not needed")
+
+
+@contextmanager
+def failpoints_disarmed() -> Iterator[None]:
+    """Leave no failpoint behind."""
+    try:
+        yield
+    finally:
+        failpoints.disarm()
 
 
 def test_readonly_reads_and_refuses_to_write(open_store: Open, tmp_path: Path) -> None:
