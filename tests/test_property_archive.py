@@ -33,6 +33,7 @@ class Model:
         self.history: dict[Id, bytes] = {}
         self.archiving = False
         self.maxlen: int | None = None
+        self.max_age_ms: int | None = None
 
     def trim(self, ids: list[Id]) -> None:
         """Trim entries."""
@@ -49,10 +50,19 @@ class Model:
             del self.history[one]
         return len(there)
 
-    def enforce(self) -> None:
+    def erase(self, ids: list[Id]) -> int:
+        """Erase entries, live or not; return how many there were."""
+        for one in ids:
+            self.live.pop(one, None)
+            del self.history[one]
+        return len(ids)
+
+    def enforce(self, now_ms: int) -> None:
         """Trim to the retention."""
         if self.maxlen is not None and len(self.live) > self.maxlen:
             self.trim(list(self.live)[: len(self.live) - self.maxlen])
+        if self.max_age_ms is not None:
+            self.trim([one for one in self.live if one[0] < now_ms - (self.max_age_ms or 0)])
 
 
 def parse(text: bytes) -> Id:
@@ -99,7 +109,21 @@ class ArchiveMachine(RuleBasedStateMachine):
             self.clock.ms += 1
             one = parse(self.store.xadd(key, {b"f": b"%d" % number}))
             model.live[one] = model.history[one] = b"%d" % number
-            model.enforce()
+        self.maintain()
+
+    @rule()
+    def maintain(self) -> None:
+        """Appends trim a bounded number of nodes; this does the rest."""
+        self.store.maintain()
+        for one in self.models.values():
+            one.enforce(self.clock.ms)
+
+    @rule(key=KEYS, max_age_ms=st.sampled_from([-1, 0, 3, 10]), later=st.sampled_from([0, 5]))
+    def limit_age(self, key: bytes, max_age_ms: int, later: int) -> None:
+        self.model(key).max_age_ms = None if max_age_ms < 0 else max_age_ms
+        self.store.set_retention(key, max_age_ms=max_age_ms)
+        self.clock.ms += later
+        self.maintain()
 
     @rule(key=KEYS, archiving=st.booleans())
     def switch(self, key: bytes, archiving: bool) -> None:
@@ -111,9 +135,37 @@ class ArchiveMachine(RuleBasedStateMachine):
         model = self.model(key)
         model.maxlen = None if maxlen < 0 else maxlen
         self.store.set_retention(key, maxlen=maxlen)
+        self.maintain()
+
+    @rule(key=KEYS, max_bytes=st.sampled_from([0, 60, 150]))
+    def limit_bytes(self, key: bytes, max_bytes: int) -> None:
+        """Which nodes go depends on how they were written; they are the oldest, in any case."""
+        model = self.model(key)
+        self.store.set_retention(key, max_bytes=max_bytes)
         self.store.maintain()
-        for one in self.models.values():
-            one.enforce()
+        self.store.set_retention(key, max_bytes=-1)
+        left = self.store.xlen(key)
+        assert left > 0 or not model.live
+        model.trim(list(model.live)[: len(model.live) - left])
+        self.maintain()
+
+    @rule(key=KEYS, read=st.integers(1, 9), acked=SMALL)
+    def limit_for_a_group(self, key: bytes, read: int, acked: int) -> None:
+        if key not in self.models:
+            return
+        model = self.models[key]
+        delivered = list(model.live)[:read]
+        self.store.xgroup_create(key, "g", id="0")
+        self.store.xreadgroup("g", "c", {key: ">"}, count=read)
+        if delivered[:acked]:
+            self.store.xack(key, "g", *map(text, delivered[:acked]))
+        self.store.set_retention(key, keep_unacknowledged=True, maxlen=0)
+        self.store.maintain()
+        model.trim(delivered[:acked])
+        self.store.xgroup_destroy(key, "g")
+        maxlen = -1 if model.maxlen is None else model.maxlen
+        self.store.set_retention(key, keep_unacknowledged=False, maxlen=maxlen)
+        self.maintain()
 
     @rule(key=KEYS, maxlen=SMALL, approximate=st.booleans())
     def trim(self, key: bytes, maxlen: int, approximate: bool) -> None:
@@ -155,6 +207,40 @@ class ArchiveMachine(RuleBasedStateMachine):
         self.store.archive(options=ArchiveOptions(target_bytes=target_bytes, block_bytes=200))
         with self.store.snapshot() as snapshot:
             assert snapshot.txn.rows(14) == 0  # `retired`
+
+    @rule(key=KEYS, data=st.data())
+    def erase(self, key: bytes, data: st.DataObject) -> None:
+        known = list(self.seen(key).history)
+        if known:
+            ids = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6, unique=True))
+            assert self.store.erase(key, *map(text, ids)) == self.seen(key).erase(ids)
+
+    @rule(key=KEYS, place=SMALL)
+    def drop_segments(self, key: bytes, place: int) -> None:
+        known = list(self.seen(key).history)
+        if known:
+            before = known[min(place, len(known) - 1)]
+            for record in self.store.drop_segments(key, before=text(before)):
+                model = self.seen(key)
+                gone = [one for one in known if record.first_id <= one <= record.last_id]
+                assert record.last_id < before
+                assert len(gone) == record.entries
+                assert not model.live.keys() & set(gone)
+                for one in gone:
+                    del model.history[one]
+
+    @rule(key=KEYS)
+    def restore(self, key: bytes) -> None:
+        """What is archived or retired comes back elsewhere; live nodes may show trimmed slots."""
+        model = self.seen(key)
+        if key in self.models:
+            count = self.store.restore_archive(b"r", key).entries
+            found = {parse(one.id): one.fields[b"f"] for one in self.store.xrange(b"r")}
+            assert len(found) == count
+            assert list(found) == [one for one in model.history if one in found]
+            assert all(model.history[one] == value for one, value in found.items())
+            assert not found.keys() & model.live.keys()
+            assert self.store.delete(b"r") == (count > 0)
 
     @rule()
     def reopen(self) -> None:
