@@ -82,7 +82,7 @@ def keys_of(path: str) -> list[bytes]:
 @pytest.mark.parametrize("kind", LOSSLESS)
 def test_a_lossless_format_gives_an_equal_store(kind: str) -> None:
     fill()
-    result = run("dump", "s", "--format", kind, "--output", "out", "--redis", "8.10")
+    result = run("dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", "8.10")
     assert result.stdout == ""
     assert "4 streams, " in result.stderr
     assert "no place" not in result.stderr
@@ -109,7 +109,7 @@ def test_any_store_comes_back_from_every_lossless_format(streams: dict[bytes, li
         assert_sound(first)
         for kind in LOSSLESS:
             out, copy = Path(folder, "out"), Path(folder, kind)
-            run("dump", first, "--format", kind, "--output", out, "--redis", "8.10")
+            run("dump", first, "--format", kind, "--output", out, "--overwrite", "--redis", "8.10")
             run("load", copy, out, "--format", kind, "--sync", "none")
             with Store(first, readonly=True) as a, Store(copy, readonly=True) as b:
                 assert list(diff(a, b)) == []
@@ -171,7 +171,7 @@ def test_any_bytes_come_back_from_csv_and_commands(rows: list[list[bytes]]) -> N
                 store.xadd(values[0], fields, id=f"{number}-0")
             expected = {key: store.xrange(key) for key in store.scan_iter()}
         for kind in ("csv", "resp", "parquet"):
-            run("dump", path, "--format", kind, "--output", out)
+            run("dump", path, "--format", kind, "--output", out, "--overwrite")
             run("load", Path(folder, kind), out, "--format", kind, "--sync", "none")
             with streamkeep.open(Path(folder, kind), readonly=True) as store:
                 assert {key: store.xrange(key) for key in store.scan_iter()} == expected
@@ -236,7 +236,9 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
     assert "cut off" in run("load", "t", "cut.jsonl", "--existing", "replace", status=1).stderr
     assert keys_of("t") == [b"k"]
     for kind in ("rdb", "dump", "resp"):
-        result = run("dump", "s", "--format", kind, "--output", "out", "--redis", "8.10")
+        result = run(
+            "dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", "8.10"
+        )
         assert "no place for: retention of a stream" in result.stderr
     run("load", "u", "out", "--format", "resp")
     assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=4)
@@ -469,10 +471,19 @@ def test_an_output_file_appears_only_when_it_is_whole() -> None:
     Path("a.csv").write_text("former")
     with streamkeep.open("s") as store:
         store.xadd("wide", {str(number): 1 for number in range(20_000)})
-    result = run("dump", "s", "--output", "a.csv", status=1)
+    result = run("dump", "s", "--output", "a.csv", "--overwrite", status=1)
     assert "16,384 names of fields" in result.stderr
     assert Path("a.csv").read_text() == "former"
     assert sorted(one.name for one in Path().iterdir()) == ["a.csv", "s"]
+
+
+def test_an_output_file_is_not_replaced_unasked() -> None:
+    fill()
+    Path("a.jsonl").write_text("former")
+    assert "the file exists" in run("dump", "s", "--output", "a.jsonl", status=1).stderr
+    assert Path("a.jsonl").read_text() == "former"
+    run("dump", "s", "--output", "a.jsonl", "--overwrite")
+    assert Path("a.jsonl").read_text() != "former"
 
 
 # --- commands and tables that are not as they should be -----------------------------------------

@@ -90,6 +90,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     metavar="FILE",
     help="Write to FILE, which appears when it is whole; - is standard output.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, once it is whole.")
 @click.option("--start", type=Id(times=True), metavar="ID", help="From this ID or time on.")
 @click.option("--end", type=Id(times=True), metavar="ID", help="Up to this ID or time, included.")
 @click.option(
@@ -126,6 +127,7 @@ def dump(
     key: bytes | None,
     kind: Format | None,
     target: str,
+    overwrite: bool,
     start: bytes | None,
     end: bytes | None,
     count: int | None,
@@ -202,6 +204,8 @@ def dump(
         raise click.UsageError("--field is for csv")
     if as_json and target == STDOUT:
         raise click.UsageError("--json tells how it went: with --output; --format jsonl is JSON")
+    if target != STDOUT and not overwrite and Path(target).is_file():
+        raise Failure(f"{target}: the file exists", hint="--overwrite, or another name")
     began = time.perf_counter()
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         source = Source(snapshot, key, limits)
