@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
-from streamkeep.engine.archived import cut_node, retired_from
+from streamkeep.engine.archived import nodes_without, retired_from
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import erased_ids, overlapping, put_segment, take_file_number
@@ -26,9 +26,7 @@ from streamkeep.engine.segment_files import open_segment
 from streamkeep.engine.segment_output import segment_output
 from streamkeep.engine.txn import NEXT_STREAM, Txn, WriteTxn
 from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import encode_envelope
 from streamkeep.format.errors import ArgumentError, CommandError
-from streamkeep.format.id_codec import MAX
 from streamkeep.format.keys import META, STREAMS, pack_number
 from streamkeep.format.manifest import ADOPTED, SegmentRecord, record_of
 from streamkeep.format.node import has_live
@@ -270,15 +268,8 @@ def _without(
         epoch=environment.shared.epoch,
         file_number=file_number,
     )
-    for block in range(len(segment.index.blocks)):
-        for one in segment.block(block):
-            for ms, seq, data in cut_node(one.ms, one.seq, one.listpack, (0, 0), (MAX, MAX), gone):
-                yield writer.add(
-                    encode_envelope(
-                        one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
-                    ),
-                    segment.where,
-                )
+    for node in nodes_without(segment, sorted(gone)):
+        yield writer.add(node, segment.where)
     if writer.entries == 0:
         raise CommandError(f"{segment.where}: all of its entries were erased from this store")
     yield writer.finish()

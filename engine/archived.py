@@ -8,13 +8,14 @@ it; what is dropped before it comes there, it does not see.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.manifest import erased_ids, find_segment, is_named, segments_from
 from streamkeep.engine.txn import Txn
-from streamkeep.format.envelope import PAGE_LISTPACK, decode_envelope
+from streamkeep.format.envelope import PAGE_LISTPACK, decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import MAX, next_id
 from streamkeep.format.keys import RETIRED, node_key, pack_number, unpack_node_key
@@ -24,11 +25,13 @@ from streamkeep.format.node import (
     Range,
     encode_nodes,
     end_ids,
+    has_live,
     history_form,
     read_range,
     validate,
 )
 from streamkeep.format.retired import is_former_name
+from streamkeep.format.segment import Segment
 
 Id = tuple[int, int]
 # (store that wrote it, stream there, first ID, last ID) -> IDs that may not be shown
@@ -48,7 +51,7 @@ class ArchivedNode(NamedTuple):
     live: int
 
 
-class RetiredNode(NamedTuple):
+class _RetiredRow(NamedTuple):
     """A row of `retired`."""
 
     ms: int
@@ -125,7 +128,7 @@ def count_archived(environment: Environment, number: int, start: Id, end: Id) ->
     return environment.read(count)
 
 
-def _next_part(txn: Txn, number: int, at: Id) -> tuple[SegmentRecord | None, list[RetiredNode]]:
+def _next_part(txn: Txn, number: int, at: Id) -> tuple[SegmentRecord | None, list[_RetiredRow]]:
     """Return the segment or the retired nodes that hold the first archived ID from `at` on."""
     record = find_segment(txn, number, *at)
     if record is not None and record.last_id >= at:
@@ -137,7 +140,7 @@ def _next_part(txn: Txn, number: int, at: Id) -> tuple[SegmentRecord | None, lis
 
 def retired_from(
     txn: Txn, number: int, at: Id, before: Id | None, most: int = _RETIRED_AT_ONCE
-) -> list[RetiredNode]:
+) -> list[_RetiredRow]:
     """Return the first retired nodes with slots not below `at` and keys below `before`."""
     cursor = txn.cursor(RETIRED)
     prefix = pack_number(number)
@@ -147,7 +150,7 @@ def retired_from(
         found = cursor.prev() if found else cursor.last()
         if not (found and cursor.key().startswith(prefix)):
             found = cursor.set_range(key)
-    out: list[RetiredNode] = []
+    out: list[_RetiredRow] = []
     while found and len(out) < most and cursor.key().startswith(prefix):
         _, ms, seq = unpack_node_key(cursor.key())
         if before is not None and (ms, seq) >= before:
@@ -162,7 +165,7 @@ def retired_from(
         last_slot = end_ids(envelope.listpack, ms, seq).last_slot
         if last_slot >= at:
             data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
-            out.append(RetiredNode(ms, seq, data, last_slot))
+            out.append(_RetiredRow(ms, seq, data, last_slot))
         found = cursor.next()
     return out
 
@@ -206,3 +209,24 @@ def cut_node(
     read_range(data, ms, seq, Range(*start, *end, 1 << 62, False, PAIRS), found)
     kept = [entry for entry in found if entry[:2] not in gone]
     return encode_nodes(kept, PAGE_LISTPACK)
+
+
+def has_slot_of(ms: int, seq: int, data: bytes, ids: list[Id]) -> bool:
+    """Say whether a node has one of the entries, or one may have given its fields their names."""
+    start = bisect_left(ids, (ms, seq))
+    end = bisect_right(ids, end_ids(data, ms, seq).last_slot)
+    return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])
+
+
+def nodes_without(segment: Segment, ids: list[Id]) -> Iterator[bytes]:
+    """Yield the nodes of a segment as envelopes, without the entries `ids`, which ascend."""
+    gone = set(ids)
+    for block in range(len(segment.index.blocks)):
+        for one in segment.block(block):
+            parts = [(one.ms, one.seq, one.listpack)]
+            if has_slot_of(one.ms, one.seq, one.listpack, ids):
+                parts = cut_node(one.ms, one.seq, one.listpack, (0, 0), (MAX, MAX), gone)
+            for ms, seq, data in parts:
+                yield encode_envelope(
+                    one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
+                )

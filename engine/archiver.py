@@ -34,7 +34,7 @@ from streamkeep.engine.environment import Environment
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import (
     find_segment,
-    iter_segments,
+    list_segments,
     put_segment,
     segments_from,
     take_file_number,
@@ -420,7 +420,7 @@ def clean(environment: Environment) -> list[Path]:
         removed.append(path)
     numbers = environment.read(retired_streams)
     for number in numbers:
-        places = {folder / row.path for row in environment.read(_list_rows, number)}
+        places = {folder / row.path for row in environment.read(list_segments, number)}
         for path in sorted(folder.glob(f"{number}-*/*{SUFFIX}")):
             if path not in places and _is_undone(environment, path):
                 removed.append(path)
@@ -430,10 +430,6 @@ def clean(environment: Environment) -> list[Path]:
     for parent in {path.parent for path in removed}:
         files.sync_folder(parent)
     return removed
-
-
-def _list_rows(txn: Txn, number: int) -> list[SegmentRecord]:
-    return list(iter_segments(txn, number))
 
 
 def _is_undone(environment: Environment, path: Path) -> bool:

@@ -13,19 +13,19 @@ no erased entry is in; killed after, a file that is garbage.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_right
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.archive_lock import archive_lock
-from streamkeep.engine.archived import cut_node
+from streamkeep.engine.archived import has_slot_of, nodes_without
 from streamkeep.engine.archiver import clean
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.manifest import (
     delete_segment,
     iter_segments,
+    list_segments,
     put_erasure,
     put_segment,
     take_file_number,
@@ -41,10 +41,9 @@ from streamkeep.format.envelope import (
     trimmed_slots,
 )
 from streamkeep.format.errors import CorruptionError, FormatVersionError
-from streamkeep.format.id_codec import MAX
 from streamkeep.format.keys import RETIRED, node_key, unpack_node_key
 from streamkeep.format.manifest import REWRITTEN, SegmentRecord, record_of
-from streamkeep.format.node import end_ids, has_live, history_form
+from streamkeep.format.node import history_form
 from streamkeep.format.node_erase import erase_slots
 from streamkeep.format.records import encode_file_garbage
 from streamkeep.format.segment import SUFFIX, Segment, segment_path
@@ -127,16 +126,12 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     with archive_lock(environment):
         clean(environment)
         for number in sorted(numbers):
-            rows = environment.read(_rows, number)
+            rows = environment.read(list_segments, number)
             named = {folder / row.path for row in rows}
             for path in sorted(folder.glob(f"{number}-*/*{SUFFIX}")):
                 if path not in named and _is_leftover(environment, path, rows):
                     path.unlink()
                     files.sync_folder(path.parent)
-
-
-def _rows(txn: Txn, number: int) -> list[SegmentRecord]:
-    return list(iter_segments(txn, number))
 
 
 def _is_leftover(environment: Environment, path: Path, rows: list[SegmentRecord]) -> bool:
@@ -198,30 +193,9 @@ def _is_affected(segment: Segment, ids: Ids) -> bool:
     for number in sorted({segment.seek(*one) for one in ids}):
         if number < len(segment.index.blocks):
             for node in segment.block(number):
-                if _touched(node.ms, node.seq, node.listpack, ids):
+                if has_slot_of(node.ms, node.seq, node.listpack, ids):
                     return True
     return False
-
-
-def _touched(ms: int, seq: int, data: bytes, ids: Ids) -> bool:
-    """Say whether a node has one of the entries, or one may have given its fields their names."""
-    start = bisect_left(ids, (ms, seq))
-    end = bisect_right(ids, end_ids(data, ms, seq).last_slot)
-    return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])
-
-
-def _nodes_without(segment: Segment, ids: Ids) -> Iterator[bytes]:
-    """Yield the nodes of a segment as envelopes, without the entries `ids`."""
-    gone = set(ids)
-    for block in range(len(segment.index.blocks)):
-        for one in segment.block(block):
-            parts = [(one.ms, one.seq, one.listpack)]
-            if _touched(one.ms, one.seq, one.listpack, ids):
-                parts = cut_node(one.ms, one.seq, one.listpack, (0, 0), (MAX, MAX), gone)
-            for ms, seq, data in parts:
-                yield encode_envelope(
-                    one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
-                )
 
 
 def _write_anew(environment: Environment, plan: _Plan) -> int:
@@ -251,7 +225,7 @@ def _write_anew(environment: Environment, plan: _Plan) -> int:
         level=_LEVEL,
         dictionary=dictionary,
     )
-    nodes = _nodes_without(segment, ids)
+    nodes = nodes_without(segment, ids)
     head = next(nodes, None)
     written: Segment | None = None
     if head is not None:
@@ -275,7 +249,7 @@ def _sample(segment: Segment, ids: Ids) -> list[bytes]:
     """Return the first nodes of a segment, to train a dictionary from."""
     sample: list[bytes] = []
     size = 0
-    for node in _nodes_without(segment, ids):
+    for node in nodes_without(segment, ids):
         if size >= SAMPLE_BYTES:
             break
         sample.append(node)

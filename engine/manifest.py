@@ -76,6 +76,11 @@ def iter_segments(txn: Txn, number: int | None = None) -> Iterator[SegmentRecord
     return segments_from(txn, number, 0, 0)
 
 
+def list_segments(txn: Txn, number: int) -> list[SegmentRecord]:
+    """Return the rows of one stream, ascending by ID."""
+    return list(iter_segments(txn, number))
+
+
 def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[SegmentRecord]:
     """Yield the rows of a stream whose first ID is not below `ms-seq`, ascending."""
     cursor = txn.cursor(SEGMENTS)
