@@ -87,6 +87,11 @@ def test_the_examples_of_every_command_work(
         for name in ("orders.jsonl", "dump.rdb"):
             run("dump", "orders.store", "--output", name)
         run("load", "orders.backup", "orders.jsonl")
+        if path == "streamkeep read":  # which waits a minute for a newer entry
+            run("add", "orders.store", "orders", "sku", "8")
+        if path == "streamkeep dump":  # which replaces no file
+            Path("orders.jsonl").unlink()
+            Path("dump.rdb").unlink()
         Path("export.jsonl.gz").write_text('{"sku":"7"}\n')
         for example in examples(command):
             text, _, file = example.partition(" > ")

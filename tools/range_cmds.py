@@ -113,7 +113,7 @@ def range_(
     Examples:
       streamkeep range orders.store orders
       streamkeep range orders.store orders 2024-06-10 2024-06-11 --count 10
-      streamkeep range orders.store orders --json > orders.jsonl
+      streamkeep range orders.store orders --json > page.jsonl
       streamkeep range orders.store orders --history --count 10
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
