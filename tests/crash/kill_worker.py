@@ -27,7 +27,7 @@ from streamkeep.engine.api import Store
 from streamkeep.format.errors import CommandError, NoSuchGroupError
 
 ADDED = b"added"  # entries are added and deleted; the group reads it
-TRIMMED = b"trimmed"  # entries are added and trimmed
+TRIMMED = b"trimmed"  # entries are added and trimmed; in some runs archived
 BOTH = (ADDED, TRIMMED)
 GROUP = b"g"
 
@@ -46,8 +46,10 @@ class Worker:
         self.tokens = 0
         self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
         self.held: list[str] = []  # IDs that were delivered to it
+        self.old: list[str] = []  # IDs that this process added to TRIMMED and has not erased
         self.store = Store(plan["path"], sync=plan["sync"], interval_ms=20)
         self.consumes: bool = plan["consumes"]
+        self.archives: bool = plan["archives"]
 
     def write(self, *words: object) -> None:
         os.write(self.log, json.dumps(words).encode() + b"\n")
@@ -71,6 +73,8 @@ class Worker:
         choices = self.consumer() if self.consumes else self.writer()
         weights = [weight for weight, _ in choices]
         self.tell("group", "", self.make_group)
+        if self.archives:
+            self.store.set_retention(TRIMMED, archive=True)
         for _ in range(most):
             self.random.choices(choices, weights)[0][1]()
         self.store.close()
@@ -91,7 +95,27 @@ class Worker:
             (2, self.steady),
             (1, self.erase),
             (1, self.store.sync),
+            *self.archivist(),
         ]
+
+    def archivist(self) -> list[tuple[int, Callable[[], object]]]:
+        if not self.archives:
+            return []
+        return [(4, self.archive), (2, self.look_back), (1, self.erase_old)]
+
+    def archive(self) -> None:
+        self.tell("archive", "", lambda: self.store.archive().entries)
+
+    def look_back(self) -> None:
+        """What was trimmed is there, in order and once, whatever the others are doing."""
+        ids = [one.id for one in self.store.scan(TRIMMED, history=True)]
+        assert ids == sorted(set(ids)), f"history is out of order: {ids}"
+
+    def erase_old(self) -> None:
+        ids = self.old[: self.random.randrange(1, 4)]
+        if ids:
+            self.tell("erase", ids, lambda: self.store.erase(TRIMMED, *ids))
+            self.old = self.old[len(ids) :]
 
     def add(self) -> None:
         token, key = self.token(), self.random.choice(BOTH)
@@ -120,8 +144,7 @@ class Worker:
         where = [key.decode() for key in keys]
         ids = self.tell("add", [tokens, where], run)
         for one, key in zip(ids or (), keys, strict=False):
-            if key == ADDED:
-                self.mine.append(one.decode())
+            (self.mine if key == ADDED else self.old).append(one.decode())
 
     def delete(self) -> None:
         ids = self.mine[: self.random.randrange(1, 6)]

@@ -18,6 +18,7 @@ from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 
 LONG_KILLS = 1500
+ARCHIVE_KILLS = 500
 # What this workload passes; the tests of blocking reads, of archives and of Spark have the others.
 PLACES = ("create", "commit", "journal", "steady", "scrub", "recover")
 PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
@@ -45,6 +46,31 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(
     run.random_kills(12)
     run.random_kills(12)
     assert run.commands > 100
+
+
+def test_nothing_trimmed_is_lost_when_archivers_are_killed(server: Server, tmp_path: Path) -> None:
+    run = Run(server, tmp_path, 2, archives=True)
+    run.random_kills(12)
+    run.random_kills(12)
+    assert run.archived > 0
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.timeout(3000)
+def test_many_kills_of_archivers(
+    server: Server, tmp_path: Path, tell_figures: Callable[[str], None]
+) -> None:
+    runs: list[Run] = []
+    while sum(run.kills for run in runs) < ARCHIVE_KILLS:
+        runs.append(Run(server, tmp_path, 5000 + len(runs), archives=True))
+        runs[-1].random_kills(25)
+        runs[-1].random_kills(15)
+    tell_figures(
+        f"kills with an archive: {sum(run.kills for run in runs)} at random, among writers that "
+        f"trim, archive, erase and read history; {sum(run.copies for run in runs)} power losses "
+        f"after them; {sum(run.archived for run in runs)} entries archived; 0 failures"
+    )
 
 
 @pytest.mark.parametrize("name", PASSED)
