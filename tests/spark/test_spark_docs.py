@@ -13,11 +13,41 @@ from conftest import ROOT, assert_sound
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-# In a process of its own: relative paths are those of the folder in which Spark was started.
+# In a process of its own: relative paths are those of the folder in which Spark was started. The
+# first job of a page starts Spark as a user would; those after it share one, for a start takes
+# seconds.
 _RUN = """
+import shlex
 import sys
-import test_docs_snippets as pages
+from contextlib import ExitStack, contextmanager
 
+import test_docs_snippets as pages
+from cli_runner import run
+from streamkeep.tools import spark_cmd
+
+shell, start = pages.run_shell, spark_cmd._running
+jobs, sessions, open_ones = [], [], ExitStack()
+
+
+@contextmanager
+def running(master, settings):
+    if not sessions:
+        sessions.append(open_ones.enter_context(start(master, settings)))
+    yield sessions[0]
+
+
+def run_shell(command):
+    words = shlex.split(command)
+    if words[:2] != ["streamkeep", "spark"]:
+        return shell(command)
+    jobs.append(command)
+    if len(jobs) == 1:
+        return shell(command)
+    done = run(*words[1:])
+    return done.stderr + done.stdout
+
+
+pages.run_shell, spark_cmd._running = run_shell, running
 pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
 """
 
