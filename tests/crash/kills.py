@@ -344,7 +344,8 @@ class Run:
         texts = [Path(f"{log}.err") for log in self.logs]
         said = "".join(text.read_text() for text in texts if text.exists())
         lines = said.splitlines(keepends=True)
-        return "".join(line for line in lines if "an erasure was cut off" not in line)[-3000:]
+        known = ("an erasure was cut off", "which an archiver that was killed has left")
+        return "".join(line for line in lines if not any(one in line for one in known))[-3000:]
 
     def verify(self) -> None:
         """Check the store as it is, and what a power loss leaves of it; go on with either."""
