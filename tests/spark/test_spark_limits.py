@@ -86,7 +86,7 @@ def run_python(code: str, **environment: str) -> str:
 def test_spark_connect(open_store: Callable[..., Store[bytes]], tmp_path: Path) -> None:
     """The source works where there is no JVM in the program: read, write, stream."""
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio: pip install 'pyspark[connect]'")
-    pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
+    pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status: pip install it")
     store = open_store()
     store.xadd_many("s", [{"n": str(n)} for n in range(100)])
     out = run_python(
