@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep.pipeline.java import ensure_java
-    from streamkeep.pipeline.lake import read_lake
+    from streamkeep.pipeline.lake_reading import read_lake
     from streamkeep.pipeline.launch import register, session
     from streamkeep.pipeline.progress import Lag, ProgressListener
 
@@ -23,7 +23,7 @@ _HOMES = {
     "Lag": "streamkeep.pipeline.progress",
     "ProgressListener": "streamkeep.pipeline.progress",
     "ensure_java": "streamkeep.pipeline.java",
-    "read_lake": "streamkeep.pipeline.lake",
+    "read_lake": "streamkeep.pipeline.lake_reading",
     "register": "streamkeep.pipeline.launch",
     "session": "streamkeep.pipeline.launch",
 }

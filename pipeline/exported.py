@@ -8,8 +8,8 @@ reachable under the same path.
 
 Manifest and nodes are taken from one snapshot: an archiver at work moves nothing past the export.
 The folder of each read has a name of its own. That of a job goes with the job, that of a
-micro-batch when Spark is done with it; a DataFrame may be read again at any time, so its folder
-stays, for a week, unless somebody removes it.
+micro-batch when Spark says that it is done with it, as it does of all but the last; a DataFrame
+may be read again at any time. What stays is removed after a week, by a later read into the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.folder import cut_segment, open_segment, read_file
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
-from streamkeep.pipeline.places import file_system
+from streamkeep.pipeline.places import check, file_system, make_folder, reaching
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import Pin, joined, reading
 
@@ -41,6 +41,7 @@ def cut_exported(
 ) -> list[Slice]:
     """Return what is pinned as slices of files, those in `folder` being written for it."""
     slices: list[Slice] = []
+    check(folder)
     archive = str(Path(options.path) / "archive")
     with reading(options.path) as store, store.snapshot() as snapshot:
         for pin in pins:
@@ -88,9 +89,9 @@ def _write_tail(
     path = segment_path(pin.number, pin.key, pin.start, pin.end, _EPOCH, 1)
     system, base = file_system(folder)
     target = f"{base}/{path}"
-    system.create_dir(target.rpartition("/")[0], recursive=True)
+    make_folder(system, target.rpartition("/")[0])
     where = f"stream {pin.key!r}"
-    with system.open_output_stream(target, compression=None) as out:
+    with reaching(folder), system.open_output_stream(target, compression=None) as out:
         out.write(writer.add(first, where))
         for envelope in nodes:
             out.write(writer.add(envelope, where))

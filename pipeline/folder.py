@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.fs
 
@@ -21,16 +22,17 @@ from streamkeep.format.errors import MissingSegmentError, NotAStoreError, Stream
 from streamkeep.format.segment import SUFFIX, Segment
 from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.options import LIVE, ReadOptions
-from streamkeep.pipeline.places import file_system
+from streamkeep.pipeline.places import file_system, is_local, is_uri, reaching
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import Pin, chosen_keys, pin_between
 
-_DATA_FILE = "data.mdb"
+_DATA_FILE: Final = "data.mdb"
+_AT_ONCE: Final = 16  # files of an object store, each of which takes a few round trips to open
 
 
 def is_folder(path: str) -> bool:
     """Say whether a path leads to segments, not to a store; a URI always does."""
-    return "://" in path or (os.path.isdir(path) and not os.path.exists(f"{path}/{_DATA_FILE}"))
+    return is_uri(path) or (os.path.isdir(path) and not os.path.exists(f"{path}/{_DATA_FILE}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,24 @@ def list_segments(root: str) -> dict[int, list[FolderSegment]]:
     """
     system, base = file_system(root)
     selector = pyarrow.fs.FileSelector(base, recursive=True, allow_not_found=True)
+    with reaching(root):
+        paths = [
+            info.path.removeprefix(base.rstrip("/")).lstrip("/")
+            for info in system.get_file_info(selector)
+            if info.is_file and info.path.endswith(SUFFIX)
+        ]
     found: dict[int, list[FolderSegment]] = {}
-    for info in system.get_file_info(selector):
-        if info.is_file and info.path.endswith(SUFFIX):
-            path = info.path.removeprefix(base.rstrip("/")).lstrip("/")
-            with open_segment(root, path) as segment:
-                found.setdefault(segment.index.stream_number, []).append(
-                    FolderSegment(path, segment)
-                )
+    with ThreadPoolExecutor(1 if is_local(root) else _AT_ONCE) as threads:
+        for one in threads.map(lambda path: _open(root, path), paths):
+            found.setdefault(one.segment.index.stream_number, []).append(one)
     if not found:
         raise NotAStoreError(f"{root}: neither a store nor a folder with segments (*{SUFFIX})")
     return {number: _newest(files) for number, files in sorted(found.items())}
+
+
+def _open(root: str, path: str) -> FolderSegment:
+    with open_segment(root, path) as segment:
+        return FolderSegment(path, segment)
 
 
 def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
@@ -93,7 +102,8 @@ def open_segment(root: str, path: str) -> Iterator[Segment]:
     system, base = file_system(root)
     where = f"segment {path}"
     try:
-        file: Any = system.open_input_file(f"{base.rstrip('/')}/{path}")
+        with reaching(root):
+            file: Any = system.open_input_file(f"{base.rstrip('/')}/{path}")
     except FileNotFoundError:
         raise MissingSegmentError(
             where, f"it is no longer in {root}: load() again what was planned before it went"
@@ -119,9 +129,14 @@ def pin_folder(options: ReadOptions) -> tuple[Pin, ...]:
     )
 
 
-def cut_folder(root: str, pins: tuple[Pin, ...], slice_bytes: int | None) -> list[Slice]:
-    """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it."""
-    streams = list_segments(root)
+def cut_folder(
+    streams: dict[int, list[FolderSegment]], pins: tuple[Pin, ...], slice_bytes: int | None
+) -> list[Slice]:
+    """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it.
+
+    Args:
+        streams: what `list_segments` found.
+    """
     slices = []
     for pin in pins:
         for one in streams.get(pin.number, []):

@@ -13,6 +13,7 @@ files under names of its own, which count only once the driver has committed the
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import uuid
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
+
+from streamkeep.format.errors import StreamkeepError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +34,11 @@ Progress = Callable[[int, int], None]  # units done, units in all
 
 _RESULT: Final = pa.schema([pa.field("result", pa.string())])
 _POLL_S: Final = 0.2
+_OURS: Final = re.compile(r"^streamkeep\.\S+: (.+)$", re.MULTILINE)
+
+
+class TaskError(StreamkeepError):
+    """A task of a job failed, after all the tries that Spark gives it."""
 
 
 @dataclass(slots=True)
@@ -95,6 +103,9 @@ def run_units(
         units: one task each, so pack small ones together. They are pickled.
         work: returns lines of text. It has to be a function that workers can import.
         progress: called on the driver now and then.
+
+    Raises:
+        TaskError: a worker failed, with what it said.
     """
     if not units:
         return []
@@ -107,8 +118,16 @@ def run_units(
                 yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_RESULT)
 
     frame = spark.range(0, count, 1, count).mapInArrow(each, "result string")
-    with _Watch(spark, count, progress):
-        return [row.result for row in frame.collect()]
+    from pyspark.errors import PySparkException
+
+    try:
+        with _Watch(spark, count, progress):
+            return [row.result for row in frame.collect()]
+    except PySparkException as error:
+        said = _OURS.findall(str(error))
+        if not said:
+            raise  # nothing that we know more about than Spark
+        raise TaskError(f"on a worker: {said[-1]}") from error
 
 
 class _Watch:

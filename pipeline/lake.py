@@ -11,9 +11,9 @@ One row per entry, in columns
 The files of a partition stand in `stream=<key>/date=<day>/`, and are named by the first and the
 last ID they hold and by the checksum of their bytes. Which files count is said by the log of the
 Delta table alone: a directory listing also finds files that a job did not live to commit, and those
-that were replaced. Commits go through delta-rs, from the driver; Spark reads the files that the log
-names (`read_lake`), with its own Parquet reader. The table uses the lowest protocol version, so any
-reader of Delta reads it.
+that were replaced. Commits go through delta-rs, from the driver, on disks and in object stores;
+`lake_reading` has Spark read the files that the log names. The table uses the lowest protocol
+version, so any reader of Delta reads it.
 
 How far a stream has come is part of each commit: two of Delta's application transactions,
 `streamkeep/<store>/<number>/ms` and `.../seq`, whose versions are the halves of the last ID (as
@@ -36,11 +36,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -50,10 +49,15 @@ from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.format.id_codec import bits, unsigned
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SYSTEM_COLUMNS
-from streamkeep.pipeline.places import file_system, located
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from streamkeep.pipeline.commit_check import check_commits
+from streamkeep.pipeline.places import (
+    check,
+    file_system,
+    is_uri,
+    log_settings,
+    plain,
+    reaching,
+)
 
 PARTITIONS: Final = ("stream", "date")
 _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
@@ -184,13 +188,18 @@ class Lake:
 
         Raises:
             LakeError: there is none, or it has no such version.
+            PlaceError: its place cannot be reached.
         """
+        place = plain(uri)
+        check(place)
         try:
-            return cls(located(uri), DeltaTable(located(uri), version=version))
+            with reaching(place):
+                table = DeltaTable(place, version=version, storage_options=log_settings(place))
         except TableNotFoundError:
             raise LakeError(f"{uri}: no lake there; `streamkeep spark to-lake` makes one") from None
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
+        return cls(place, table)
 
     @classmethod
     def create(cls, uri: str, promoted: pa.Schema | None = None) -> Lake:
@@ -201,6 +210,8 @@ class Lake:
 
         Raises:
             LakeError: the lake has other columns, or the place is taken.
+            PlaceError: the place cannot be reached, or is on an S3 server that lets two commits at
+                once both win.
         """
         columns = promoted if promoted is not None else pa.schema([])
         for field in columns:
@@ -209,17 +220,23 @@ class Lake:
         schema = pa.schema(
             [pa.field("stream", pa.string()), pa.field("date", pa.date32()), *_BASE, *columns]
         )
-        if "://" not in uri:
-            os.makedirs(uri, exist_ok=True)
+        place = plain(uri)
+        check(place)
+        if not is_uri(place):
+            os.makedirs(place, exist_ok=True)
+        told = log_settings(place)
         try:
-            DeltaTable.create(
-                located(uri),
-                schema,
-                mode="ignore",
-                partition_by=list(PARTITIONS),
-                name="streamkeep lake",
-                description="entries of Redis streams, one per row",
-            )
+            with reaching(place):
+                check_commits(place, told)
+                DeltaTable.create(
+                    place,
+                    schema,
+                    mode="ignore",
+                    partition_by=list(PARTITIONS),
+                    name="streamkeep lake",
+                    description="entries of Redis streams, one per row",
+                    storage_options=told,
+                )
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
@@ -307,15 +324,17 @@ class Lake:
         schema = pa.schema(self.table.schema().to_arrow())
         failpoints.hit("lake:commit")
         try:
-            self.table.create_write_transaction(
-                actions,
-                "append",
-                schema,
-                partition_by=list(PARTITIONS),
-                commit_properties=CommitProperties(
-                    custom_metadata={"userMetadata": f"streamkeep {job}"}, app_transactions=moved
-                ),
-            )
+            with reaching(self.uri):
+                self.table.create_write_transaction(
+                    actions,
+                    "append",
+                    schema,
+                    partition_by=list(PARTITIONS),
+                    commit_properties=CommitProperties(
+                        custom_metadata={"userMetadata": f"streamkeep {job}"},
+                        app_transactions=moved,
+                    ),
+                )
         except CommitFailedError as error:
             raise LakeConflictError(
                 f"{self.uri}: another job committed first ({error}); run {job} again"
@@ -358,40 +377,8 @@ class Lake:
             full=True,
         )
         failpoints.hit("lake:swept")
-        return [unquote(path) for path in removed]
-
-
-def read_lake(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
-
-    Filters on `stream` and `date` choose partitions, those on `ms` files and row groups.
-
-    Args:
-        version: of the table, to see it as it was; None for the newest.
-
-    Raises:
-        LakeError: there is no lake, or no such version.
-    """
-    from pyspark.sql import functions as f
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    lake = Lake.open(path, version)
-    arrow = pa.schema(
-        [*lake.file_schema, pa.field("stream", pa.string()), pa.field("date", pa.date32())]
-    )
-    schema = from_arrow_schema(arrow)
-    system, root = file_system(path)
-    prefix = root if isinstance(system, pafs.LocalFileSystem) else path.rstrip("/")
-    paths = [
-        f"{prefix}/{unquote(row)}"
-        for row in pa.table(lake.table.get_add_actions(flatten=True)).column("path").to_pylist()
-    ]
-    if paths:
-        rows = spark.read.schema(schema).option("basePath", prefix).parquet(*paths)
-    else:
-        rows = spark.createDataFrame([], schema)
-    names = ["stream", "date", "id", *lake.file_schema.names]
-    return rows.withColumn("id", f.concat_ws("-", "ms", "seq")).select(*names)
+        # In an object store, the marks that stand for empty folders are counted, too.
+        return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
 
 
 def ids_within(ids: Iterable[StreamId], first: StreamId, last: StreamId) -> tuple[StreamId, ...]:

@@ -8,6 +8,8 @@ What `session` sets, each only where the caller has not:
 - a driver on loopback where the master is local, so that neither the name of the machine nor its
   network matters;
 - times in UTC, zstd for Parquet, and the warehouse outside of the working directory;
+- on executors of other hosts, the words of the environment by which S3 is reached (`places`), as
+  Spark itself takes them over for its own client;
 - on the driver, a JVM that starts fast (one compiler, the small collector) for `fast_start`.
 """
 
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
 # For JVMs whose log nobody reads: errors only.
 QUIET_JVM: Final = (
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('quiet.properties').as_uri()}"
+)
+
+# By which `places` reaches S3.
+S3_ENVIRONMENT: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
 )
 
 _FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -107,6 +120,9 @@ def settings(master: str, fast_start: bool, conf: dict[str, object]) -> dict[str
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.ui.enabled"] = "false"
+    else:
+        found = {name: os.environ.get(name) for name in S3_ENVIRONMENT}
+        chosen |= {f"spark.executorEnv.{name}": text for name, text in found.items() if text}
     given = {_spelled(name): _text(value) for name, value in conf.items()}
     chosen.update(given)
     if fast_start:

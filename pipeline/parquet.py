@@ -23,6 +23,7 @@ import xxhash
 from streamkeep.engine import failpoints
 from streamkeep.format.entry import StreamId
 from streamkeep.pipeline.lake import LakeFile, day_of, folder_of, new_path
+from streamkeep.pipeline.places import make_folder
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory; on disk about a tenth
 _GROUP_ROWS: Final = 1 << 20
@@ -142,7 +143,7 @@ class FileWriter:
     def _end_group(self) -> None:
         if self._writer is None:
             folder = f"{self._root}/{folder_of(self._key, self._day)}"
-            self._system.create_dir(folder, recursive=True)
+            make_folder(self._system, folder)
             self._draft = f"{folder}/_{uuid.uuid4().hex}.draft"
             self._sink = _Sink(self._system.open_output_stream(self._draft, compression=None))
             self._writer = pq.ParquetWriter(

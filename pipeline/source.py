@@ -183,10 +183,11 @@ def plan_pins(
 
     # Slices much smaller than partitions, so that these come out even.
     if _is_folder(options):
-        from streamkeep.pipeline.folder import cut_folder
+        from streamkeep.pipeline.folder import cut_folder, list_segments
 
-        target = target_of(sum(one.size_bytes for one in cut_folder(options.path, pins, None)))
-        slices = cut_folder(options.path, pins, max(1, target // 8))
+        segments = list_segments(options.path)
+        target = target_of(sum(one.size_bytes for one in cut_folder(segments, pins, None)))
+        slices = cut_folder(segments, pins, max(1, target // 8))
     else:
         from streamkeep.pipeline.reading import cut_stream, pinned_bytes, reading
 
@@ -254,9 +255,9 @@ def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]]
 
 def with_full_paths(options: ReadOptions) -> ReadOptions:
     """Return options whose paths executors understand: they have another working directory."""
-    from streamkeep.pipeline.places import located
+    from streamkeep.pipeline.places import located, plain
 
-    export = None if options.tail_export is None else located(options.tail_export)
+    export = None if options.tail_export is None else plain(options.tail_export)
     return replace(options, path=located(options.path), tail_export=export)
 
 

@@ -24,7 +24,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,7 +34,7 @@ from streamkeep.engine.append import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node import PAIRS, Range, encode_nodes, read_range
-from streamkeep.pipeline.places import file_system
+from streamkeep.pipeline.places import file_system, make_folder
 from streamkeep.pipeline.rows import Pairs, RowReader
 
 NODE_BYTES: Final = 16 << 10
@@ -197,7 +196,7 @@ class _File:
     def __init__(self, folder: str, name: str) -> None:
         self.location = f"{folder.rstrip('/')}/{name}"
         system, path = file_system(self.location)
-        system.create_dir(str(Path(path).parent), recursive=True)
+        make_folder(system, path.rpartition("/")[0])
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._sink = system.open_output_stream(path)
         self._file = pa.ipc.new_file(self._sink, _SCHEMA, options=options)
@@ -325,7 +324,7 @@ def _open_staged(location: str) -> Any:
     except FileNotFoundError:
         raise StagedFileMissingError(
             f"{location}: a task has staged it, and the driver cannot see it; on a cluster, set "
-            "the option 'stagingPath' to a folder that all hosts share"
+            "the option 'stagingPath' (of commands: --staging) to a folder that all hosts share"
         ) from None
 
 

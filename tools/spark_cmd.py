@@ -94,6 +94,24 @@ def stream_options(function: Function) -> Function:
     return function
 
 
+def tail_export_option(function: Function) -> Function:
+    """Add --tail-export."""
+    return click.option(
+        "--tail-export",
+        metavar="FOLDER",
+        help="For executors on other hosts: write what is in no segment there, until it is done.",
+    )(function)
+
+
+def staging_option(function: Function) -> Function:
+    """Add --staging."""
+    return click.option(
+        "--staging",
+        metavar="FOLDER",
+        help="For executors on other hosts: leave what they made for the driver there.",
+    )(function)
+
+
 def lake_argument(function: Function) -> Function:
     """Add the argument LAKE."""
     return click.argument("lake", metavar="LAKE")(function)
@@ -124,11 +142,7 @@ def spark() -> None:
     metavar="DDL",
     help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
 )
-@click.option(
-    "--tail-export",
-    metavar="FOLDER",
-    help="For executors on other hosts: write what is in no segment there, until it is done.",
-)
+@tail_export_option
 @click.option("--follow", is_flag=True, help="Go on until interrupted, round after round.")
 @click.option(
     "--every",
@@ -330,6 +344,7 @@ def audit(
     metavar="FIELD",
     help="Show the measures by the values of this field, too; may be given again.",
 )
+@tail_export_option
 @job_options
 def report(
     store_path: Path,
@@ -338,6 +353,7 @@ def report(
     pattern: str | None,
     measures: tuple[str, ...],
     by: tuple[str, ...],
+    tail_export: str | None,
     master: str,
     settings: tuple[str, ...],
     as_json: bool,
@@ -366,6 +382,7 @@ def report(
             pattern=pattern,
             measures=measures,
             by=by,
+            tail_export=tail_export,
             progress=advance,
         )
     _tell(
@@ -387,6 +404,7 @@ def report(
 @click.option(
     "--end", type=Id(times=True), default="+", show_default=True, help="Last ID, or a time."
 )
+@staging_option
 @job_options
 @quoted_option
 def restore(
@@ -396,6 +414,7 @@ def restore(
     into: bytes | None,
     start: bytes,
     end: bytes,
+    staging: str | None,
     master: str,
     settings: tuple[str, ...],
     as_json: bool,
@@ -424,6 +443,7 @@ def restore(
             into=None if into is None else into.decode(),
             start=start.decode(),
             end=end.decode(),
+            staging=staging,
             progress=advance,
         )
     first, last = report.details["first_id"], report.details["last_id"]
@@ -461,6 +481,8 @@ def restore(
     metavar="DIR",
     help="Folder that says how far it came; by default PATH.checkpoint.",
 )
+@tail_export_option
+@staging_option
 @job_options
 @quoted_option
 def tail(
@@ -474,6 +496,8 @@ def tail(
     every: float,
     max_entries: int | None,
     checkpoint: str | None,
+    tail_export: str | None,
+    staging: str | None,
     master: str,
     settings: tuple[str, ...],
     as_json: bool,
@@ -509,6 +533,8 @@ def tail(
             available_now=once,
             every_s=every,
             max_entries=max_entries,
+            tail_export=tail_export,
+            staging=staging,
         )
     _tell(report, f"{output.entries_text(report.entries)} followed", as_json)
 

@@ -35,8 +35,8 @@ from streamkeep.pipeline.lake import (
     folder_of,
     ids_of_path,
     ids_within,
-    read_lake,
 )
+from streamkeep.pipeline.lake_reading import read_lake
 from streamkeep.pipeline.parquet import FileWriter, count_ids, has_id, read_file
 from streamkeep.pipeline.places import file_system
 

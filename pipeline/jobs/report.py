@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.columns import ColumnWriter
@@ -29,9 +31,11 @@ from streamkeep.pipeline.arrow import BATCH_ENTRIES, decode
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.jobs.to_lake import read_options
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.places import check, file_system, is_uri, make_folder, plain, reaching
 from streamkeep.pipeline.plan import Slice
-from streamkeep.pipeline.reading import pin_streams, read_nodes, reading
-from streamkeep.pipeline.source import plan_pins
+from streamkeep.pipeline.reading import pin_streams, reading
+from streamkeep.pipeline.source import nodes_of, plan_pins
+from streamkeep.pipeline.staging import new_folder, remove_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,16 +136,20 @@ def report(
     pattern: str | None = None,
     measures: Sequence[str] = (),
     by: Sequence[str] = (),
+    tail_export: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Write a report on the streams of a store: HTML, PNG and CSV files.
 
     Args:
         store: its directory.
-        output: folder for the files; `index.html` is the one to open.
+        output: folder for the files, path or URI; `index.html` is the one to open.
         streams, pattern: which streams; all without either.
         measures: numeric fields.
         by: fields by whose values the measures are grouped.
+        tail_export: a folder that all hosts reach, path or URI. Entries that are in no segment are
+            written there, for workers that are not on the host of the store, and removed in the
+            end. `STORE/archive` has to be where they reach it, too.
 
     Raises:
         MeasureError: no entry has the measure.
@@ -151,26 +159,52 @@ def report(
 
     page.check_plots()
     with Stopwatch(Report(NAME)) as done:
-        facts = gather(spark, store, streams, pattern, measures, by, progress)
-        files = page.write(facts, Path(output))
+        options = read_options(store, streams, pattern, tail_export)
+        folder = None if options.tail_export is None else new_folder(options.tail_export)
+        try:
+            facts = gather(spark, store, options, measures, by, folder, progress)
+        finally:
+            if folder is not None:
+                remove_folder(folder)
+        with _local(output) as local:
+            files = page.write(facts, local)
+            done.size_bytes = sum(path.stat().st_size for path in files)
         done.entries = sum(one.entries for one in facts.streams)
         done.files = len(files)
-        done.size_bytes = sum(path.stat().st_size for path in files)
-        done.details = {"streams": len(facts.streams), "page": str(Path(output) / "index.html")}
+        done.details = {"streams": len(facts.streams), "page": f"{output.rstrip('/')}/index.html"}
     return done
+
+
+@contextmanager
+def _local(output: str) -> Iterator[Path]:
+    """Give a folder for files, which are at `output` when the block has ended."""
+    if not is_uri(output):
+        yield Path(output)
+        return
+    check(plain(output))
+    with TemporaryDirectory(prefix="streamkeep-report-") as folder:
+        yield Path(folder)
+        system, path = file_system(output)
+        make_folder(system, path)
+        for file in Path(folder).iterdir():  # `copy_files` of pyarrow 18 hangs
+            with reaching(output), system.open_output_stream(f"{path}/{file.name}") as out:
+                out.write(file.read_bytes())
 
 
 def gather(
     spark: SparkSession,
     store: str,
-    streams: Sequence[str] | None,
-    pattern: str | None,
+    options: ReadOptions,
     measures: Sequence[str],
     by: Sequence[str],
+    folder: str | None,
     progress: Progress | None,
 ) -> Facts:
-    """Return what the report shows."""
-    options = read_options(store, streams, pattern)
+    """Return what the report shows.
+
+    Args:
+        folder: where to write what executors cannot reach, if that is so.
+    """
     with reading(store) as source, source.snapshot() as snapshot:
         pins = pin_streams(snapshot.txn, options)
         found = {pin.key: _stream_facts(snapshot, pin) for pin in pins}
@@ -181,7 +215,7 @@ def gather(
     edges = plan.edges if plan is not None else ()
     for one in found.values():
         one.counts = [0] * max(0, len(edges) - 1)
-    tasks = [Task(options, part.slices, edges) for part in plan_pins(options, pins)]
+    tasks = [Task(options, part.slices, edges) for part in plan_pins(options, pins, folder)]
     spans: dict[bytes, list[tuple[int, int]]] = {}
     for line in run_units(spark, tasks, count_slice, progress):
         part = json.loads(line)
@@ -195,7 +229,9 @@ def gather(
         ends.sort()
         for before, after in pairwise(ends):
             found[key].gaps[_rounded(after[0] - before[1])] += 1
-    shown = [_measure(spark, options.path, key, name, by) for key in found for name in measures]
+    shown = [
+        _measure(spark, options.path, key, name, by, folder) for key in found for name in measures
+    ]
     kept = [one for one in shown if one is not None]
     missing = set(measures) - {one.name for one in kept}
     if missing:
@@ -214,7 +250,7 @@ def count_slice(task: Task) -> list[str]:
     import numpy as np
 
     lines = []
-    with reading(task.options.path) as store:
+    with nodes_of(task.options) as nodes:
         for one in task.slices:
             entries = 0
             counts = np.zeros(max(0, len(task.edges) - 1), np.int64)
@@ -222,7 +258,7 @@ def count_slice(task: Task) -> list[str]:
             gaps: Counter[int] = Counter()
             first: int | None = None
             last = 0
-            for columns in decode(_id_writer, read_nodes(store, one), one.start, one.end):
+            for columns in decode(_id_writer, nodes(one), one.start, one.end):
                 ms = np.frombuffer(columns.ms, np.uint64)
                 counts += np.bincount(np.searchsorted(edges, ms, "right"), minlength=len(counts))
                 steps = np.diff(ms)
@@ -328,7 +364,12 @@ def _group_facts(snapshot: Snapshot[bytes], pin: Pin) -> Iterable[GroupFacts]:
 
 
 def _measure(
-    spark: SparkSession, store: str, key: bytes, name: str, by: Sequence[str]
+    spark: SparkSession,
+    store: str,
+    key: bytes,
+    name: str,
+    by: Sequence[str],
+    folder: str | None,
 ) -> MeasureFacts | None:
     """Return a measure of one stream; None where its entries have none."""
     from pyspark.sql import functions as f
@@ -347,13 +388,11 @@ def _measure(
             *(StructField(one, StringType()) for one in by),
         ]
     )
-    rows = (
-        spark.read.format("streamkeep")
-        .schema(schema)
-        .options(path=store, subscribe=json.dumps([key.decode()]))
-        .load()
-        .where(f.col(_quoted(name)).isNotNull())
-    )
+    reader = spark.read.format("streamkeep").schema(schema)
+    reader = reader.options(path=store, subscribe=json.dumps([key.decode()]))
+    if folder is not None:
+        reader = reader.option("tailExport", folder)
+    rows = reader.load().where(f.col(_quoted(name)).isNotNull())
     numbers = [
         f.count("*"),
         f.avg(_quoted(name)),

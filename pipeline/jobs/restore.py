@@ -39,7 +39,7 @@ from streamkeep.format.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile
 from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
-from streamkeep.pipeline.places import file_system
+from streamkeep.pipeline.places import check, file_system, plain
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.staging import (
     Run,
@@ -86,6 +86,7 @@ def restore(
     into: str | None = None,
     start: str = "-",
     end: str = "+",
+    staging: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Write entries of a lake or of an archive into a stream, exactly once.
@@ -96,6 +97,8 @@ def restore(
         key: of the stream in the source.
         into: key of the stream to write to; by default the same. It is made when there is none.
         start, end: IDs, both included, as in `xrange`.
+        staging: a folder that all hosts reach, path or URI, where workers that are not on the host
+            of the store leave nodes for the driver; by default a folder in the store.
 
     Raises:
         LakeError: there is no such lake, or files of it overlap.
@@ -113,7 +116,8 @@ def restore(
                 )
         else:
             low, high = range_start(start), range_end(end)
-            done = _from_lake(spark, lake, opened, key, target, low, high, progress)
+            folder = plain(staging or str(Path(store) / STAGING_FOLDER))
+            done = _from_lake(spark, lake, opened, key, target, low, high, folder, progress)
         report.entries = done.entries
         report.details = {
             "stream": target.decode(errors="backslashreplace"),
@@ -132,6 +136,7 @@ def _from_lake(
     target: bytes,
     start: Id,
     end: Id,
+    staging: str,
     progress: Progress | None,
 ) -> Any:
     """Restore a range of one stream of a lake."""
@@ -150,7 +155,7 @@ def _from_lake(
     asked = Restoring(identity, number, *start, *end)
     environment = store._environment  # the nodes come in under the API
     checked = environment.read(_number_of, name)
-    staging = str(Path(store.path).absolute() / STAGING_FOLDER)
+    check(staging)
     folder = new_folder(staging)
 
     def nodes_from(at: Id) -> Iterator[ArchivedNode]:

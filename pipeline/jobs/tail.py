@@ -23,7 +23,8 @@ from streamkeep.engine import failpoints
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.job import Report, Stopwatch
 from streamkeep.pipeline.jobs.to_lake import subscription
-from streamkeep.pipeline.places import located
+from streamkeep.pipeline.places import by_python_only, check, located, log_settings, plain, reaching
+from streamkeep.pipeline.staging import new_folder, remove_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +52,8 @@ def tail(
     available_now: bool = False,
     every_s: float = 0.0,
     max_entries: int | None = None,
+    tail_export: str | None = None,
+    staging: str | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> Report:
     """Follow streams until interrupted, or to their present end.
@@ -66,6 +69,9 @@ def tail(
         available_now: end when all that is there now has been written.
         every_s: seconds from one batch to the next; 0 for as soon as possible.
         max_entries: in one batch.
+        tail_export: a folder that all hosts reach, path or URI, for what is in no segment, where
+            workers are not on the host of the store.
+        staging: such a folder for what workers leave for the driver, with the target store.
         on_batch: called with the number of entries of each batch, not long after it.
 
     Raises:
@@ -79,9 +85,13 @@ def tail(
     frame = frame.option("startingOffsets", "earliest" if from_start else "latest")
     if max_entries is not None:
         frame = frame.option("maxEntriesPerTrigger", max_entries)
+    # A folder of its own, since Spark ends a query without saying that its last batch is done.
+    folder = None if tail_export is None else new_folder(plain(tail_export))
+    if folder is not None:
+        frame = frame.option("tailExport", folder)
     rows = frame.load(located(store))
     with Stopwatch(Report(NAME)) as report:
-        query = _start(spark, rows, target, path, checkpoint, available_now, every_s)
+        query = _start(rows, target, path, checkpoint, staging, available_now, every_s)
         seen = -1
         try:
             while query.isActive:
@@ -90,6 +100,8 @@ def tail(
             query.awaitTermination()  # raises what ended it
         finally:
             query.stop()
+            if folder is not None:
+                remove_folder(folder)
         _tell(query, seen, report, on_batch)
     report.details = {"target": target, "path": path}
     return report
@@ -109,11 +121,11 @@ def _tell(
 
 
 def _start(
-    spark: SparkSession,
     rows: DataFrame,
     target: str,
     path: str | None,
     checkpoint: str | None,
+    staging: str | None,
     available_now: bool,
     every_s: float,
 ) -> StreamingQuery:
@@ -133,12 +145,21 @@ def _start(
     if target == "console":
         return writer.format("console").option("truncate", False).start()
     assert path is not None
-    location = located(path)
-    offsets = checkpoint or f"{location.rstrip('/')}.checkpoint"
+    location = plain(path)
+    offsets = checkpoint or f"{location}.checkpoint"
+    for place in (offsets, *((location,) if target == "parquet" else ())):
+        if by_python_only(place):
+            raise TailError(
+                f"{place}: Spark itself writes there, and PySpark brings nothing for object "
+                "stores: give --checkpoint DIR on a disk, and --to delta for the entries; with "
+                "Spark's jars for S3, say s3a://"
+            )
     writer = writer.option("checkpointLocation", offsets)
     if target == "parquet":
         return writer.format("parquet").option("compression", "zstd").start(location)
     if target == "store":
+        if staging is not None:
+            writer = writer.option("stagingPath", staging)
         return writer.format("streamkeep").start(location)
     return writer.foreachBatch(_DeltaSink(location, _application(offsets))).start()
 
@@ -147,6 +168,7 @@ class _DeltaSink:
     """Appends each batch to a Delta table, once."""
 
     def __init__(self, location: str, application: str) -> None:
+        check(location)
         self._location = location
         self._application = application
 
@@ -155,24 +177,32 @@ class _DeltaSink:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
         from deltalake.exceptions import TableNotFoundError
 
+        from streamkeep.pipeline.commit_check import check_commits
+
+        told = log_settings(self._location)
         try:
-            newest = DeltaTable(self._location).transaction_version(self._application)
+            with reaching(self._location):
+                table = DeltaTable(self._location, storage_options=told)
+            newest = table.transaction_version(self._application)
         except TableNotFoundError:
+            check_commits(self._location, told)
             newest = None
         if newest is not None and number <= newest:
             return
-        table: Any = batch.toArrow()
-        if not table.num_rows:
+        rows: Any = batch.toArrow()
+        if not rows.num_rows:
             return
         failpoints.hit("tail:batch")
-        write_deltalake(
-            self._location,
-            table,
-            mode="append",
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(self._application, number)]
-            ),
-        )
+        with reaching(self._location):
+            write_deltalake(
+                self._location,
+                rows,
+                mode="append",
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(self._application, number)]
+                ),
+                storage_options=told,
+            )
         failpoints.hit("tail:committed")
 
 

@@ -16,7 +16,8 @@ from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, read_lake
+from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError
+from streamkeep.pipeline.lake_reading import read_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

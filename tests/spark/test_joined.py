@@ -324,7 +324,7 @@ def test_a_folder_of_segments_without_its_store(
             assert folder.is_folder(root)
             pins = folder.pin_folder(options)
             for size in (None, 1, 2000):
-                slices = folder.cut_folder(root, pins, size)
+                slices = folder.cut_folder(folder.list_segments(root), pins, size)
                 found = []
                 for one in join(slices):
                     nodes = folder.read_file(root, one)

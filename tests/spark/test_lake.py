@@ -30,8 +30,8 @@ from streamkeep.pipeline.lake import (  # noqa: E402
     folder_of,
     ids_of_path,
     new_path,
-    read_lake,
 )
+from streamkeep.pipeline.lake_reading import read_lake  # noqa: E402
 from streamkeep.pipeline.parquet import FileWriter, read_file  # noqa: E402
 from streamkeep.pipeline.places import file_system  # noqa: E402
 

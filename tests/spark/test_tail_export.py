@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark.in_process import InProcess
 from streamkeep.engine.api import Store
 from streamkeep.engine.archiver import ArchiveOptions
 from streamkeep.format.errors import MissingSegmentError
@@ -128,25 +128,6 @@ def test_a_micro_batch_is_exported_until_it_is_done(orders: Store[bytes], tmp_pa
     assert len(list(export.glob("*"))) == 1
     stream.stop()
     assert list(export.glob("*")) == []
-
-
-class InProcess:
-    """Runs the tasks of `run_units` here."""
-
-    def range(self, start: int, stop: int, step: int, partitions: int) -> InProcess:
-        self.numbers = range(start, stop)
-        return self
-
-    def mapInArrow(self, function: Any, schema: str) -> InProcess:
-        self.function = function
-        return self
-
-    def collect(self) -> list[Any]:
-        from types import SimpleNamespace
-
-        batches = [pa.RecordBatch.from_pydict({"id": [number]}) for number in self.numbers]
-        lines = [line for part in self.function(iter(batches)) for line in part[0].to_pylist()]
-        return [SimpleNamespace(result=line) for line in lines]
 
 
 def test_a_job_removes_what_it_exported(orders: Store[bytes], tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""A lake as a DataFrame.
+
+On disks and HDFS Spark's own Parquet reader takes the files that the log names: it chooses columns
+and row groups by what the query asks for. Object stores it reaches only with jars that PySpark does
+not bring, and that may not be there. So from those, Python workers read, through `pyarrow.fs`, as
+the jobs do. What a query asks for does not reach them: columns and ranges are arguments, which help
+in either case. Who has Spark's jars for S3 says `s3a://`, and has Spark's reader.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamkeep.engine.arguments import range_end, range_start
+from streamkeep.pipeline.lake import PARTITIONS, Lake, LakeError, ids_of_path
+from streamkeep.pipeline.places import by_python_only, file_system, is_local, reaching
+from streamkeep.pipeline.plan import spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_BATCH_ROWS: Final = 65_536
+_TOP: Final = (1 << 63) - 1  # a lake has no higher IDs
+
+Id = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that the log names, whoever wrote it; its path is below the lake."""
+
+    path: str
+    stream: str | None
+    date: Any
+    size_bytes: int
+
+
+def read_lake(
+    spark: SparkSession,
+    path: str,
+    version: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    streams: Sequence[str] | None = None,
+    start: str = "-",
+    end: str = "+",
+) -> DataFrame:
+    """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
+
+    On a disk, filters on `stream` and `date` choose partitions, those on `ms` files and row groups,
+    and columns that a query leaves aside are not read. From an object store, only the arguments do
+    that.
+
+    Args:
+        version: of the table, to see it as it was; None for the newest.
+        columns: the ones to read, in this order; None for all.
+        streams: keys; None for all.
+        start, end: IDs, both included, as in `xrange`.
+
+    Raises:
+        LakeError: there is no lake, or no such version or column.
+        PlaceError: its place cannot be reached.
+        InvalidIdError: `start` or `end` is no ID.
+    """
+    from pyspark.sql import functions as f
+
+    lake = Lake.open(path, version)
+    every = ["stream", "date", "id", *lake.file_schema.names]
+    names = every if columns is None else _known(columns, every, lake.uri)
+    low, high = range_start(start), range_end(end)
+    bounded = (start, end) != ("-", "+")
+    files = [
+        file
+        for file in _files(lake)
+        if (streams is None or file.stream in streams) and _may_hold(file, low, high)
+    ]
+    needed = {*names, *(("ms", "seq") if bounded or "id" in names else ())}
+    from_files = [name for name in lake.file_schema.names if name in needed] or ["ms"]
+    schema = pa.schema(
+        [
+            *(lake.file_schema.field(name) for name in from_files),
+            pa.field("stream", pa.string()),
+            pa.field("date", pa.date32()),
+        ]
+    )
+    rows = _rows(spark, lake, files, schema)
+    if bounded:
+        rows = rows.where(_between(f.col("ms"), f.col("seq"), low, high))
+    if "id" in names:
+        rows = rows.withColumn("id", f.concat_ws("-", "ms", "seq"))
+    return rows.select(*(f.col("`" + name.replace("`", "``") + "`") for name in names))
+
+
+def _known(columns: Sequence[str], every: Sequence[str], uri: str) -> list[str]:
+    for name in columns:
+        if name not in every:
+            near = difflib.get_close_matches(name, every, n=3) or every
+            raise LakeError(f"{uri}: no column {name!r}; there are {', '.join(near)}")
+    return list(columns)
+
+
+def _files(lake: Lake) -> list[_File]:
+    """Return the files of a lake, those of other programs included."""
+    rows = pa.table(lake.table.get_add_actions(flatten=True)).to_pylist()
+    return [
+        _File(
+            unquote(row["path"]), row["partition.stream"], row["partition.date"], row["size_bytes"]
+        )
+        for row in sorted(rows, key=lambda row: str(row["path"]))
+    ]
+
+
+def _may_hold(file: _File, low: Id, high: Id) -> bool:
+    """Say whether a file may hold an ID of the range; its name tells, where it is one of ours."""
+    ends = ids_of_path(file.path)
+    return ends is None or (ends[0] <= high and ends[1] >= low)
+
+
+def _between(ms: Column, seq: Column, low: Id, high: Id) -> Column:
+    """Return the condition that an ID lies in the range."""
+    first, last = [(min(one[0], _TOP), min(one[1], _TOP)) for one in (low, high)]
+    above = (ms > first[0]) | ((ms == first[0]) & (seq >= first[1]))
+    below = (ms < last[0]) | ((ms == last[0]) & (seq <= last[1]))
+    return ms.between(first[0], last[0]) & above & below  # the first part chooses row groups
+
+
+def _rows(spark: SparkSession, lake: Lake, files: Sequence[_File], schema: pa.Schema) -> DataFrame:
+    """Return the rows of files, by Spark's reader or by ours."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    table_schema = from_arrow_schema(schema)
+    if not files:
+        return spark.createDataFrame([], table_schema)
+    if by_python_only(lake.uri):
+        return _by_python(spark, lake.uri, files, schema)
+    prefix = file_system(lake.uri)[1] if is_local(lake.uri) else lake.uri
+    reader = spark.read.schema(table_schema).option("basePath", prefix)
+    return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
+
+
+def _by_python(
+    spark: SparkSession, uri: str, files: Sequence[_File], schema: pa.Schema
+) -> DataFrame:
+    """Return the rows of files that Python workers read."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    table_schema = from_arrow_schema(schema)
+    arrow = to_arrow_schema(table_schema, timezone="UTC")
+    tasks = spread(files, [file.size_bytes for file in files])
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for file in tasks[number]:
+                    yield from _batches(uri, file, arrow)
+
+    count = len(tasks)
+    return spark.range(0, count, 1, count).mapInArrow(each, table_schema)
+
+
+def _batches(uri: str, file: _File, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, with the columns that its partition stands for. In a worker."""
+    system, root = file_system(uri)
+    names = [name for name in schema.names if name not in PARTITIONS]
+    with reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
+        for batch in source.iter_batches(_BATCH_ROWS, columns=names):
+            columns = [batch.column(name).cast(schema.field(name).type) for name in names]
+            for name, value in (("stream", file.stream), ("date", file.date)):
+                constant = pa.scalar(value, schema.field(name).type)
+                columns.append(pa.repeat(constant, len(batch)))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,338 @@
+"""Lakes, exports, archives and reports in a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+pytest.importorskip("moto.server", reason="moto and flask are not installed: pip install '.[dev]'")
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cli_runner import run
+from spark.in_process import InProcess
+from spark.s3_server import CARELESS, GOOD, LOCKED, S3Server, serving
+from streamkeep.engine.api import Store
+from streamkeep.engine.archiver import ArchiveOptions
+from streamkeep.format.errors import NotAStoreError
+from streamkeep.pipeline import reading as reading_module
+from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+from streamkeep.pipeline.jobs.audit import audit
+from streamkeep.pipeline.jobs.compact import compact
+from streamkeep.pipeline.jobs.erase import erase
+from streamkeep.pipeline.jobs.restore import restore
+from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, day_of
+from streamkeep.pipeline.places import PlaceError, file_system, log_settings
+from streamkeep.pipeline.source import StreamkeepReader, StreamkeepSource
+
+LAKE = "s3://bucket/lakes/orders"
+_DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server, with nothing in its bucket but what the test puts there."""
+    for name in os.environ:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield server
+    server.behave(GOOD)
+    system, path = file_system("s3://bucket")
+    system.delete_dir_contents(path)
+
+
+@pytest.fixture
+def orders(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
+    """A stream of three days, archived for a part."""
+    store = open_store("orders.store")
+    store.set_retention("orders", archive=True)
+    fill(store, 0, 3000)
+    store.xtrim("orders", maxlen=2000, approximate=False)
+    store.archive(options=ArchiveOptions(target_bytes=8000))
+    return store
+
+
+def fill(store: Store[bytes], start: int, stop: int) -> None:
+    numbers = range(start, stop)
+    ids = [f"{1_718_004_800_000 + n * _DAY_MS // 1000}-0" for n in numbers]
+    store.xadd_many("orders", [{"n": str(n), "sku": str(n % 7)} for n in numbers], ids=ids)
+
+
+def objects(place: str) -> list[str]:
+    """Return the files below a place."""
+    system, path = file_system(place)
+    found = system.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+    return [info.path for info in found if info.is_file]
+
+
+def test_every_job_on_a_lake_in_a_bucket(
+    orders: Store[bytes], open_store: Callable[..., Store[bytes]]
+) -> None:
+    spark: Any = InProcess()
+    path = str(orders.path)
+    done = to_lake(spark, path, LAKE)
+    assert done.entries == 3000
+    assert to_lake(spark, path, LAKE).entries == 0
+    fill(orders, 3000, 3500)
+    assert to_lake(spark, path, LAKE).entries == 500
+    assert audit(spark, path, lake=LAKE).problems == []
+
+    files = len(Lake.open(LAKE).files())
+    compacted = compact(spark, LAKE, retention_hours=0)
+    assert 0 < len(Lake.open(LAKE).files()) < files
+    assert compacted.details["files_swept"] == compacted.details["files_replaced"]
+
+    gone = orders.xrange("orders", count=1)[0].id.decode()
+    erased = erase(spark, "orders", [gone], store=path, lake=LAKE)
+    assert (erased.details["erased_in_store"], erased.details["erased_in_lake"]) == (1, 1)
+    assert erased.details["found_in_lake_again"] == 0
+    assert erased.problems == []
+
+    target = open_store("restored.store")
+    came = restore(spark, LAKE, str(target.path), "orders", staging="s3://bucket/staging")
+    assert came.entries == 3499
+    assert target.xrange("orders") == orders.xrange("orders", history=True)
+    assert objects("s3://bucket/staging") == []
+    assert audit(spark, path, lake=LAKE).problems == []
+    named = {f"bucket/lakes/orders/{file.path}" for file in Lake.open(LAKE).files()}
+    assert {one for one in objects(LAKE) if one.endswith(".parquet")} == named
+
+
+@pytest.mark.slow
+def test_damage_in_a_bucket_is_found(orders: Store[bytes]) -> None:
+    spark: Any = InProcess()
+    to_lake(spark, str(orders.path), LAKE)
+    first, second, *_ = [one for one in objects(LAKE) if one.endswith(".parquet")]
+    system, _ = file_system(LAKE)
+    with system.open_output_stream(first) as out:
+        out.write(b"not what was there")
+    system.delete_file(second)
+    problems = audit(spark, lake=LAKE).problems
+    assert len(problems) == 3
+    assert any("18 bytes, " in one for one in problems)
+    assert any("its checksum is" in one for one in problems)
+    assert any("the log names it, but it is missing" in one for one in problems)
+
+
+@pytest.mark.slow
+def test_of_two_commits_at_once_one_wins(orders: Store[bytes]) -> None:
+    """Two jobs that both read the lake as it was, and then both commit the same entries."""
+    spark: Any = InProcess()
+    path = str(orders.path)
+    to_lake(spark, path, LAKE)
+    for trial in range(5):
+        fill(orders, 3000 + trial * 10, 3010 + trial * 10)
+        commit, together = Lake.commit, Barrier(2)
+        lost: list[LakeConflictError] = []
+
+        def at_once(self: Lake, *args: Any, _commit: Any = commit, **options: Any) -> Lake:
+            if len(lost) == 0:  # noqa: B023
+                together.wait(30)  # noqa: B023
+            try:
+                return _commit(self, *args, **options)  # type: ignore[no-any-return]
+            except LakeConflictError as error:
+                lost.append(error)  # noqa: B023
+                raise
+
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
+            patch.setattr(Lake, "commit", at_once)
+            sessions: list[Any] = [InProcess(), InProcess()]
+            jobs = [threads.submit(to_lake, one, path, LAKE) for one in sessions]
+            assert sorted(job.result().entries for job in jobs) == [0, 10]
+        assert len(lost) == 1
+    assert sum(file.entries for file in Lake.open(LAKE).files()) == 3050
+    assert audit(spark, path, lake=LAKE).problems == []
+
+
+@pytest.mark.slow
+def test_two_jobs_may_make_the_lake(orders: Store[bytes]) -> None:
+    path = str(orders.path)
+    with ThreadPoolExecutor(2) as threads:
+        sessions: list[Any] = [InProcess(), InProcess()]
+        jobs = [threads.submit(to_lake, one, path, LAKE) for one in sessions]
+        assert sorted(job.result().entries for job in jobs) == [0, 3000]
+
+
+def test_a_server_that_lets_two_jobs_win_is_refused(s3: S3Server, orders: Store[bytes]) -> None:
+    spark: Any = InProcess()
+    s3.behave(CARELESS)
+    with pytest.raises(PlaceError, match=r"ignores `If-None-Match`.*use a server that honours it"):
+        to_lake(spark, str(orders.path), LAKE)
+    assert objects(LAKE) == []
+
+
+def reader(store: Store[bytes], **options: str) -> StreamkeepReader:
+    given = {"subscribe": "orders", "minPartitions": "4", "path": str(store.path), **options}
+    made = StreamkeepSource(given).reader(from_arrow_schema(DEFAULT_SCHEMA))
+    assert isinstance(made, StreamkeepReader)
+    return made
+
+
+def rows(made: StreamkeepReader) -> list[Any]:
+    parts = made.partitions()
+    found = [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
+    return sorted(found, key=lambda row: (row["ms"], row["seq"]))
+
+
+@pytest.mark.slow
+def test_a_live_tail_is_exported_to_a_bucket(
+    orders: Store[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = InProcess()
+    expected = rows(reader(orders))
+    exported = reader(orders, tailExport="s3://bucket/export")
+    parts = exported.partitions()
+    assert len(objects("s3://bucket/export")) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(reading_module, "reading", _no_store)
+        monkeypatch.setattr(exported, "partitions", lambda: parts)
+        assert rows(exported) == expected
+    done = to_lake(spark, str(orders.path), LAKE, tail_export="s3://bucket/of-job")
+    assert done.entries == 3000
+    assert objects("s3://bucket/of-job") == []
+
+
+def _no_store(*arguments: Any) -> Any:
+    raise AssertionError("an executor opened the store")
+
+
+@pytest.mark.slow
+def test_an_archive_in_a_bucket_is_read(orders: Store[bytes]) -> None:
+    expected = rows(reader(orders, source="archive"))
+    system, _ = file_system("s3://bucket")
+    pafs.copy_files(str(orders.path / "archive"), "bucket/copy", destination_filesystem=system)
+    assert rows(reader(orders, path="s3://bucket/copy")) == expected
+    with pytest.raises(NotAStoreError, match="neither a store nor a folder with segments"):
+        reader(orders, path="s3://bucket/elsewhere")
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_told_in_one_line(
+    s3: S3Server, orders: Store[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(orders.path)
+    orders.close()
+    for place, message in (
+        ("s3://bucket/none", "s3://bucket/none: no lake there; `streamkeep spark to-lake` makes"),
+        ("s3://nowhere/lake", "s3://nowhere/lake: there is no bucket 'nowhere'; make it first"),
+        ("s3://bucket/l?region=eu", "s3://bucket/l: the URI has settings or secrets in it"),
+        ("s3://me:secret@bucket/l", "s3://bucket/l: the URI has settings or secrets in it"),
+        ("ftp://host/l", "ftp://host/l: nothing here knows ftp://; file, s3, s3a, gs"),
+    ):
+        done = run("spark", "audit", path, "--lake", place, status=1)
+        assert message in done.stderr
+        assert "secret@" not in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    with pytest.raises(PlaceError, match="there is no bucket 'nowhere'"):
+        reader(orders, tailExport="s3://nowhere/export").partitions()
+    s3.behave(LOCKED)
+    with pytest.raises(PlaceError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or"):
+        Lake.open("s3://bucket/locked")
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        expected = r"no answer from http://127\.0\.0\.1:9; AWS_ENDPOINT_URL"
+        with pytest.raises(PlaceError, match=expected):
+            Lake.open("s3://bucket/unreachable")
+
+
+@pytest.mark.slow
+def test_a_lake_of_another_program_is_none(s3: S3Server) -> None:
+    place = "s3://bucket/other"
+    write_deltalake(place, pa.table({"a": [1]}), storage_options=log_settings(place))
+    with pytest.raises(LakeError, match="a Delta table, but not a lake of streams"):
+        Lake.open(place)
+
+
+_SESSION = """
+import sys
+from streamkeep import pipeline
+from streamkeep.pipeline.jobs.erase import erase
+from streamkeep.pipeline.jobs.report import report
+from streamkeep.pipeline.jobs.tail import tail
+from streamkeep.pipeline.jobs.to_lake import promoted_columns, to_lake
+
+store, lake, folder = sys.argv[1:]
+spark = pipeline.session("local[2]", fast_start=True)
+columns = promoted_columns(spark, "n int")
+print("lake", to_lake(spark, store, lake, columns=columns, tail_export="s3://bucket/tail").entries)
+rows = pipeline.read_lake(spark, lake)
+print("count", rows.count(), rows.where("date = '2024-06-11'").agg({"n": "sum"}).first()[0])
+print("names", *rows.columns)
+part = pipeline.read_lake(
+    spark, lake, columns=["id", "n"], streams=["orders"], start="1718091200000", end="1718091400000"
+)
+print("part", *[(row.id, row.n) for row in part.collect()])
+print("none", pipeline.read_lake(spark, lake, streams=["mail"]).count())
+print("erased", erase(spark, "orders", lake=lake, where="n = 1001").details["erased_in_lake"])
+print("left", pipeline.read_lake(spark, lake, columns=["ms"]).count())
+done = report(
+    spark, store, "s3://bucket/report", measures=["n"], by=["sku"], tail_export="s3://bucket/tail"
+)
+print("report", done.entries, done.details["page"])
+for _ in range(2):
+    done = tail(
+        spark, store, "delta", "s3://bucket/delta", from_start=True, available_now=True,
+        checkpoint=folder + "/offsets", tail_export="s3://bucket/tail",
+    )
+    print("tail", done.entries)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_reads_a_bucket_without_jars(orders: Store[bytes], tmp_path: Path) -> None:
+    """In a process of its own: workers have the environment in which Spark was started."""
+    orders.close()
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION, str(orders.path), LAKE, str(tmp_path)],
+        env=dict(os.environ),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert told["lake"] == "3000"
+    count, total = told["count"].split()
+    days = [day_of(1_718_004_800_000 + n * _DAY_MS // 1000) for n in range(3000)]
+    assert int(count) == 3000
+    assert int(total) == sum(n for n in range(3000) if days[n] == "2024-06-11")
+    assert told["names"] == "stream date id ms seq ts fields n"
+    assert (
+        told["part"]
+        == "('1718091200000-0', 1000) ('1718091286400-0', 1001) ('1718091372800-0', 1002)"
+    )
+    assert (told["none"], told["erased"], told["left"]) == ("0", "1", "2999")
+    assert told["report"] == "3000 s3://bucket/report/index.html"
+    assert {"bucket/report/index.html", "bucket/report/orders-n-by-sku.csv"} <= set(
+        objects("s3://bucket/report")
+    )
+    assert done.stdout.splitlines()[-2:] == ["tail 3000", "tail 0"]
+    assert DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE)).version() == 0
+    assert objects("s3://bucket/tail") == []
