@@ -161,9 +161,10 @@ class ArchiveMethods(Generic[Text]):
         """Write archived entries into the stream `key`, with the IDs that they had.
 
         The stream is created when it is missing; it must not have IDs above the first one to be
-        restored. What was erased does not come back. The entries come in transactions of about a
-        megabyte, so that others are never kept waiting. When the process dies, the same call goes
-        on where it was; each entry comes once.
+        restored, unless it has exactly these entries: then nothing is changed. What was erased does
+        not come back. The entries come in transactions of about a megabyte, so that others are
+        never kept waiting. When the process dies, the same call goes on where it was; each entry
+        comes once.
 
         Args:
             source: the stream whose archive it is; by default the one called `key`, which then is
@@ -174,11 +175,12 @@ class ArchiveMethods(Generic[Text]):
             progress: called with the entries done and those expected, about.
 
         Returns:
-            how many entries this call wrote, from which ID to which, and whether it went on with
-            an earlier call.
+            how many entries this call wrote, from which ID to which, whether it went on with an
+            earlier call, and how many were there `already`, when that is all of them.
 
         Raises:
-            IdTooSmallError: the stream has higher IDs already; nothing was changed.
+            IdTooSmallError: the stream has higher IDs already, and not the same entries; nothing
+                was changed.
             CommandError: another restore into the stream is unfinished, or the stream was
                 appended to since.
             CorruptionError: a segment is missing or damaged; the entries before it are restored.

@@ -3,7 +3,8 @@
 Nodes are written as nodes, some per transaction. With each step the target's record notes how far
 the restore has come (`format/restoring.py`), in the same transaction: killed at any moment, it
 holds what it holds, and asked for the same again it goes on behind that. The note goes with the
-last step. A stream that already has higher IDs is refused: entries cannot come in behind others.
+last step. Entries cannot come in behind others: where the stream has higher IDs already, it is
+either the same restore, done before, and nothing is changed, or it is refused (`restore_check`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from streamkeep.engine.archived import ArchivedNode, archived_nodes, count_archi
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.manifest import erased_ids
 from streamkeep.engine.nodes import add_newest_node, seal_tail
+from streamkeep.engine.restore_check import compare, last_id_of
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import StreamId
@@ -40,6 +42,7 @@ class RestoreReport(NamedTuple):
     first_id: StreamId | None
     last_id: StreamId | None
     resumed: bool  # it went on where an earlier call was interrupted
+    already: int = 0  # were there, all of them: nothing was changed
 
 
 def restore(
@@ -60,7 +63,8 @@ def restore(
         wait: return when all of it is on disk.
 
     Raises:
-        IdTooSmallError: the target has an ID that is not below the first to be restored.
+        IdTooSmallError: the target has an ID that is not below the first to be restored, and not
+            the same entries.
         CommandError: something else is being restored into the target, or it was appended to.
         CorruptionError: a segment is missing or damaged. What came before it is restored; asked
             again, the restore goes on there.
@@ -75,12 +79,16 @@ def restore(
         here = store_uuid == target.uuid.bytes
         return target.read(erased_ids, stream, first, last) if here else set()
 
+    def nodes_from(at: Id) -> Iterator[ArchivedNode]:
+        return archived_nodes(source, number, at, end, erased)
+
     return restore_nodes(
         target,
         name,
         asked,
-        lambda at: archived_nodes(source, number, at, end, erased),
+        nodes_from,
         lambda at: count_archived(source, number, at, end),
+        lambda at: next((node.first_id for node in nodes_from(at)), None),
         checked,
         wait=wait,
         progress=progress,
@@ -93,6 +101,7 @@ def restore_nodes(
     asked: Restoring,
     nodes_from: Callable[[Id], Iterator[ArchivedNode]],
     count_from: Callable[[Id], int],
+    first_from: Callable[[Id], Id | None],
     checked: int | None,
     *,
     wait: bool,
@@ -104,13 +113,22 @@ def restore_nodes(
         asked: what is restored; the same again means the same restore.
         nodes_from: yields the nodes with entries from an ID on, ascending, without lower ones.
         count_from: about how many entries those are; asked where there is `progress`.
+        first_from: the first ID of them, or a lower one, in short; None where there are none.
         checked: a stream of the target's store; what was erased from it does not come in.
 
     Raises:
-        IdTooSmallError: the target has an ID that is not below the first to be restored.
+        IdTooSmallError: the target has an ID that is not below the first to be restored, and not
+            the same entries.
         CommandError: something else is being restored into the target, or it was appended to.
     """
     begun = target.read(_begun, name, asked)
+    newest = target.read(last_id_of, name)
+    if begun is None and newest is not None and newest >= asked.start:
+        lowest = first_from(asked.start)
+        if lowest is not None and lowest <= newest:
+            there = compare(target, name, newest, nodes_from(asked.start))
+            if there.entries:
+                return RestoreReport(0, there.first_id, there.last_id, False, there.entries)
     at = asked.start if begun is None else next_id(begun.last_ms, begun.last_seq)
     total = count_from(at) if progress else 0
     done = 0

@@ -129,8 +129,11 @@ def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Pat
         assert pairs_of(store, "old") == some(60, MAY)
         assert store.xlen("orders") == 180
     assert_sound(copy)
+    again = run("archive", "restore", path, "orders", "--into", copy)
+    assert "nothing to do: 'orders' has the 180 entries already, " in again.stderr
+    run("del", copy, "orders", f"{MAY}-0")
     again = run("archive", "restore", path, "orders", "--into", copy, status=1)
-    assert "would break the order of its IDs" in again.stderr
+    assert "would break the order of its IDs, and what it has is not the same" in again.stderr
     *_, summary = objects("archive", "restore", path, "again", "--source", "orders", "--into", path)
     assert summary["entries"] == 180
     run("archive", "restore", path, "x", "--source", "orders", "--stream-number", "1", status=2)

@@ -61,7 +61,7 @@ def test_everything_comes_back(store: Store, archived: list[Pairs]) -> None:
     report = store.restore_archive(
         "copy", "orders", progress=lambda done, of: calls.append((done, of))
     )
-    assert report == (300, StreamId(1000, 0), StreamId(5019, 2), False)
+    assert report == (300, StreamId(1000, 0), StreamId(5019, 2), False, 0)
     assert pairs_of(store, "copy") == archived
     assert calls[-1][0] == 300
     info = store.xinfo_stream("copy")
@@ -140,8 +140,8 @@ def test_a_restore_that_would_break_the_order_changes_nothing(
     assert store.xlen("copy") == 1
     store.restore_archive("copy", "orders", start="(1000-0")
     assert [entry[:2] for entry in pairs_of(store, "copy")] == [one[:2] for one in archived]
-    with pytest.raises(IdTooSmallError):
-        store.restore_archive("copy", "orders", start="(1000-0")
+    with pytest.raises(IdTooSmallError, match="entry 1000-0 has other fields there; delete the"):
+        store.restore_archive("copy", "orders")
     with pytest.raises(ArgumentError, match="into that stream itself"):
         store.restore_archive("orders", "orders")
     with pytest.raises(ArgumentError, match="not both"):
@@ -197,8 +197,8 @@ def test_a_restore_that_was_interrupted_goes_on_where_it_was(
     assert report.resumed
     assert report.entries == 400 - lengths[-1]
     assert pairs_of(store, "copy") == some(200) + some(200, 3000)
-    with pytest.raises(IdTooSmallError):
-        store.restore_archive("copy", "orders")
+    assert store.restore_archive("copy", "orders").already == 400
+    assert pairs_of(store, "copy") == some(200) + some(200, 3000)
 
 
 def test_a_restore_that_was_complete_but_for_its_note_ends(
@@ -208,9 +208,62 @@ def test_a_restore_that_was_complete_but_for_its_note_ends(
     failpoints.arm("restore:step", stop)
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
-    assert store.restore_archive("copy", "orders") == (0, None, None, True)
-    with pytest.raises(IdTooSmallError):
+    assert store.restore_archive("copy", "orders") == (0, None, None, True, 0)
+    assert store.restore_archive("copy", "orders").already == 10
+
+
+# --- asked for again ----------------------------------------------------------------------------
+
+
+def test_a_restore_that_was_complete_changes_nothing(store: Store, archived: list[Pairs]) -> None:
+    first, last = (StreamId(*archived[at][:2]) for at in (0, -1))
+    assert store.restore_archive("copy", "orders").entries == len(archived)
+    store.xadd("copy", {"later": 1}, "999999-0")
+    before = store.xinfo_stream("copy")
+    for _ in range(2):
+        report = store.restore_archive("copy", "orders")
+        assert report == (0, first, last, False, len(archived))
+    part = store.restore_archive("copy", "orders", start=archived[3][0], end=archived[9][0])
+    assert 0 < part.already < len(archived)
+    assert store.xinfo_stream("copy") == before
+    store.set_retention("copy", archive=True)
+    store.xtrim("copy", maxlen=3)  # what was trimmed and archived is there as well
+    store.archive()
+    assert store.restore_archive("copy", "orders").already == len(archived)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("deleted", r"entry 1003-0 is not there; delete the stream, or restore into another one"),
+        ("other", r"entry 1003-0 has other fields there"),
+        ("between", r"there is an entry 1003-5, which is none of them"),
+        ("short", r"has the first 4 of the entries already, up to 1003-0; .* from 1004-0 on"),
+    ],
+)
+def test_what_differs_from_a_restore_is_told(store: Store, change: str, message: str) -> None:
+    archive(store, "orders", [(1000 + n, 0, [b"n", b"%d" % n]) for n in range(8)])
+    for n in range(4 if change == "short" else 8):
+        value = "else" if (change, n) == ("other", 3) else str(n)
+        store.xadd("copy", {"n": value}, f"{1000 + n}-0")
+        if (change, n) == ("between", 3):
+            store.xadd("copy", {"n": "?"}, "1003-5")
+    if change == "deleted":
+        store.xdel("copy", "1003-0")
+    before = pairs_of(store, "copy")
+    with pytest.raises(IdTooSmallError, match=message):
         store.restore_archive("copy", "orders")
+    assert pairs_of(store, "copy") == before
+    if change == "short":
+        assert store.restore_archive("copy", "orders", start="1004-0").entries == 4
+        assert store.restore_archive("copy", "orders").already == 8
+
+
+def test_only_ids_above_those_of_the_stream_come_in(store: Store) -> None:
+    """The range begins below the newest entry of the stream, its entries do not."""
+    archive(store, "orders", [(n, 0, [b"f", b"v"]) for n in (5, 50)])
+    store.xadd("copy", {"a": 1}, "20-0")
+    assert store.restore_archive("copy", "orders", start="10").entries == 1
 
 
 def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(store: Store) -> None:

@@ -448,10 +448,17 @@ def restore(
             first_id=None if report.first_id is None else str(report.first_id),
             last_id=None if report.last_id is None else str(report.last_id),
             resumed=report.resumed,
+            already=report.already,
             seconds=round(seconds, 3),
         )
         return
-    span = f", {report.first_id} to {report.last_id}" if report.entries else ""
+    span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
+    if report.already:
+        output.note(
+            f"nothing to do: {output.named(key)} has the {output.entries_text(report.already)} "
+            f"already{span}"
+        )
+        return
     again = " (went on where it was interrupted)" if report.resumed else ""
     output.note(
         f"restored {output.entries_text(report.entries)} into {output.named(key)}{span} in "

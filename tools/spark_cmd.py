@@ -423,7 +423,8 @@ def restore(
     """Write entries of a lake back into a stream of STORE.
 
     SOURCE is a lake, or a store with an archive. The entries keep their IDs, so the stream must not
-    have higher ones. Killed at any moment, run it again: it goes on, and no entry comes twice.
+    have higher ones. Killed at any moment, run it again: it goes on, and no entry comes twice. Run
+    again when it was complete, it compares every entry, and changes nothing.
 
     \b
     Examples:
@@ -448,7 +449,10 @@ def restore(
         )
     first, last = report.details["first_id"], report.details["last_id"]
     span = f", {first} to {last}" if first else ""
-    _tell(report, f"{output.entries_text(report.entries)} restored{span}", as_json)
+    already = report.details["already"]
+    done = f"{output.entries_text(report.entries)} restored{span}"
+    there = f"nothing to do: {output.entries_text(already)} already there{span}"
+    _tell(report, there if already else done, as_json)
 
 
 @spark.command("tail", cls=StoreCommand)

@@ -3,9 +3,10 @@
 From a lake: workers read its files, filter the range, and make macro nodes, which they stage in
 files; the driver appends the nodes as they are, in transactions of about a megabyte, and notes in
 the target's record how far it has come (`engine/restore.py`). Killed anywhere, the same call goes
-on there: the finished part is not planned again, and each entry comes once. A stream with higher
-IDs is refused before anything is read, since IDs must rise. What was erased from the stream of that
-name in the target's store does not come back from a lake that still has it.
+on there: the finished part is not planned again, and each entry comes once. Where the stream has
+the IDs already, workers make the nodes all the same, and they are compared with it: a restore that
+was complete changes nothing, and any other stream is refused, since IDs must rise. What was erased
+from the stream of that name in the target's store does not come back from a lake that still has it.
 
 From the archive of a store no Spark is needed: its segments hold nodes already.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +34,6 @@ from streamkeep.engine.manifest import erased_ids
 from streamkeep.engine.restore import restore_nodes
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import PAGE_LISTPACK
-from streamkeep.format.errors import IdTooSmallError
 from streamkeep.format.node import end_ids
 from streamkeep.format.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
@@ -91,6 +91,9 @@ def restore(
 ) -> Report:
     """Write entries of a lake or of an archive into a stream, exactly once.
 
+    Where the stream has all of them already, and nothing else between, nothing is changed; the
+    report's detail `already` says how many they are.
+
     Args:
         source: a lake, or the directory of a store with an archive.
         store: directory of the store to write to; made when there is none.
@@ -102,7 +105,8 @@ def restore(
 
     Raises:
         LakeError: there is no such lake, or files of it overlap.
-        IdTooSmallError: the stream has IDs that are not below the first to be restored.
+        IdTooSmallError: the stream has IDs that are not below the first to be restored, and not
+            the same entries.
         CommandError: another restore into the stream is unfinished, or it was appended to.
     """
     target = (into if into is not None else key).encode()
@@ -124,6 +128,7 @@ def restore(
             "first_id": None if done.first_id is None else str(done.first_id),
             "last_id": None if done.last_id is None else str(done.last_id),
             "resumed": done.resumed,
+            "already": done.already,
         }
     return report
 
@@ -161,7 +166,6 @@ def _from_lake(
     def nodes_from(at: Id) -> Iterator[ArchivedNode]:
         """Have workers make the nodes of what is still missing, and yield them."""
         wanted = [one for one in files if one.last >= at and one.first <= end]
-        _check_order(environment, target, wanted, at)
         gone = frozenset[StreamId]()
         if checked is not None:
             found = environment.read(erased_ids, checked, at, end)
@@ -185,6 +189,7 @@ def _from_lake(
             asked,
             nodes_from,
             lambda at: sum(one.entries for one in files if one.last >= at),
+            lambda at: min((max(at, one.first) for one in files if at <= one.last), default=None),
             checked,
             wait=True,
         )
@@ -198,25 +203,9 @@ def _work(file: LakeFile) -> int:
     return file.size_bytes + _ENTRY_BYTES * file.entries
 
 
-def _check_order(environment: Any, target: bytes, files: Sequence[LakeFile], at: Id) -> None:
-    """Raise before anything is read when IDs of the target are in the way."""
-    last = environment.read(_last_of, target)
-    if files and last is not None and max(at, files[0].first) <= last and at <= last:
-        raise IdTooSmallError(
-            f"{target!r} goes up to {StreamId(*last)}: restoring from "
-            f"{StreamId(*max(at, files[0].first))} on would break the order of its IDs; restore "
-            "into another stream"
-        )
-
-
 def _number_of(txn: Txn, name: bytes) -> int | None:
     stream = txn.find_stream(name)
     return None if stream is None else stream.number
-
-
-def _last_of(txn: Txn, name: bytes) -> Id | None:
-    stream = txn.find_stream(name)
-    return None if stream is None else (stream.record.last_ms, stream.record.last_seq)
 
 
 def make_nodes(task: Task) -> list[str]:

@@ -351,7 +351,12 @@ def test_what_a_lake_has_comes_back_once(
     assert (done.entries, done.details["resumed"]) == (6000 - before, True)
     assert target.xrange("orders") == store.xrange("orders")
     assert not list((Path(target.path) / "staging").glob("*"))
-    with pytest.raises(IdTooSmallError, match="would break the order of its IDs"):
+    again = restore_job.restore(*arguments)
+    assert (again.entries, again.details["already"]) == (0, 6000)
+    target.xdel("orders", "120000-0")
+    with pytest.raises(IdTooSmallError, match="entry 120000-0 is not there; delete the stream"):
         restore_job.restore(*arguments)
+    assert target.xlen("orders") == 5999
+    assert not list((Path(target.path) / "staging").glob("*"))
     with pytest.raises(LakeError, match="no entries of 'mail'"):
         restore_job.restore(spark, lake, str(target.path), "mail")
