@@ -41,6 +41,7 @@ HOT = [
     "src/streamkeep/engine/trim.py",
     "src/streamkeep/engine/txn.py",
     "src/streamkeep/format/checksum.py",
+    "src/streamkeep/format/column_buffers.py",
     "src/streamkeep/format/columns.py",
     "src/streamkeep/format/envelope.py",
     "src/streamkeep/format/group_records.py",

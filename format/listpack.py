@@ -218,18 +218,105 @@ def put_decimal(writer: BytesWriter, value: i64) -> None:
             return
         writer.append(45)
         value = -value
-    low: i64 = len(writer)
-    while value > 9:  # from the last digit to the first, then turned around
-        writer.append(u8(48 + value % 10))
+    if value >= 100_000_000:
+        put_decimal(writer, value // 100_000_000)
+        value %= 100_000_000
+        _put_digits(writer, value, 100_000_000)
+    else:
+        _put_digits(writer, value, 0)
+
+
+def _put_digits(writer: BytesWriter, value: i64, at_least: i64) -> None:
+    """Append up to eight digits, as one number whose lowest byte is the first of them.
+
+    Args:
+        at_least: a power of ten; zeros stand before the digits until they are as many as its own.
+    """
+    digits: i64 = 0
+    size: i64 = len(writer)
+    while True:
+        digits = (digits << 8) | (48 + value % 10)
         value //= 10
-    writer.append(u8(48 + value))
-    high: i64 = len(writer) - 1
-    while low < high:
-        digit = writer[low]
-        writer[low] = writer[high]
-        writer[high] = digit
-        low += 1
-        high -= 1
+        at_least //= 10
+        size += 1
+        if value == 0 and at_least <= 1:
+            break
+    write_i64_le(writer, digits)
+    writer.truncate(size)
+
+
+def put_text(writer: BytesWriter, data: bytes, position: i64) -> None:
+    """Append the text of the element at `position`, which has been stepped over.
+
+    Most strings are short: they are copied eight bytes at a time, and what is too much is cut off
+    again, which costs less than making an object of each.
+    """
+    first: i64 = i64(data[position])
+    start: i64 = position + 1
+    size: i64 = first & 63
+    if 0x80 <= first < 0xC0 and start + size + 8 <= len(data):
+        total: i64 = size + len(writer)
+        while size > 0:
+            write_i64_le(writer, read_i64_le(data, start))
+            start += 8
+            size -= 8
+        writer.truncate(total)
+    elif is_integer_at(data, position):
+        put_decimal(writer, integer_at(data, position))
+    else:
+        start = position + (1 if first < 0xC0 else 2 if first < 0xF0 else 5)
+        writer.write(data[start : position + element_size(data, position, len(data))])
+
+
+def integer_at(data: bytes, position: i64) -> i64:
+    """Return the element at `position`, which has been stepped over and must be an integer."""
+    first: i64 = i64(data[position])
+    if first < 0x80:
+        return first
+    if first < 0xC0:
+        raise corrupt("an integer is expected, found a string", position)
+    if first < 0xE0:
+        value: i64 = ((first & 31) << 8) | i64(data[position + 1])
+        return value if value < 4096 else value - 8192
+    if first == 0xF1:
+        return i64(read_i16_le(data, position + 1))
+    if first == 0xF2:
+        return i64(read_i32_le(data, position)) >> 8  # the encoding byte goes
+    if first == 0xF3:
+        return i64(read_i32_le(data, position + 1))
+    if first == 0xF4:
+        return read_i64_le(data, position + 1)
+    raise corrupt("an integer is expected, found a string", position)
+
+
+def is_integer_at(data: bytes, position: i64) -> bool:
+    """Say whether the element at `position`, which has been stepped over, is an integer."""
+    first: i64 = i64(data[position])
+    return first < 0x80 or first > 0xF0 or 0xC0 <= first < 0xE0
+
+
+def step(data: bytes, position: i64, end: i64) -> i64:
+    """Return the offset behind the element at `position`, all of which is before `end`.
+
+    The content of the backlen is not looked at: `checked_step` does.
+    """
+    if position + 1 >= end:  # the shortest element and its backlen take two bytes
+        raise corrupt("an element is expected, the elements end", position)
+    first: i64 = i64(data[position])
+    after: i64 = position + 2
+    if first >= 0x80:
+        if first < 0xC0:
+            after += first & 63
+        elif first < 0xE0:
+            after += 1
+        elif 0xF1 <= first <= 0xF3:
+            after += first - 0xEF
+        else:
+            after = position + element_size(data, position, end)
+            after += backlen_size(data, after, after - position, end)
+    if after > end:
+        raise corrupt("an element is cut off", position)
+    return after
 
 
 def backlen_size(data: bytes, position: i64, size: i64, end: i64) -> i64:
@@ -311,41 +398,10 @@ class Reader:
 
     def integer(self) -> i64:
         """Return the next element, which must be an integer."""
-        data = self.data
         position = self.position
-        if position + 1 >= self.end:  # the shortest element and its backlen take two bytes
-            raise corrupt("an integer is expected, the elements end", position)
-        first: i64 = i64(data[position])
-        if first < 0x80:
-            self.position = position + 2
-            return first
-        if first < 0xC0:
-            raise corrupt("an integer is expected, found a string", position)
-        size: i64 = element_size(data, position, self.end)
-        value: i64
-        if first < 0xE0:
-            value = ((first & 31) << 8) | i64(data[position + 1])
-            if value >= 4096:
-                value -= 8192
-        elif first == 0xF1:
-            value = i64(read_i16_le(data, position + 1))
-        elif first == 0xF2:
-            value = (
-                i64(data[position + 1])
-                | (i64(data[position + 2]) << 8)
-                | (i64(data[position + 3]) << 16)
-            )
-            if value >= 0x800000:
-                value -= 0x1000000
-        elif first == 0xF3:
-            value = i64(read_i32_le(data, position + 1))
-        elif first == 0xF4:
-            value = read_i64_le(data, position + 1)
-        else:
-            raise corrupt("an integer is expected, found a string", position)
-        if position + size >= self.end:
-            raise corrupt("a backlen is cut off", position)
-        self.position = position + size + 1
+        after = step(self.data, position, self.end)
+        value = integer_at(self.data, position)
+        self.position = after
         return value
 
     def string(self) -> bytes:
@@ -386,19 +442,7 @@ class Reader:
 
     def skip(self) -> None:
         """Step over the next element."""
-        position = self.position
-        if position + 1 >= self.end:
-            raise corrupt("an element is expected, the elements end", position)
-        first: i64 = i64(self.data[position])
-        if first < 0x80:
-            self.position = position + 2
-            return
-        size: i64 = element_size(self.data, position, self.end)
-        stop: i64 = position + size
-        after: i64 = stop + backlen_size(self.data, stop, size, self.end)
-        if after > self.end:
-            raise corrupt("a backlen is cut off", position)
-        self.position = after
+        self.position = step(self.data, self.position, self.end)
 
 
 def open_elements(data: bytes) -> Reader:

@@ -39,12 +39,14 @@ from streamkeep.format.listpack import (
     Reader,
     checked_step,
     corrupt,
+    integer_at,
     open_elements,
     put_decimal,
     put_header,
     put_integer,
     put_string,
     stated_count,
+    step,
 )
 
 DELETED: Final[i64] = 1
@@ -277,17 +279,20 @@ class SlotCursor(Reader):
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""
         start = self.position
-        if start >= self.end:
+        data = self.data
+        end = self.end
+        if start >= end:
             return False
         self.start = start
         self.index += 1
-        flags: i64 = i64(self.data[start])
-        if flags > 3 or start + 1 >= self.end:  # one byte always, so that `mark` can set a bit
+        flags: i64 = i64(data[start])
+        if flags > 3 or start + 1 >= end:  # one byte always, so that `mark` can set a bit
             raise corrupt(f"entry flags start with {int(flags)}, not 0 to 3", start)
         self.flags = flags
-        self.position = start + 2
-        self.ms = add(self.base_ms, self.integer())
-        self.seq = add(self.base_seq, self.integer())
+        position: i64 = step(data, start + 2, end)
+        self.ms = add(self.base_ms, integer_at(data, start + 2))
+        self.position = step(data, position, end)
+        self.seq = add(self.base_seq, integer_at(data, position))
         if flags & SAME_FIELDS:
             self.width = self.same_width
         else:
@@ -305,9 +310,13 @@ class SlotCursor(Reader):
     def skip_fields(self) -> None:
         """Step over fields and lp-count of this slot."""
         count: i64 = self.width if self.flags & SAME_FIELDS else 2 * self.width
+        data = self.data
+        end = self.end
+        position = self.position
         while count >= 0:
-            self.skip()
+            position = step(data, position, end)
             count -= 1
+        self.position = position
 
     def pairs(self) -> list[bytes]:
         """Return field, value, field, value, ... and step to the end of the slot."""

@@ -36,6 +36,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamkeep.format.column_buffers import NumberColumn, TextColumn
 from streamkeep.format.columns import FULL, PAST_END, Columns, ColumnWriter
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.errors import StreamkeepError
@@ -107,7 +108,8 @@ class RowShape:
         self.key = key
         self.strict = mode == FAILFAST
         self.mismatched: Counter[str] = Counter()
-        self.wanted: list[bytes] = []
+        self.texts: list[bytes] = []  # the promoted fields, as text and as numbers
+        self.numbers: list[bytes] = []
         self.pairs = False
         self._makers: list[Maker] = [self._maker(field) for field in schema]
 
@@ -115,7 +117,7 @@ class RowShape:
         self, max_entries: int = BATCH_ENTRIES, max_bytes: int = BATCH_BYTES
     ) -> ColumnWriter:
         """Return a writer that decodes what the schema needs."""
-        return ColumnWriter(self.wanted, self.pairs, max_entries, max_bytes)
+        return ColumnWriter(self.texts, self.numbers, self.pairs, max_entries, max_bytes)
 
     def batch(self, columns: Columns) -> pa.RecordBatch:
         """Return the entries of a writer as a record batch."""
@@ -222,8 +224,8 @@ class RowShape:
                 raise _no_such_type("fields", kind, expected)
 
         def pairs(columns: Columns, _: str) -> Any:
-            names = _binary(columns.names, columns.name_offsets, columns.pairs)
-            values = _binary(columns.values, columns.value_offsets, columns.pairs)
+            names = _binary(columns.names)
+            values = _binary(columns.values)
             offsets = columns.pair_offsets
             if pa.types.is_map(kind) and columns.repeated:
                 names, values, offsets = _last_of_each(names, values, offsets)
@@ -261,21 +263,21 @@ class RowShape:
             raise _no_such_type(
                 name, kind, "string, binary, boolean, a number, decimal, date or timestamp"
             )
-        if field not in self.wanted:
-            self.wanted.append(field)
-        index = self.wanted.index(field)
+        numeric = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+        fields = self.numbers if numeric else self.texts
+        if field not in fields:
+            fields.append(field)
+        index = fields.index(field)
 
         def promoted(columns: Columns, name: str) -> Any:
-            offsets, values, present, missing = columns.fields[index]
-            valid = None
-            if missing:
-                flags = _plain(present, columns.entries, pa.uint8())
-                valid = flags.cast(pa.bool_()).buffers()[1]
-            buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(values)]
-            raw = pa.Array.from_buffers(pa.binary(), columns.entries, buffers)
-            array = convert(raw)
-            wrong = array.null_count - raw.null_count
+            if numeric:
+                array, wrong = _numbers(columns.numbers[index], kind, convert)
+            else:
+                raw = _binary(columns.texts[index])
+                array = convert(raw)
+                wrong = array.null_count - raw.null_count
             if wrong and self.strict:
+                raw = _texts_of(columns.numbers[index]) if numeric else raw
                 at = pc.index(pc.and_(pc.is_valid(raw), pc.is_null(array)), True).as_py()
                 raise ValueMismatchError(
                     f"{self._entry(columns, at)}: field {field.decode()!r} is {raw[at].as_py()!r}, "
@@ -360,9 +362,47 @@ def _plain(data: bytes, length: int, kind: pa.DataType) -> Any:
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
 
 
-def _binary(data: bytes, offsets: bytes, length: int) -> Any:
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), length, buffers)
+def _binary(column: TextColumn) -> Any:
+    """Return a text column as binary."""
+    offsets, values, missing = column.buffers()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    if missing:
+        buffers[0] = pc.invert(_marked(missing)).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) // 4 - 1, buffers)
+
+
+def _marked(marks: bytes) -> Any:
+    return _plain(marks, len(marks), pa.uint8()).cast(pa.bool_())
+
+
+def _numbers(
+    column: NumberColumn, kind: pa.DataType, convert: Callable[[Any], Any]
+) -> tuple[Any, int]:
+    """Return a number column as `kind`, and how many of its values are not of it."""
+    numbers, others = column.buffers()
+    array = _plain(numbers, len(numbers) // 8, pa.int64())
+    texts = _binary(column.texts)
+    if len(texts) == len(array):
+        array = convert(texts)
+    else:
+        array = _fitting(array, kind)
+        if others:
+            array = pc.replace_with_mask(array, _marked(others), convert(texts))
+    return array, array.null_count - texts.null_count
+
+
+def _fitting(numbers: Any, kind: pa.DataType) -> Any:
+    """Return int64 as another type of numbers, null where the type does not hold the number."""
+    if pa.types.is_floating(kind):
+        return numbers.cast(kind, safe=False)  # the nearest one, as for text
+    return _cast(numbers, kind)
+
+
+def _texts_of(column: NumberColumn) -> Any:
+    """Return all values of a number column as the text that they are."""
+    numbers, others = column.buffers()
+    texts = _plain(numbers, len(numbers) // 8, pa.int64()).cast(pa.string()).cast(pa.binary())
+    return pc.replace_with_mask(texts, _marked(others), _binary(column.texts)) if others else texts
 
 
 def _id_texts(columns: Columns) -> Any:

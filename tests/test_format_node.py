@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamkeep.format import node
-from streamkeep.format.columns import FULL, TAKEN, ColumnWriter
+from streamkeep.format.columns import ColumnWriter
 from streamkeep.format.entry import Entry
 from streamkeep.format.errors import CorruptionError
 
@@ -205,73 +204,6 @@ def test_batches_become_nodes_of_bounded_size() -> None:
     assert [len(data) <= 400 for _, _, data in node.encode_nodes(huge, 400)] == [False, True]
 
 
-@given(slots, small_ids | wide_ids, small_ids | wide_ids)
-def test_columns_hold_what_the_entries_hold(
-    entries: list[Slot], start: tuple[int, int], end: tuple[int, int]
-) -> None:
-    data, ms, seq = build(entries)
-    writer = ColumnWriter()
-    writer.add(data, ms, seq, *start, *end)
-    columns = writer.finish()
-    expected = [slot for slot in as_pairs(entries) if start <= slot[:2] <= end]
-
-    def numbers(buffer: bytes, width: int) -> list[int]:
-        return [
-            int.from_bytes(buffer[at : at + width], "little") for at in range(0, len(buffer), width)
-        ]
-
-    def strings(buffer: bytes, offsets: bytes) -> list[bytes]:
-        ends = numbers(offsets, 4)
-        return [buffer[a:b] for a, b in pairwise(ends)]
-
-    at = numbers(columns.pair_offsets, 4)
-    flat_names = strings(columns.names, columns.name_offsets)
-    flat_values = strings(columns.values, columns.value_offsets)
-    found = []
-    for index in range(columns.entries):
-        fields = []
-        for pair in range(at[index], at[index + 1]):
-            fields += [flat_names[pair], flat_values[pair]]
-        found.append((numbers(columns.ms, 8)[index], numbers(columns.seq, 8)[index], fields))
-    assert found == expected
-    beyond = [slot[:2] for slot in expected if max(slot[:2]) >= 1 << 63]
-    assert columns.beyond_i64 == (beyond[0] if beyond else None)
-
-
-@given(slots, st.integers(1, 5), st.integers(1, 60))
-def test_columns_of_single_fields_and_full_batches(
-    entries: list[Slot], max_entries: int, max_bytes: int
-) -> None:
-    data, ms, seq = build(entries)
-    wanted = [b"a", b"nowhere", b""]
-    found: list[tuple[int, list[bytes | None]]] = []
-    start = (0, 0)
-    while True:
-        writer = ColumnWriter(wanted, False, max_entries, max_bytes)
-        state = writer.add(data, ms, seq, *start, TOP, TOP)
-        columns = writer.finish()
-        assert 1 <= columns.entries <= max_entries
-        assert not columns.values
-        for row in range(columns.entries):
-            values: list[bytes | None] = []
-            for offsets, blob, present, missing in columns.fields:
-                assert missing == present.count(0)
-                ends = [
-                    int.from_bytes(offsets[at : at + 4], "little") for at in (4 * row, 4 * row + 4)
-                ]
-                values.append(blob[ends[0] : ends[1]] if present[row] else None)
-            found.append((int.from_bytes(columns.ms[8 * row : 8 * row + 8], "little"), values))
-        if state == TAKEN:
-            break
-        assert state == FULL
-        start = (writer.next_ms, writer.next_seq)
-    expected = []
-    for at, _, flat in as_pairs(entries):
-        fields = dict(zip(flat[0::2], flat[1::2], strict=True))
-        expected.append((at, [fields.get(name) for name in wanted]))
-    assert found == expected
-
-
 # --- damage -------------------------------------------------------------------------------------
 
 
@@ -290,7 +222,7 @@ def everything(data: bytes, ms: int, seq: int) -> None:
         lambda: node.builder_from(data, ms, seq).append(TOP, TOP, [b"f", b"v"]),
         lambda: node.peek_counts(data[:26]),
         lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP, b"\xff"),
-        lambda: ColumnWriter([b"a", b"name"], False).add(data, ms, seq, 0, 0, TOP, TOP),
+        lambda: ColumnWriter([b"a", b"name"], [b"name"], False).add(data, ms, seq, 0, 0, TOP, TOP),
     )
     for call in calls:
         try:

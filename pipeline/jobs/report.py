@@ -286,7 +286,7 @@ def count_slice(task: Task) -> list[str]:
 
 
 def _id_writer() -> ColumnWriter:
-    return ColumnWriter([], False, BATCH_ENTRIES)
+    return ColumnWriter(pairs=False, max_entries=BATCH_ENTRIES)
 
 
 def _histogram(steps: Any) -> dict[int, int]:

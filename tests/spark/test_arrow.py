@@ -176,6 +176,52 @@ def test_text_becomes_the_type_of_its_column(
         assert place in str(error.value)
 
 
+NUMERIC = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
+EDGES = [n + d for n in (0, 1 << 7, 1 << 24, 1 << 31, 1 << 53, 1 << 63) for d in (-1, 0, 1)]
+numeric_text = (
+    (st.sampled_from(EDGES) | st.integers(-(1 << 64), 1 << 64)).map(lambda n: b"%d" % n)
+    | st.sampled_from(EDGES).map(lambda n: b"%d" % -n)
+    | st.sampled_from([b"007", b" 7", b"7.5", b"-0", b"", b"x", b"1e3", b"inf", b"\xff"])
+)
+
+
+@configured(100)
+@given(st.sampled_from(NUMERIC), st.lists(st.none() | numeric_text, min_size=1, max_size=12))
+def test_stored_integers_become_what_their_text_would(kind: Any, texts: list[bytes | None]) -> None:
+    """Integers are taken as they are; nothing shows that they were not made from text."""
+    entries: list[Slot] = [
+        ((5, seq), [b"other", b"1"] if text is None else [b"v", text])
+        for seq, text in enumerate(texts)
+    ]
+    found = [row["v"] for row in read(entries, pa.schema([("v", kind)]))]
+    convert = arrow._converter(kind)
+    assert convert is not None
+    alone = [convert(pa.array([text], pa.binary()))[0].as_py() for text in texts]
+    assert found == alone
+    assert [math.copysign(1, x) for x in found if x == 0] == [
+        math.copysign(1, x) for x in alone if x == 0
+    ]
+
+
+def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
+    texts = (b"1", b"x", b"300", b"2")
+    with pytest.raises(arrow.ValueMismatchError, match=r"entry 5-1: field 'v' is b'x'"):
+        values(pa.int8(), *texts, mode=FAILFAST)
+    with pytest.raises(arrow.ValueMismatchError, match=r"field 'v' is b'300', which is no tiny"):
+        values(pa.int8(), b"1", b"300", mode=FAILFAST)
+    builder = node.NodeBuilder(5, 0, [b"v"])
+    for seq, text in enumerate(texts):
+        builder.append(5, seq, [b"v", text])
+    builder.append(6, 0, [b"w", b"9"])
+    schema = pa.schema([("v", pa.int8()), ("field.v", pa.string()), ("w", pa.int16())])
+    shape = arrow.RowShape(schema, b"s")
+    (batch,) = arrow.record_batches(shape, [(5, 0, builder.listpack(), b"")])
+    assert batch.column(0).to_pylist() == [1, None, None, 2, None]
+    assert batch.column(1).to_pylist() == ["1", "x", "300", "2", None]
+    assert batch.column(2).to_pylist() == [None, None, None, None, 9]
+    assert shape.mismatched == {"v": 2}
+
+
 def test_values_of_another_type_are_counted() -> None:
     shape = arrow.RowShape(pa.schema([("v", pa.int32())]), b"s")
     builder = node.NodeBuilder(1, 0, [b"v"])
