@@ -35,7 +35,12 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'streamkeep.pipeline' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        from streamkeep.pipeline.launch import missing
+
+        raise missing(error) from error
     globals()[name] = value
     return value
 

@@ -47,7 +47,14 @@ _FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class SparkMissingError(StreamkeepError):
-    """PySpark is not installed."""
+    """PySpark, or another package of the extra, is not installed."""
+
+
+def missing(error: ImportError) -> SparkMissingError:
+    """Return the error to raise where a package of the extra cannot be imported."""
+    package = (error.name or "a package").partition(".")[0].replace("pyspark", "PySpark")
+    why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"fails: {error}"
+    return SparkMissingError(f"{package} {why}: pip install 'streamkeep[spark]'")
 
 
 def session(
@@ -77,9 +84,7 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkMissingError(
-            f"PySpark cannot be imported ({error}): pip install 'streamkeep[spark]'"
-        ) from error
+        raise missing(error) from error
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])

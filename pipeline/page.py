@@ -29,6 +29,28 @@ if TYPE_CHECKING:
 
 _MOST_LINES: Final = 8  # streams in one plot; the others are summed up
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_LEAST_GAP: Final = 0.5  # where a gap of nothing stands on a logarithmic axis
+_SPANS: Final = (  # in milliseconds, as an axis names them
+    (0.5, "0"),
+    (1, "1 ms"),
+    (10, "10 ms"),
+    (30, "30 ms"),
+    (100, "0.1 s"),
+    (300, "0.3 s"),
+    (1_000, "1 s"),
+    (3_000, "3 s"),
+    (10_000, "10 s"),
+    (60_000, "1 min"),
+    (300_000, "5 min"),
+    (900_000, "15 min"),
+    (3_600_000, "1 h"),
+    (21_600_000, "6 h"),
+    (86_400_000, "1 day"),
+    (604_800_000, "1 week"),
+    (2_592_000_000, "30 days"),
+    (31_536_000_000, "1 year"),
+    (315_360_000_000, "10 years"),
+)
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #d8dde3; --soft: #66707c; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem;
@@ -213,13 +235,21 @@ def _throughput(page: _Page, facts: Facts) -> None:
         axes.bar(edges[:-1], counts, widths, bottom, align="edge", label=_label(name))
         bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
     axes.set_ylabel(f"entries per {plan.unit}")
-    axes.set_xlabel("time (UTC)" if plan.style else "milliseconds of the ID")
+    first, last = (time_text(ms)[:10] for ms in (plan.edges[0], plan.edges[-1]))
+    axes.set_xlabel(f"{first} to {last}, UTC" if plan.style else "milliseconds of the ID")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     if len(series) > 1:
         _legend(figure)
+    axes.margins(x=0.01)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
     if plan.style and isinstance(widths[0], timedelta):
-        for label in axes.get_xticklabels():
-            label.set(rotation=30, horizontalalignment="right")
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        ticks = AutoDateLocator(maxticks=10)  # type: ignore[no-untyped-call]
+        dates = ConciseDateFormatter(ticks, show_offset=False)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(ticks)
+        axes.xaxis.set_major_formatter(dates)
     page.picture("throughput", figure, "entries over time")
 
 
@@ -241,19 +271,28 @@ def _gaps(page: _Page, facts: Facts) -> None:
         ],
     )
     figure, axes = _figure()
-    for one in sorted(shown, key=lambda one: -one.entries)[:_MOST_LINES]:
+    lines = sorted(shown, key=lambda one: -one.entries)[:_MOST_LINES]
+    lowest = min(max(gap, _LEAST_GAP) for one in lines for gap in one.gaps)
+    highest = max(max(gap, _LEAST_GAP) for one in lines for gap in one.gaps)
+    ends = lowest / 3, highest * 3  # a line has a beginning and an end, also where all are equal
+    for one in lines:
         total = sum(one.gaps.values())
-        seen, xs, ys = 0, [], []
+        seen, xs, ys = 0, [ends[0]], [0.0]
         for gap in sorted(one.gaps):
             seen += one.gaps[gap]
-            xs.append(max(gap, 0.5))
+            xs.append(max(gap, _LEAST_GAP))
             ys.append(100 * seen / total)
-        axes.step(xs, ys, where="post", label=_label(one.key))
+        axes.step([*xs, ends[1]], [*ys, 100.0], where="post", label=_label(one.key))
     axes.set_xscale("log")
-    axes.set_ylim(0, 101)
-    axes.set_xlabel("milliseconds from one entry to the next")
+    axes.set_xlim(*ends)
+    marks = [mark for mark in _SPANS if ends[0] <= mark[0] <= ends[1]]
+    marks = marks[:: 1 + len(marks) // 14]  # as many as have room
+    axes.set_xticks([ms for ms, _ in marks], [text for _, text in marks])
+    axes.xaxis.minorticks_off()
+    axes.set_ylim(0, 102)
+    axes.set_xlabel("from one entry to the next, at most")
     axes.set_ylabel("% of entries")
-    axes.grid(axis="y", alpha=0.3)
+    axes.grid(alpha=0.3)
     _legend(figure)
     page.picture("gaps", figure, "distribution of the time between entries")
 
@@ -315,7 +354,7 @@ def _measure(page: _Page, facts: MeasureFacts) -> None:
     page.numbers(f"{stem}-by-hour", ("hour", *facts.columns), facts.over_time)
     figure, axes = _figure()
     hours = [row[0] for row in facts.over_time]
-    for place, name in ((2, "mean"), (3, "median"), (4, "90 %")):
+    for place, name in ((2, "mean"), (3, "median"), (4, "90th percentile")):
         axes.plot(hours, [row[place] for row in facts.over_time], marker="o", ms=4, label=name)
     axes.set_xticks(range(0, 24, 2))
     axes.set_xlim(-0.5, 23.5)
@@ -331,9 +370,14 @@ def _measure(page: _Page, facts: MeasureFacts) -> None:
         labels = [_label(str(row[0])) for row in rows][::-1]
         places = range(len(rows))
         axes.barh(places, [row[2] for row in rows][::-1], color="C0", label="mean")
-        axes.plot([row[4] for row in rows][::-1], places, "|", ms=12, color="C1", label="90 %")
+        for place, color, label in ((3, "black", "median"), (4, "C1", "90th percentile")):
+            values = [row[place] for row in rows][::-1]
+            axes.plot(values, places, "|", ms=13, mew=2.5, color=color, label=label)
         axes.set_yticks(list(places), labels)
         axes.set_xlabel(_label(facts.name))
+        axes.set_ylabel(_label(field))
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
         axes.axvline(0, color="black", lw=0.8)
         _legend(figure)
         page.picture(name, figure, f"{facts.name} by {field}")

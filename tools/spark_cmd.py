@@ -18,7 +18,6 @@ from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
     Exit,
-    Failure,
     Id,
     StoreCommand,
     confirm_loss,
@@ -261,13 +260,13 @@ def compact(
         )
     replaced = output.count_text(report.details["files_replaced"], "file")
     before = output.size_text(report.details["bytes_replaced"])
-    _tell(
-        report,
-        f"{lake}: {replaced} of {before} became {report.files:,} "
-        f"of {output.size_text(report.size_bytes)}; {report.details['files_swept']:,} old ones "
-        "removed",
-        as_json,
+    done = (
+        f"{replaced} of {before} became {report.files:,} of {output.size_text(report.size_bytes)}"
     )
+    if not report.files:
+        done = "no small files to put together"
+    old = output.count_text(report.details["files_swept"], "old file")
+    _tell(report, f"{lake}: {done}; {old} removed", as_json)
 
 
 @spark.command("audit", cls=StoreCommand)
@@ -624,7 +623,7 @@ def erase(
 @contextmanager
 def _running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """Start Spark for a job, and stop it."""
-    from streamkeep.pipeline.launch import QUIET_JVM, SparkMissingError, session
+    from streamkeep.pipeline.launch import QUIET_JVM, missing, session
 
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
     for setting in settings:
@@ -633,17 +632,16 @@ def _running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
             raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
         conf[name] = value
 
-    try:
-        running = session(
-            master,
-            fast_start=master.startswith("local"),
-            ship_code=click.get_current_context().meta[_SHIP_CODE],
-            **conf,
-        )
-    except SparkMissingError as error:
-        raise Failure(str(error), hint="pip install 'streamkeep[spark]'") from None
+    running = session(
+        master,
+        fast_start=master.startswith("local"),
+        ship_code=click.get_current_context().meta[_SHIP_CODE],
+        **conf,
+    )
     try:
         yield running
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
     finally:
         running.stop()
 

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,18 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
         yield spark
 
     monkeypatch.setattr(spark_cmd, "_running", session)
+
+
+@pytest.fixture
+def running_really(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands begin as they do, with a session that is none."""
+    from streamkeep.pipeline import launch
+
+    class Session:
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(launch, "session", lambda *_, **__: Session())
 
 
 @pytest.fixture
@@ -89,7 +102,9 @@ def test_a_report_is_a_page_that_needs_nothing_else() -> None:
     run("group", "create", "orders.store", "orders", "mail", "--id", "0")
     run("read", "orders.store", "orders", "--group", "mail", "--consumer", "ann", "--count", "5")
     command = ("spark", "report", "orders.store", "--output", "page")
-    done = run(*command, "--measure", "price", "--by", "sku")
+    exported = ("--tail-export", "export")  # as if executors were on other hosts
+    done = run(*command, *exported, "--measure", "price", "--by", "sku")
+    assert list(Path("export").glob("*")) == []
     assert done.stderr.startswith("page/index.html: 20 entries of 1 stream, in ")
     page = Path("page/index.html").read_text()
     assert page.count('src="data:image/png;base64,') == 5
@@ -102,6 +117,40 @@ def test_a_report_is_a_page_that_needs_nothing_else() -> None:
     assert Path("page/gaps.csv").read_text().splitlines()[1] == "orders,1,1,1,1,1"
     done = run(*command, "--measure", "weight", status=1)
     assert "no entry has a number in the field weight" in done.stderr
+
+
+@pytest.mark.usefixtures("running", "orders")
+def test_a_restore_that_was_complete_says_so() -> None:
+    pytest.importorskip("deltalake")
+    run("spark", "to-lake", "orders.store", "orders.lake")
+    command = ("spark", "restore", "orders.lake", "copy.store", "orders", "--staging", "staging")
+    assert run(*command).stderr.startswith("20 entries restored, 1718004800000-0 to ")
+    assert list(Path("staging").glob("*")) == []
+    again = run(*command).stderr
+    assert again.startswith("nothing to do: 20 entries already there, 1718004800000-0 to ")
+    run("del", "copy.store", "orders", "1718004800007-0")
+    again = run(*command, status=1).stderr
+    assert "entry 1718004800007-0 is not there; delete the stream, or restore into" in again
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize("package", ["pyspark", "deltalake"])
+def test_what_is_not_installed_is_told_in_one_line(
+    package: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    name = {"pyspark": "PySpark"}.get(package, package)
+    if package != "pyspark":
+        request.getfixturevalue("running_really")
+    for module in list(sys.modules):
+        if module.startswith(("streamkeep.pipeline.lake", "streamkeep.pipeline.jobs.to_lake")):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    if package == "pyspark":
+        monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    done = run("spark", "to-lake", "orders.store", "orders.lake", status=1)
+    assert done.stderr == (
+        f"streamkeep spark to-lake: {name} is not installed: pip install 'streamkeep[spark]'\n"
+    )
 
 
 @pytest.mark.usefixtures("orders")
