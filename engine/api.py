@@ -392,6 +392,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         wait = self._wait if sync is None else check_sync(sync) == "commit"
         self._check_open()
         txn = self._environment.begin_write()
+        txn.durable = wait
         transaction = Transaction(self, txn)
         try:
             yield transaction

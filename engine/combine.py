@@ -2,14 +2,15 @@
 
 A call that finds nobody at work leads: it runs its command, and those of all who came meanwhile, in
 one transaction, syncs the journal once, and hands out the results. Whoever comes while a leader
-works stands in the queue; the first in the queue leads next. So a lone caller never waits, and with
-many callers a sync serves as many as have come during the one before.
+works stands in the queue; the first in the queue leads next, and begins when the one before has
+committed: its commands run while the disk is at work for those. So a lone caller never waits, and
+with many callers a sync serves as many as have come during the one before.
 
 A command that breaks a rule of Redis changes nothing, so it fails for its own caller only. Any
 other failure undoes the shared transaction, and each command runs again in one of its own.
 
 A caller that is interrupted (Ctrl-C) while another thread has its command in hand is told of that
-when the leader is done: what has not happened then never will.
+when the leader is done: what has not happened then never will. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -26,24 +27,10 @@ from streamkeep.format.errors import CommandError
 class Call:
     """A command of one caller, and what became of it."""
 
-    __slots__ = (
-        "args",
-        "batch",
-        "command",
-        "error",
-        "finished",
-        "led",
-        "lock",
-        "result",
-        "txn",
-        "woken",
-    )
-
     def __init__(self, command: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.command = command
         self.args = args
-        self.lock = threading.Lock()  # held until there is a result, or it is the turn to lead
-        self.lock.acquire()
+        self.lock: threading.Lock | None = None  # held while the call stands in the queue
         self.batch: list[Call] = []  # those that it leads
         self.led = False  # another has it in hand, and will wake it
         self.woken = False
@@ -72,15 +59,27 @@ class Call:
             raise self.error
         return self.result
 
+    def stand(self) -> None:
+        """Have `wait` wait for `wake`."""
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def wait(self) -> None:
+        """Return when there is a result, or it is the turn of the call to lead."""
+        assert self.lock is not None
+        self.lock.acquire()
+
     def wake(self) -> None:
         """Have the caller look; does no harm when it is called twice."""
         self.woken = True
-        with contextlib.suppress(RuntimeError):
-            self.lock.release()
+        if self.lock is not None:
+            with contextlib.suppress(RuntimeError):
+                self.lock.release()
 
 
 def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
     """Run all calls in one transaction; return it, to be waited for."""
+    txn.durable = True
     for call in calls:
         call.run(txn)
     return txn
@@ -109,7 +108,7 @@ class Combiner:
             self._take_part(call)
         except BaseException:
             if call.led and not call.woken:
-                call.lock.acquire()
+                call.wait()
             raise
         return call.answer() if call.finished else self._finish(call)
 
@@ -117,14 +116,16 @@ class Combiner:
         """Have a call run: lead, or be led."""
         try:
             with self._mutex:
-                if self._leader is None:
+                leads = self._leader is None
+                if leads:
                     self._leader = call
                 else:
+                    call.stand()
                     self._queue.append(call)
-            if self._leader is not call:
-                call.lock.acquire()
-            with self._mutex:
-                leads = self._leader is call
+            if not leads:
+                call.wait()
+                with self._mutex:
+                    leads = self._leader is call
             if leads:
                 self._lead(call)
         finally:
@@ -143,11 +144,12 @@ class Combiner:
 
     def _lead(self, own: Call) -> None:
         """Run `own` and all that stand in the queue."""
-        with self._mutex:
-            batch = [call for call in self._queue if call is not own]
-            for call in batch:
-                call.led = True
-            own.batch, self._queue = batch, []
+        if own.lock is not None:  # else the queue was empty a moment ago
+            with self._mutex:
+                batch = [call for call in self._queue if call is not own]
+                for call in batch:
+                    call.led = True
+                own.batch, self._queue = batch, []
         calls = [own, *own.batch]
         try:
             self._run(calls)
@@ -158,18 +160,24 @@ class Combiner:
             call.finished = True
 
     def _leave(self, call: Call) -> None:
-        """Have the next in the queue lead, and those that were led look at what came out."""
+        """Give back the lead, and have those that were led look at what came out."""
+        if call.lock is not None:
+            with self._mutex:
+                if call in self._queue:
+                    self._queue.remove(call)
+                    call.led = False
+        self._hand_over(call)
+        for one in call.batch:
+            one.wake()
+
+    def _hand_over(self, call: Call) -> None:
+        """Have the first in the queue lead next, if it was this call that led."""
         with self._mutex:
-            if call in self._queue:
-                self._queue.remove(call)
-                call.led = False
             if self._leader is call:
                 first = self._queue[0] if self._queue else None
                 if first is not None:
                     first.wake()
                 self._leader = first
-        for one in call.batch:
-            one.wake()
 
     def _run(self, calls: list[Call]) -> None:
         try:
@@ -180,6 +188,7 @@ class Combiner:
                 raise
             self._run_apart(calls)
         else:
+            self._hand_over(calls[0])
             txn.wait()
 
     def _run_apart(self, calls: list[Call]) -> None:

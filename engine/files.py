@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 _sync = getattr(os, "fdatasync", os.fsync)
+_begin = getattr(os, "posix_fadvise", None)
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -66,6 +67,15 @@ def reserve(handle: int, size: int) -> None:
 def sync_data(handle: int) -> None:
     """Return when the contents of a file are on disk."""
     _sync(handle)
+
+
+def begin_writing(handle: int, offset: int, size: int) -> None:
+    """Have the disk begin to write a part of a file, where the system can; a sync is still needed.
+
+    "Not needed" makes Linux write changed pages out at once; pages in use stay in memory.
+    """
+    if _begin is not None:
+        _begin(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def sync_folder(path: Path) -> None:

@@ -8,10 +8,10 @@ A commit in three steps, of which the first two hold the write lock:
 3. whoever needs it on disk waits for a sync that covers it.
 
 Callers that wait at the same time share syncs: one of them syncs, for a process by a lock and for
-all processes by a lock on the head file; the others find afterwards that their commit is on disk
-already. (Syncs of one file at the same time take several times as long.) The other processes wait
-for that lock shared, so that all of them wake at once. Were each to wait for its turn alone, only
-to find that it has nothing to do, the system would wake all for every turn.
+all processes in its turn (`turns`); the others find afterwards that their commit is on disk
+already. (Syncs of one file at the same time take several times as long.) A record that somebody
+will wait for is sent to the disk in step 1: the disk writes it while LMDB commits, and the sync
+takes half as long.
 
 A writer that was killed between 1 and 2 leaves a record of a commit that never was. The next
 writer writes over it, since it has the same number, or cuts it before it begins another file. A
@@ -36,6 +36,7 @@ from typing import Final, Protocol
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.journal_head import JournalHead, Place
 from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.turns import Turns
 from streamkeep.format.errors import RecoveryNeededError, StoreError
 from streamkeep.format.journal import (
     FILE_HEADER,
@@ -56,7 +57,6 @@ _NEW_SPARE: Final = "spare.new"
 _NEW: Final = "new"
 _SUFFIX: Final = ".skj"
 _END: Final = bytes(RECORD_HEADER.size)
-_TURNS: Final = 4  # to wait for the sync of another process, before insisting on one's own
 
 
 class Journal:
@@ -67,6 +67,7 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.head = JournalHead(folder)
+        self.turns = Turns(folder, self.head)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
         # The place behind the newest commit, as far as this process knows.
@@ -76,6 +77,7 @@ class Journal:
         self._commit_number = -1
         self._begun: Place | None = None  # the start of a file that does not serve yet
         self._map: mmap.mmap | None = None  # of the file with this number
+        self._handle = -1
         self._mapped = 0
         self._room = 0
         self._next_offset = 0
@@ -90,9 +92,11 @@ class Journal:
         if self._map is not None:
             self._map.close()
             self._map = None
+            os.close(self._handle)
         if self._sync_handle >= 0:
             os.close(self._sync_handle)
             self._sync_handle = -1
+        self.turns.close()
         self.head.close()
 
     # --- append, under the write lock -------------------------------------------------------
@@ -146,8 +150,11 @@ class Journal:
     def _go_to(self, place: Place) -> None:
         self._number, self._offset, self._chain, self._commit_number = place
 
-    def append(self, body: bytes) -> None:
+    def append(self, body: bytes, durable: bool = False) -> None:
         """Write the record of the next commit, which LMDB has not made yet.
+
+        Args:
+            durable: somebody will wait for it: have the disk begin.
 
         Raises:
             StoreFullError: there is no room; nothing was written.
@@ -173,6 +180,8 @@ class Journal:
         self._map[self._offset : end] = encode_record(body, chain)
         self._next_offset = end
         self._next_chain = chain
+        if durable:
+            files.begin_writing(self._handle, self._offset, size)
         self.head.publish(self._number, end, chain, self._commit_number + 1)
 
     def _wipe_spares(self) -> None:
@@ -247,13 +256,16 @@ class Journal:
             handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
             try:
                 mapped = mmap.mmap(handle, 0)
-            finally:
+            except BaseException:
                 os.close(handle)
+                raise
         except OSError as error:
             raise translate_os(error) from error
         if self._map is not None:
             self._map.close()
+            os.close(self._handle)
         self._map = mapped
+        self._handle = handle
         self._mapped = number
         self._room = len(mapped) - len(_END)
 
@@ -270,47 +282,35 @@ class Journal:
         if head.durable() >= commit_number:
             return True
         with self._sync_lock:
-            if head.durable() >= commit_number:
-                return True
-            if not self._take_turn(commit_number):
+            wave = self.turns.take(commit_number)
+            if wave == 0:
                 return True
             try:
-                return head.durable() >= commit_number or self._sync_files(commit_number)
+                return self._sync_files(commit_number)
             finally:
-                head.unlock()
-
-    def _take_turn(self, commit_number: int) -> bool:
-        """Take the lock of those who sync; False when somebody's sync has covered a commit."""
-        head = self.head
-        for _ in range(_TURNS):
-            if head.try_lock():
-                return True
-            head.await_unlock()
-            if head.durable() >= commit_number:
-                return False
-        head.lock()
-        return True
+                self.turns.give_back(wave)
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last time, up to a commit at least."""
         head = self.head
         self.check()
         head.check_there()
-        place = head.to_sync(commit_number)
-        if place is None:
+        newest = head.to_sync(commit_number)
+        if newest is None:
             return False
+        last, made = newest
         first = head.durable_file()
         try:
             failpoints.hit("journal:sync")
-            for number in range(first, place.file_number + 1):
+            for number in range(first, last + 1):
                 self._sync_file(number)
-            if first != place.file_number:
+            if first != last:
                 files.sync_folder(self.folder)
             failpoints.hit("journal:synced")
         except OSError as error:
             head.poison()
             raise sync_failed() from error
-        head.set_durable(place.file_number, place.commit_number)
+        head.set_durable(last, made)
         return True
 
     def _sync_file(self, number: int) -> None:
@@ -365,12 +365,12 @@ class Journal:
         """
         head = self.head
         with self._sync_lock:
-            head.lock()
+            wave = self.turns.take()
             try:
                 if head.durable() < place.commit_number:
                     head.set_durable(place.file_number, place.commit_number)
             finally:
-                head.unlock()
+                self.turns.give_back(wave)
         # By name: the header of a file that is just being begun is still that of its former use.
         for path in self.folder.glob("*" + _SUFFIX):
             if named_number(path) < place.file_number:

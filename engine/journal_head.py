@@ -8,12 +8,14 @@
     152   1 after a failed sync: nobody may write until the store has been recovered
     160   16 bytes: the boot that all this is of
     176   how many erasures there were: who sees a new number clears its memory (`scrub`)
+    184   the wave of syncs that was begun last (`turns`)
+    192   the wave that was over last
 
 The places are written under LMDB's write lock, before LMDB commits: so the one behind the newest
 commit is always there and whole, whoever is killed, and the other is that of the commit before or
 of one that is being made. After the commit nobody could write in an order that others rely on,
-since LMDB gives up its lock with it. What is on disk is written by whoever synced, under a file
-lock, and only rises.
+since LMDB gives up its lock with it. What is on disk is written by whoever synced, in its
+turn, and only rises.
 
 Nothing here needs to survive a power loss: the first process that opens the file after a boot
 sets it up anew. What the disk has of an older one counts for nothing, in particular not its word
@@ -29,22 +31,30 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from librt.strings import read_i64_le
+from mypy_extensions import i64
+
 from streamkeep.engine import boot, files
 from streamkeep.format.errors import StoreError
+from streamkeep.format.id_codec import unsigned
 
 HEAD_FILE: Final = "head"
 _SIZE: Final = 4096
-_TAIL: Final = struct.Struct("=QQQQQ")
+_TAIL: Final = struct.Struct("<QQQQQ")
 _pack_tail: Final = _TAIL.pack_into
-_U64: Final = struct.Struct("=Q")
+_U64: Final = struct.Struct("<Q")
 _PLACES: Final = (0, 64)
-_COMMITTED: Final = 128
-_DURABLE: Final = 136
-_DURABLE_FILE: Final = 144
+_EVEN: Final = slice(0, 40)
+_ODD: Final = slice(64, 104)
+_COMMITTED: Final = slice(128, 136)
+_DURABLE: Final = slice(136, 144)
+_DURABLE_FILE: Final = slice(144, 152)
 _POISONED: Final = 152
 _BOOT: Final = 160
 _BOOT_END: Final = 176
-_ERASURES: Final = 176
+_ERASURES: Final = slice(176, 184)
+_BEGUN: Final = slice(184, 192)
+_OVER: Final = slice(192, 200)
 _TRIES: Final = 1000
 
 
@@ -74,7 +84,7 @@ class JournalHead:
         except BaseException:
             os.close(self.handle)
             raise
-        self.unlock()
+        fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Unmap and close the file."""
@@ -93,24 +103,29 @@ class JournalHead:
 
     def place_behind(self, commit_number: int) -> Place | None:
         """Return the place behind the newest commit; None when it is not known."""
-        place = _decode(self._slot(commit_number & 1))
+        place = _decode(self._map[_ODD if commit_number & 1 else _EVEN])
         return None if place is None or place.commit_number != commit_number else place
 
-    def to_sync(self, commit_number: int) -> Place | None:
-        """Return the place behind the newest commit that is known to be made.
+    def to_sync(self, commit_number: int) -> tuple[int, int] | None:
+        """Return the newest commit that is known to be made, and before it the file it ends in.
 
-        Called without the write lock, it may meet writers at work, and so looks again until both
-        places stood there at one moment: where one is half written, or the two follow each other,
-        the commit of the first was made. What was made is read before: a place that was published
-        for a commit that failed is published again, elsewhere, before that commit is made.
+        Called without the write lock, it may meet writers at work. What was made is read first: a
+        place that was published for a commit that failed is published again, elsewhere, before
+        that commit is made. Where the place behind the newest is gone again, two later ones stand
+        there, or are being written; it looks until both stood there at one moment: where one is
+        half written, or the two follow each other, the commit of the first was made.
 
         Args:
-            commit_number: one that was made; the place is behind it, or a later one.
+            commit_number: one that was made; the result is this one or a later one.
         """
+        made = max(commit_number, self._number(_COMMITTED))
+        number = _file_number(self._map[_ODD if made & 1 else _EVEN], made)
+        if number > 0:
+            return int(number), made
         for _ in range(_TRIES):
-            made = max(commit_number, int(_U64.unpack_from(self._map, _COMMITTED)[0]))
-            even, odd = self._slot(0), self._slot(1)
-            if self._slot(0) != even:
+            made = max(commit_number, self._number(_COMMITTED))
+            even, odd = self._map[_EVEN], self._map[_ODD]
+            if self._map[_EVEN] != even:
                 continue
             one, other = _decode(even), _decode(odd)
             known = one or other
@@ -123,12 +138,11 @@ class JournalHead:
                 elif known.commit_number + 1 != last.commit_number:
                     continue
             if known is not None and known.commit_number >= commit_number:
-                return known
+                return known.file_number, known.commit_number
         return None
 
-    def _slot(self, number: int) -> bytes:
-        at = _PLACES[number]
-        return self._map[at : at + _TAIL.size]
+    def _number(self, at: slice) -> int:
+        return int(read_i64_le(self._map[at], 0))
 
     def set_place(self, place: Place) -> None:
         """Publish the place behind the newest commit."""
@@ -142,41 +156,36 @@ class JournalHead:
 
     def set_made(self, commit_number: int) -> None:
         """Note that LMDB has made a commit."""
-        self._map[_COMMITTED : _COMMITTED + 8] = _U64.pack(commit_number)
+        self._map[_COMMITTED] = _U64.pack(commit_number)
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""
-        return int(_U64.unpack_from(self._map, _DURABLE)[0])
+        return self._number(_DURABLE)
 
     def durable_file(self) -> int:
         """Return the number of the file that was synced last."""
-        return int(_U64.unpack_from(self._map, _DURABLE_FILE)[0])
+        return self._number(_DURABLE_FILE)
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
-        """Publish what is on disk, under `lock`."""
-        self._map[_DURABLE_FILE : _DURABLE_FILE + 8] = _U64.pack(file_number)
-        self._map[_DURABLE : _DURABLE + 8] = _U64.pack(commit_number)
+        """Publish what is on disk, in one's turn."""
+        self._map[_DURABLE_FILE] = _U64.pack(file_number)
+        self._map[_DURABLE] = _U64.pack(commit_number)
 
-    def lock(self) -> None:
-        """Have no other process say what is on disk; threads of one need a lock of their own."""
-        fcntl.flock(self.handle, fcntl.LOCK_EX)
+    def begun(self) -> int:
+        """Return the number of the wave of syncs that was begun last; see `turns`."""
+        return self._number(_BEGUN)
 
-    def try_lock(self) -> bool:
-        """As `lock`; False when another process has it."""
-        try:
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def over(self) -> int:
+        """Return the number of the wave that was over last."""
+        return self._number(_OVER)
 
-    def await_unlock(self) -> None:
-        """Return when whoever has the lock gives it back; all who wait return at once."""
-        fcntl.flock(self.handle, fcntl.LOCK_SH)
-        fcntl.flock(self.handle, fcntl.LOCK_UN)
+    def begin_wave(self, wave: int) -> None:
+        """Note that a wave was begun."""
+        self._map[_BEGUN] = _U64.pack(wave)
 
-    def unlock(self) -> None:
-        """Take back `lock`."""
-        fcntl.flock(self.handle, fcntl.LOCK_UN)
+    def end_wave(self, wave: int) -> None:
+        """Note that a wave is over."""
+        self._map[_OVER] = _U64.pack(wave)
 
     def check_there(self) -> None:
         """Raise when the store was deleted: files made from now on would be in the way of another.
@@ -197,11 +206,11 @@ class JournalHead:
 
     def erasures(self) -> int:
         """Return how many erasures there were since the file was set up."""
-        return int(_U64.unpack_from(self._map, _ERASURES)[0])
+        return self._number(_ERASURES)
 
     def count_erasure(self) -> None:
         """Have every process clear its memory before it writes again; under the write lock."""
-        self._map[_ERASURES : _ERASURES + 8] = _U64.pack(self.erasures() + 1)
+        self._map[_ERASURES] = _U64.pack(self.erasures() + 1)
 
     def poison(self) -> None:
         """Have every process refuse to write."""
@@ -210,10 +219,21 @@ class JournalHead:
 
 def _decode(data: bytes) -> Place | None:
     """Return the place that was published; None when it is half written, or there is none."""
-    number, offset, chain, commit_number, check = _TAIL.unpack(data)
-    if check == number ^ offset ^ chain ^ commit_number and number:
-        return Place(number, offset, chain, commit_number)
-    return None
+    commit_number = int(read_i64_le(data, 24))
+    number = _file_number(data, commit_number)
+    if number <= 0:
+        return None
+    return Place(
+        int(number), int(read_i64_le(data, 8)), unsigned(read_i64_le(data, 16)), commit_number
+    )
+
+
+def _file_number(data: bytes, commit_number: int) -> i64:
+    """Return the number of the file in a place; 0 unless it is whole, and behind this commit."""
+    number: i64 = read_i64_le(data, 0)
+    commit: i64 = read_i64_le(data, 24)
+    check: i64 = number ^ read_i64_le(data, 8) ^ read_i64_le(data, 16) ^ commit
+    return number if check == read_i64_le(data, 32) and commit == i64(commit_number) else 0
 
 
 def is_poisoned(folder: Path) -> bool:

@@ -266,6 +266,7 @@ class WriteTxn(Txn):
         self.raw_open = True
         self.commit_number = raw.id()
         self.operations: Operations | None = None  # None while nothing has been changed
+        self.durable = False  # somebody will wait until it is on disk
         self.touched = False  # something was tried, which may have failed
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has something to do
@@ -274,7 +275,8 @@ class WriteTxn(Txn):
         self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
         self.events: list[Event] = []  # what else they wait for
         self._now_ms = -1
-        if self.commit_number != shared.cached_commit + 1:
+        self.follows = self.commit_number == shared.cached_commit + 1  # a commit of this process
+        if not self.follows:
             shared.generation += 1
             shared.cached_commit = self.commit_number - 1
 
@@ -490,7 +492,8 @@ class WriteTxn(Txn):
         assert journal is not None
         try:
             self._note_size(False)
-            journal.append(body)
+            # Where processes take turns they wait for the lock more than for the disk.
+            journal.append(body, self.durable and self.follows)
             failpoints.hit("commit:journaled")
             self.raw_open = False
             self.raw.commit()
@@ -648,6 +651,7 @@ def run_write(
         wait: return when the commit is on disk.
     """
     txn = begin_write(shared)
+    txn.durable = wait
     try:
         result = command(txn, *args)
         txn.commit()

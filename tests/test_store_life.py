@@ -19,6 +19,7 @@ import streamkeep
 from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
+from streamkeep.engine.turns import Turns
 from streamkeep.format.checksum import seal_row
 from streamkeep.format.keys import META
 from streamkeep.format.records import encode_number
@@ -109,7 +110,8 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     commit_number = store.durability().last_commit
     assert journal.head.durable() < commit_number
     other = JournalHead(journal.folder)  # as another process has it
-    other.lock()
+    turns = Turns(journal.folder, other)
+    wave = turns.take()
     covered: list[bool] = []
     waiter = threading.Thread(target=lambda: covered.append(journal.sync(commit_number)))
     with failpoints_disarmed():
@@ -118,9 +120,10 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
         waiter.join(0.1)
         assert waiter.is_alive()
         other.set_durable(other.durable_file(), commit_number)
-        other.unlock()
+        turns.give_back(wave)
         waiter.join(20)
     assert covered == [True]
+    turns.close()
     other.close()
 
 
@@ -131,14 +134,16 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     assert journal is not None
     commit_number = store.durability().last_commit
     other = JournalHead(journal.folder)
-    other.lock()
+    turns = Turns(journal.folder, other)
+    wave = turns.take()
     waiter = threading.Thread(target=journal.sync, args=(commit_number,))
     waiter.start()
     waiter.join(0.1)
     assert waiter.is_alive()
-    other.unlock()
+    turns.give_back(wave)
     waiter.join(20)
     assert journal.head.durable() >= commit_number
+    turns.close()
     other.close()
 
 

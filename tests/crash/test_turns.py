@@ -1,0 +1,173 @@
+"""Syncs come in waves: one at a time, shared by all who wait, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamkeep.engine.journal_head import JournalHead
+from streamkeep.engine.turns import Turns
+
+
+class Process:
+    """What another process has: a head and turns of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.head = JournalHead(folder)
+        self.turns = Turns(folder, self.head)
+
+    def close(self) -> None:
+        self.turns.close()
+        self.head.close()
+
+    def sync(self, commit_number: int) -> None:
+        """Lead a wave that makes everything up to a commit durable."""
+        wave = self.turns.take(commit_number)
+        assert wave
+        self.head.set_durable(1, commit_number)
+        self.turns.give_back(wave)
+
+
+class Waiting:
+    """A process that waits for its turn, and what came of it."""
+
+    def __init__(self, folder: Path, commit_number: int) -> None:
+        self.process = Process(folder)
+        self.waves: list[int] = []
+        self.thread = threading.Thread(target=self._take, args=(commit_number,))
+        self.thread.start()
+        self.thread.join(0.1)
+
+    def _take(self, commit_number: int) -> None:
+        self.waves.append(self.process.turns.take(commit_number))
+
+    def outcome(self) -> int:
+        """Return the wave that it leads; 0 when it was served."""
+        self.thread.join(20)
+        assert len(self.waves) == 1
+        return self.waves[0]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    """A process that uses a new journal."""
+    one = Process(tmp_path)
+    yield one
+    one.close()
+
+
+def test_who_needs_no_sync_gets_no_turn(process: Process) -> None:
+    process.sync(7)
+    assert process.turns.take(7) == 0
+    assert process.turns.take(8) == 2
+    process.turns.give_back(2)
+
+
+def test_the_next_wave_begins_when_the_running_one_is_over(
+    tmp_path: Path, process: Process
+) -> None:
+    wave = process.turns.take(5)
+    leader = Waiting(tmp_path, 6)
+    served = Waiting(tmp_path, 6)
+    assert not leader.waves
+    assert not served.waves
+    process.head.set_durable(1, 5)
+    process.turns.give_back(wave)
+    assert leader.outcome() == wave + 1
+    served.thread.join(0.1)
+    assert not served.waves
+    leader.process.head.set_durable(1, 6)
+    leader.process.turns.give_back(wave + 1)
+    assert served.outcome() == 0
+    leader.process.close()
+    served.process.close()
+
+
+def test_who_came_too_late_for_a_wave_leads_the_next(tmp_path: Path, process: Process) -> None:
+    wave = process.turns.take(5)
+    leader = Waiting(tmp_path, 6)
+    late = Waiting(tmp_path, 7)
+    process.head.set_durable(1, 5)
+    process.turns.give_back(wave)
+    assert leader.outcome() == wave + 1
+    leader.process.head.set_durable(1, 6)
+    leader.process.turns.give_back(wave + 1)
+    assert late.outcome() == wave + 2
+    late.process.turns.give_back(wave + 2)
+    leader.process.close()
+    late.process.close()
+
+
+def test_a_leader_that_a_sync_has_served_does_not_begin(tmp_path: Path, process: Process) -> None:
+    wave = process.turns.take(5)
+    leader = Waiting(tmp_path, 6)
+    process.head.set_durable(1, 6)
+    process.turns.give_back(wave)
+    assert leader.outcome() == 0
+    assert process.turns.take(7) == wave + 1
+    process.turns.give_back(wave + 1)
+    leader.process.close()
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["waiting", "syncing"])
+def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
+    tmp_path: Path, process: Process, begins: bool
+) -> None:
+    wave = 0 if begins else process.turns.take(5)
+    ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            other = Process(tmp_path)
+            if not begins:
+                os.write(ready[1], b"r")
+            other.turns.take(6)
+            os.write(ready[1], b"r")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.read(ready[0], 1)
+    follower = Waiting(tmp_path, 6)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if not begins:
+        follower.thread.join(0.1)
+        assert not follower.waves
+        process.turns.give_back(wave)
+    assert follower.outcome() == 2
+    follower.process.turns.give_back(2)
+    follower.process.close()
+    for number in ready:
+        os.close(number)
+
+
+def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None:
+    """Each makes commits and has them synced, as fast as it can."""
+    children = []
+    for first in range(4):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                other = Process(tmp_path)
+                for commit_number in range(first + 1, 2000, 4):
+                    wave = other.turns.take(commit_number)
+                    if wave:
+                        before = other.head.durable()
+                        other.head.set_durable(1, max(before, commit_number))
+                        assert other.head.begun() == wave
+                        assert other.head.durable() == max(before, commit_number)
+                        other.turns.give_back(wave)
+                    assert other.head.durable() >= commit_number
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert process.head.durable() == 1999
+    assert process.head.over() == process.head.begun()
