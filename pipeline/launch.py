@@ -95,7 +95,7 @@ def session(
     if ship_code:
         from streamkeep.pipeline.shipping import with_code
 
-        chosen = with_code(chosen)
+        chosen = with_code(chosen, master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

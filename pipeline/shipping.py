@@ -36,18 +36,20 @@ def pack_code(target: Path) -> Path:
     return target
 
 
-def with_code(conf: dict[str, str]) -> dict[str, str]:
+def with_code(conf: dict[str, str], master: str) -> dict[str, str]:
     """Return settings of Spark with what takes the package to executors added.
 
     The archive lives as long as this process.
     """
+    # YARN unpacks archives itself; from `spark.archives` Spark would do so once more.
+    name = "spark.yarn.dist.archives" if master.startswith("yarn") else "spark.archives"
     folder = Path(tempfile.mkdtemp(prefix="streamkeep-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    archives = [conf.get("spark.archives", ""), f"{pack_code(folder / 'streamkeep.zip')}#{_NAME}"]
+    archives = [conf.get(name, ""), f"{pack_code(folder / 'streamkeep.zip')}#{_NAME}"]
     paths = [_NAME, conf.get(_PATH, "")]
     return {
         **conf,
-        "spark.archives": ",".join(filter(None, archives)),
+        name: ",".join(filter(None, archives)),
         _PATH: os.pathsep.join(filter(None, paths)),
     }
 

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tarfile
 import textwrap
 import time
 import urllib.request
@@ -24,6 +25,7 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 
 import pyspark
 
+import streamkeep
 from streamkeep.pipeline.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -172,3 +174,94 @@ def test_jobs_on_a_cluster_that_has_not_the_package(
         assert Path(folder).is_relative_to(tmp_path)
         assert Path(package).is_relative_to(Path(folder).resolve())
         assert Path(module).is_relative_to(Path(folder).resolve())
+
+
+_IN_A_BUCKET = """
+import sys
+from streamkeep import pipeline
+from streamkeep.pipeline.jobs.audit import audit
+from streamkeep.pipeline.jobs.report import report
+from streamkeep.pipeline.jobs.restore import restore
+from streamkeep.pipeline.jobs.to_lake import to_lake
+
+master, store, copy = sys.argv[1:]
+lake, tail = "s3://bucket/lake", "s3://bucket/tail"
+conf = {"spark.executor.memory": "512m", "spark.log.level": "ERROR"}
+spark = pipeline.session(master, spark_archives="env.tar.gz#env", **conf)
+
+def where_from(batches):
+    import os
+    import pyarrow as pa
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"place": [os.environ["PACKED_ENVIRONMENT"]]})
+
+print("lake", to_lake(spark, store, lake, tail_export=tail).entries)
+print("audit", len(audit(spark, store, lake=lake).problems))
+print("read", pipeline.read_lake(spark, lake, columns=["ms"]).count())
+print("report", report(spark, store, "report", measures=["n"], tail_export=tail).entries)
+print("restore", restore(spark, lake, copy, "orders", staging="s3://bucket/staging").entries)
+print("again", restore(spark, lake, copy, "orders", staging="s3://bucket/staging").entries)
+for row in spark.range(0, 4, 1, 4).mapInArrow(where_from, "place string").distinct().collect():
+    print("python", row.place)
+spark.stop()
+"""
+
+
+def pack_environment(folder: Path) -> None:
+    """Leave what packs of environments have: `env/bin/python`, and `env.tar.gz` of it."""
+    program = folder / "env" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    source = Path(streamkeep.__file__).parent.parent
+    program.write_text(
+        f"""#!/bin/sh
+export PACKED_ENVIRONMENT="$PWD/$0" PYTHONPATH="{source}:$PYTHONPATH"
+exec {sys.executable} "$@"
+"""
+    )
+    program.chmod(0o755)
+    with tarfile.open(folder / "env.tar.gz", "w:gz") as archive:
+        archive.add(folder / "env" / "bin", "bin")
+
+
+@pytest.mark.slow
+def test_a_packed_environment_and_a_bucket(
+    cluster: str, open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    """Workers know S3 only from what the session tells them."""
+    pytest.importorskip("moto", reason="moto and flask are not installed: pip install '.[dev]'")
+    from spark.s3_server import serving
+
+    store = open_store("orders.store")
+    ids = [f"{1_718_004_800_000 + number * 100_000}-0" for number in range(_ENTRIES)]
+    store.xadd_many("orders", [{"n": str(number)} for number in range(_ENTRIES)], ids=ids)
+    expected = store.xrange("orders")
+    store.close()
+    pack_environment(tmp_path)
+    copy = open_store("copy.store")
+    copy.close()
+    with serving() as server:
+        environment = {**os.environ, **server.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
+        done = subprocess.run(
+            [sys.executable, "-c", _IN_A_BUCKET, cluster, str(store.path), str(copy.path)],
+            env={**environment, "PYSPARK_PYTHON": "./env/bin/python"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = done.stdout.splitlines()
+    assert lines[:6] == [
+        f"lake {_ENTRIES}",
+        "audit 0",
+        f"read {_ENTRIES}",
+        f"report {_ENTRIES}",
+        f"restore {_ENTRIES}",
+        "again 0",
+    ]
+    assert len(lines) > 6
+    for line in lines[6:]:  # where executors have unpacked it, not where the driver has
+        assert line.startswith(f"python {tmp_path}/work-")
+    with Store(copy.path, readonly=True) as restored:
+        assert restored.xrange("orders") == expected
