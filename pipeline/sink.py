@@ -57,7 +57,7 @@ class _Writer:
     """What batch and streaming writes have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        from streamkeep.pipeline.places import check, plain
+        from streamkeep.pipeline.places import plain
         from streamkeep.pipeline.rows import RowReader
         from streamkeep.pipeline.source import arrow_schema
         from streamkeep.pipeline.staging import new_folder
@@ -70,7 +70,6 @@ class _Writer:
         RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
         self.options = options
         self.staging = plain(options.staging or str(Path(options.path) / STAGING_FOLDER))
-        check(self.staging)
         self.folder = new_folder(self.staging)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

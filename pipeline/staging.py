@@ -34,7 +34,7 @@ from streamkeep.engine.append import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node import PAIRS, Range, encode_nodes, read_range
-from streamkeep.pipeline.places import file_system, make_folder
+from streamkeep.pipeline.places import check, file_system, make_folder
 from streamkeep.pipeline.rows import Pairs, RowReader
 
 NODE_BYTES: Final = 16 << 10
@@ -332,7 +332,12 @@ def _open_staged(location: str) -> Any:
 
 
 def new_folder(staging: str) -> str:
-    """Return the name of a new job's folder; it is made with the first file."""
+    """Return the name of a new job's folder; it is made with the first file.
+
+    Raises:
+        PlaceError: there is no bucket to make it in, or it cannot be reached.
+    """
+    check(staging)
     return f"{staging.rstrip('/')}/{time.time_ns() // 10**9:012d}-{uuid.uuid4().hex}"
 
 

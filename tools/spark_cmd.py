@@ -6,6 +6,7 @@ where it is not installed.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
     Exit,
+    Failure,
     Id,
     StoreCommand,
     confirm_loss,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MIB: Final = 1 << 20
+_URI: Final = re.compile(r"[a-z][a-z0-9]+:/")
 _SHIP_CODE: Final = "streamkeep.spark.ship_code"
 
 
@@ -121,8 +124,12 @@ def spark() -> None:
     """Run jobs on Spark: build a lake, compact, audit, erase, report.
 
     Needs the extra: pip install 'streamkeep[spark]'. It brings Spark, and a Java where there is
-    none. A LAKE is a Delta table of Parquet files, one row per entry: a path, or the URI of an
-    object store.
+    none. A LAKE is a Delta table of Parquet files, one row per entry: a path, or a URI such as
+    s3://bucket/lake, with AWS_ACCESS_KEY_ID and so on in the environment. The store stays on a
+    disk of the host on which the command runs.
+
+    On a cluster: --master says where it is, --ship-code or --conf spark.archives=... takes the code
+    there, and --tail-export names a folder that all hosts reach, for what is live.
 
     \b
     Example, from a store to a lake and a report:
@@ -180,6 +187,7 @@ def to_lake(
     """
     _check_streams(streams, pattern)
     _check_store(store_path)
+    _check_place(lake)
     with _running(master, settings) as session:
         from streamkeep.pipeline.jobs.to_lake import promoted_columns
         from streamkeep.pipeline.jobs.to_lake import to_lake as job
@@ -657,7 +665,21 @@ def _check_store(path: Path) -> None:
     """Say what is wrong with a store before Spark is started, which takes seconds."""
     from streamkeep.engine.api import Store
 
+    if _URI.match(str(path)) and not path.exists():  # one slash of it is gone by now
+        raise Failure(
+            f"{path}: a store stands on a disk of this host, where the command runs; what may be a "
+            "URI is a lake, --tail-export and --staging"
+        )
     Store(path, readonly=True, create=False).close()
+
+
+def _check_place(place: str) -> None:
+    """Say whether a bucket is out of reach; where the extra is missing, `_running` says that."""
+    try:
+        from streamkeep.pipeline.places import check, plain
+    except ImportError:
+        return
+    check(plain(place))
 
 
 def _check_lake(lake: str) -> None:

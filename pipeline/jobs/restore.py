@@ -39,7 +39,7 @@ from streamkeep.format.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile
 from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
-from streamkeep.pipeline.places import check, file_system, plain
+from streamkeep.pipeline.places import file_system, plain
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.staging import (
     Run,
@@ -160,7 +160,6 @@ def _from_lake(
     asked = Restoring(identity, number, *start, *end)
     environment = store._environment  # the nodes come in under the API
     checked = environment.read(_number_of, name)
-    check(staging)
     folder = new_folder(staging)
 
     def nodes_from(at: Id) -> Iterator[ArchivedNode]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -249,6 +249,8 @@ def test_what_is_missing_is_told_in_one_line(
         assert len(done.stderr.splitlines()) == 1
     with pytest.raises(PlaceError, match="there is no bucket 'nowhere'"):
         reader(orders, tailExport="s3://nowhere/export").partitions()
+    with pytest.raises(PlaceError, match="there is no bucket 'nowhere'"):
+        to_lake(cast(Any, InProcess()), path, LAKE, tail_export="s3://nowhere/export")
     s3.behave(LOCKED)
     with pytest.raises(PlaceError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or"):
         Lake.open("s3://bucket/locked")
