@@ -94,18 +94,23 @@ class NodeWalk:
             data = self.stream.tail_data()
             self.size = len(data)
             return data
-        where = f"macro node {self.ms}-{self.seq} of stream {self.stream.number}"
-        envelope = decode_envelope(self._sealed().value(), where)
+        try:
+            envelope = decode_envelope(self._sealed().value(), "macro node")
+        except CorruptionError as error:  # only now is its place worth making a text of
+            raise type(error)(self._where(), error.problem, offset=error.offset) from None
         if (
             envelope.number != self.stream.number
             or envelope.ms != self.ms
             or envelope.seq != self.seq
         ):
             found = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
-            raise CorruptionError(where, f"the envelope is of node {found}")
+            raise CorruptionError(self._where(), f"the envelope is of node {found}")
         self.trimmed = envelope.trimmed
         self.size = len(envelope.listpack)
         return envelope.listpack
+
+    def _where(self) -> str:
+        return f"macro node {self.ms}-{self.seq} of stream {self.stream.number}"
 
     def retire(self, data: bytes) -> None:
         """Remove this node, whose live entries are trimmed; the archive gets what it is owed.

@@ -283,11 +283,7 @@ class ColumnWriter:
         size: i64 = 0
         field: i64 = 0
         while field < width:
-            head: i64 = i64(data[position])
-            if head < 0x80 and position + 2 <= end:  # as `step` does, for the shortest
-                after = position + 2
-            else:
-                after = step(data, position, end)
+            after = step(data, position, end)
             target = targets[field]
             if target >= 0:
                 places[row + target] = position

@@ -789,9 +789,11 @@ def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
     Returns:
         The listpack; b"" when all slots were deleted.
     """
-    node = read_header(data, ms, seq)
-    if node.deleted == 0:
+    master = open_elements(data)
+    master.skip()
+    if master.integer() == 0:
         return data
+    node = read_header(data, ms, seq)
     cursor = SlotCursor(node)
     body = BytesWriter()
     elements: i64 = 4 + len(node.fields)

@@ -158,9 +158,11 @@ def _upwards(
 ) -> Iterator[Found]:
     """Yield the nodes of one place."""
     found = source.at_or_above(*(start if after is None else after))
+    while found and after is not None and (source.ms, source.seq) <= after:
+        found = source.next()
+    load = source.load
     while found and (source.ms, source.seq) <= end:
-        if after is None or (source.ms, source.seq) > after:
-            yield Found(source.ms, source.seq, source.load)
+        yield Found(source.ms, source.seq, load)
         found = source.next()
 
 
