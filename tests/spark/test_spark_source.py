@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -105,3 +108,18 @@ def test_filters_are_not_pushed_down(spark: SparkSession, orders: Store[bytes]) 
     assert frame.where("ms >= 1200").count() == 3000
     assert frame.where("ms >= 1400").union(frame).count() == 6000
     assert frame.count() == 5000
+
+
+def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -> None:
+    program = """if True:
+        import gc, sys
+        from streamkeep.pipeline import source
+        assert gc.get_freeze_count() == 0
+        source.spare_the_collector()
+        frozen = gc.get_freeze_count()
+        assert frozen > 10_000
+        source.spare_the_collector()
+        assert gc.get_freeze_count() == frozen
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert gc.get_freeze_count() == 0  # of the tests, which read without a task of Spark, too
