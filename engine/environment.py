@@ -804,6 +804,7 @@ def _after_fork_in_child() -> None:
             environment.lock.close()
         if environment.points is not None:
             environment.points.close_files()
+            environment.points.journal.turns.close()
             environment.points.journal.head.close()
     if _registry:
         _let_child_open()

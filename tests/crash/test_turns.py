@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
 from streamkeep.engine.turns import Turns
 
@@ -144,6 +145,36 @@ def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
     follower.process.close()
     for number in ready:
         os.close(number)
+
+
+def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store = Store(path)
+            journal = store._environment.shared.journal
+            assert journal is not None
+            journal.turns.take()
+            grandchild = os.fork()
+            if grandchild:
+                os.write(ready[1], str(grandchild).encode())
+            signal.pause()
+        finally:
+            os._exit(1)
+    grandchild = int(os.read(ready[0], 20))
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with Store(path, sync="commit") as store:
+            store.xadd("s", {"f": "v"})
+            assert store.durability().durable_commit == store.durability().last_commit
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        for number in ready:
+            os.close(number)
 
 
 def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None:
