@@ -288,7 +288,7 @@ def _gaps(page: _Page, facts: Facts) -> None:
     marks = [mark for mark in _SPANS if ends[0] <= mark[0] <= ends[1]]
     marks = marks[:: 1 + len(marks) // 14]  # as many as have room
     axes.set_xticks([ms for ms, _ in marks], [text for _, text in marks])
-    axes.xaxis.minorticks_off()
+    axes.minorticks_off()
     axes.set_ylim(0, 102)
     axes.set_xlabel("from one entry to the next, at most")
     axes.set_ylabel("% of entries")
