@@ -1,8 +1,4 @@
-"""The processes that `kills.py` kills: a server that forks them, and what they do until then.
-
-The server reads one JSON object per line: `{"fork": {...}}` forks a worker and answers with its
-process number, `{"wait": pid}` waits for its end and answers with the status. Forking from here
-makes a worker in a few milliseconds, without whatever the tests have loaded.
+"""The processes that `kills.py` kills: what they do until then; the program that forks them.
 
 A worker writes a line into its log before each command and another after it, with one write(2)
 each: the system has them, whatever becomes of the process.
@@ -14,14 +10,13 @@ import json
 import os
 import random
 import signal
-import sys
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from crash.losses import small_journal
 from crash.power import another_boot
+from fork_server import serve
 from streamkeep.engine import failpoints, upkeep
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import CommandError, NoSuchGroupError
@@ -248,41 +243,5 @@ def die_at(name: str, passages: int) -> None:
     failpoints.arm(name, passed)
 
 
-def serve() -> None:
-    """Fork workers, and wait for them, as standard input says."""
-    children: set[int] = set()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "wait" in asked:
-            pid, status = os.waitpid(asked["wait"], 0)
-            children.discard(pid)
-            answer = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        else:
-            answer = os.fork()
-            if answer == 0:
-                fork_out(asked["fork"])
-            children.add(answer)
-        sys.stdout.write(f"{answer}\n")
-        sys.stdout.flush()
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-
-
-def fork_out(plan: dict[str, Any]) -> None:
-    """Be the child."""
-    status = 1
-    try:
-        errors = os.open(plan["log"] + ".err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(errors, 2)
-        os.dup2(errors, 1)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        work(plan)
-        status = 0
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(status)
-
-
 if __name__ == "__main__":
-    serve()
+    serve(work, lambda plan: f"{plan['log']}.err")

@@ -7,13 +7,9 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +17,12 @@ from crash.kill_worker import ADDED, BOTH, GROUP, TRIMMED
 from crash.losses import small_journal
 from crash.places import Places
 from crash.power import another_boot, copy_store
+from fork_server import Server
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 
 MODES: Final = ("commit", "interval", "none")
 _STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most
-_TESTS: Final = Path(__file__).resolve().parent.parent
 
 
 @dataclass
@@ -54,48 +50,6 @@ class Plan:
     boot: int = 0
     recover: bool = False
     most: int = 1 << 30
-
-
-class Server:
-    """The process that forks workers."""
-
-    def __init__(self) -> None:
-        paths = [str(_TESTS), *filter(None, sys.path)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "crash.kill_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def fork(self, plan: Plan) -> int:
-        """Return the process number of a new worker."""
-        return self._ask({"fork": asdict(plan)})
-
-    def wait(self, pid: int) -> int:
-        """Return how a worker ended: its exit status, or minus the signal."""
-        return self._ask({"wait": pid})
-
-    def _ask(self, what: object) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-
-@contextmanager
-def forking() -> Iterator[Server]:
-    """A server for the block."""
-    server = Server()
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 @dataclass

@@ -11,9 +11,10 @@ import pytest
 
 import streamkeep
 from crash.kill_worker import die_at
-from crash.kills import Run, Server, forking
+from crash.kills import Run
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
+from fork_server import Server, forking
 from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 
@@ -27,7 +28,7 @@ PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """What forks the processes to be killed."""
-    with forking() as one:
+    with forking("crash.kill_worker") as one:
         yield one
 
 

@@ -5,8 +5,8 @@ hands their results to the driver; for a streaming query it also keeps a log of 
 commits. Both stand here in a few lines, with real processes, so that a kill at every failpoint
 costs milliseconds instead of the start of a JVM. That Spark itself keeps to it is tested beside.
 
-This module is also the program that forks drivers, as standard input says: delta-rs cannot be used
-in a fork of a process that has used it, so the server never does.
+This module is also the program that forks drivers (`fork_server`): delta-rs cannot be used in a
+fork of a process that has used it, so that one never does.
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ import base64
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +26,7 @@ from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from crash.kill_worker import die_at
+from fork_server import serve
 from streamkeep.engine import failpoints
 from streamkeep.engine import restore as restore_engine
 from streamkeep.format.errors import StreamkeepError
@@ -47,7 +44,6 @@ from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 
 ATTEMPTS: Final = 3
 BATCH: Final = 700  # entries of a micro-batch
-_TESTS: Final = Path(__file__).resolve().parent.parent
 _SMALL: Final = 24 << 10  # of a partition, so that a job has several tasks
 _SCHEMA: Final = DEFAULT_SCHEMA
 
@@ -287,86 +283,5 @@ def work(wanted: Plan) -> None:
     Path(wanted.result).write_text(json.dumps(said))
 
 
-# --- the server -----------------------------------------------------------------------------------
-
-
-class Server:
-    """The process that forks drivers."""
-
-    def __init__(self) -> None:
-        paths = [str(_TESTS), *filter(None, sys.path)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "spark.killed_jobs"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def fork(self, wanted: Plan) -> int:
-        """Return the process number of a new driver."""
-        return self._ask({"fork": asdict(wanted)})
-
-    def wait(self, pid: int) -> int:
-        """Return how a driver ended: its exit status, or minus the signal."""
-        return self._ask({"wait": pid})
-
-    def _ask(self, what: object) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-
-@contextmanager
-def forking() -> Iterator[Server]:
-    """A server for the block."""
-    server = Server()
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def serve() -> None:
-    """Fork drivers, and wait for them, as standard input says."""
-    children: set[int] = set()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "wait" in asked:
-            pid, status = os.waitpid(asked["wait"], 0)
-            children.discard(pid)
-            answer = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        else:
-            answer = os.fork()
-            if answer == 0:
-                _be_driver(Plan(**asked["fork"]))
-            children.add(answer)
-        sys.stdout.write(f"{answer}\n")
-        sys.stdout.flush()
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-
-
-def _be_driver(wanted: Plan) -> None:
-    """Be the child."""
-    status = 1
-    try:
-        errors = os.open(wanted.result + ".err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(errors, 2)
-        os.dup2(errors, 1)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        work(wanted)
-        status = 0
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(status)
-
-
 if __name__ == "__main__":
-    serve()
+    serve(lambda wanted: work(Plan(**wanted)), lambda wanted: f"{wanted['result']}.err")

@@ -23,7 +23,8 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
 from conftest import assert_sound
-from spark.killed_jobs import ATTEMPTS, Plan, Server, forking
+from fork_server import Server, forking
+from spark.killed_jobs import ATTEMPTS, Plan
 from streamkeep.engine.api import Store
 from streamkeep.pipeline.lake import Lake
 from streamkeep.pipeline.parquet import read_file
@@ -86,7 +87,7 @@ JOBS: Final = ("to-lake", "compact", "restore", "erase", "tail-delta", "tail-sto
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """What forks the drivers."""
-    with forking() as one:
+    with forking("spark.killed_jobs") as one:
         yield one
 
 
