@@ -77,7 +77,7 @@ class Journal:
         self._commit_number = -1
         self._begun: Place | None = None  # the start of a file that does not serve yet
         self._map: mmap.mmap | None = None  # of the file with this number
-        self._handle = -1
+        self._handle = -1  # of the same file
         self._mapped = 0
         self._room = 0
         self._next_offset = 0
