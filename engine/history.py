@@ -23,10 +23,11 @@ from streamkeep.engine import read
 from streamkeep.engine.allowance import NO_LIMIT
 from streamkeep.engine.blocking import ReadCall
 from streamkeep.engine.manifest import find_segment, is_named, segments_from
-from streamkeep.engine.nodes import NodeWalk
+from streamkeep.engine.nodes import NODE_OVERHEAD, NodeWalk
 from streamkeep.engine.segment_files import SegmentFiles
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
+from streamkeep.format.columns import CopiedNode
 from streamkeep.format.envelope import Envelope, decode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import MAX, next_id, previous_id
@@ -83,9 +84,30 @@ class Source:
         """Return the listpack of the node as history shows it; b"" when that is nothing."""
         raise NotImplementedError
 
+    def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
+        """Return this node and those behind it with keys up to `end`, and stand behind the last.
+
+        Args:
+            enough: bytes after which it stops.
+
+        Returns:
+            the nodes, those that show nothing as b""; whether there is a node to stand on.
+        """
+        nodes: list[CopiedNode] = []
+        size = 0
+        more = True
+        while more and size < enough and (self.ms, self.seq) <= end:
+            data = self.load()
+            nodes.append((self.ms, self.seq, data, b""))
+            size += len(data) + NODE_OVERHEAD
+            more = self.next()
+        return nodes, more
+
 
 class Live(Source):
     """The live nodes."""
+
+    with_trimmed = True  # their trimmed entries are shown
 
     def __init__(self, txn: Txn, stream: Stream) -> None:
         super().__init__()
@@ -112,6 +134,11 @@ class Live(Source):
         walk = self._walk
         data = walk.load()
         return history_form(data, walk.ms, walk.seq, walk.trimmed)
+
+    def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
+        """See `Source`."""
+        nodes = self._walk.copy(*end, enough, self.with_trimmed)
+        return nodes, self._take(self._walk.more)
 
     def _take(self, found: bool) -> bool:
         self.ms, self.seq = self._walk.ms, self._walk.seq

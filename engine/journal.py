@@ -47,11 +47,13 @@ from streamkeep.format.journal import (
     first_chain,
     read_record,
     record_checksum,
+    record_size,
 )
 
 JOURNAL_FOLDER: Final = "journal"
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
+_WINDOW: Final = 1 << 18  # how much of a file is read at a time
 _SPARE: Final = "spare"
 _NEW_SPARE: Final = "spare.new"
 _NEW: Final = "new"
@@ -488,8 +490,9 @@ class Reader:
         self.place = place
         self._identity = (owner.epoch, owner.store_uuid)
         self._paths = journal_files(folder)
-        self._data = b""
+        self._data = b""  # of a file, from an offset on
         self._loaded = -1
+        self._base = 0
 
     def next(self) -> bytes | None:
         """Return the body of the next record; None where the journal ends."""
@@ -518,20 +521,40 @@ class Reader:
 
     def _next_in(self, place: Place) -> bytes | None:
         """Return the body of the record at a place, and go behind it."""
-        if self._loaded != place.file_number:
-            path = self._paths.get(place.file_number)
-            if path is None:
-                return None
-            try:
-                self._data = path.read_bytes()
-            except FileNotFoundError:
-                return None
-            self._loaded = place.file_number
-        record = read_record(self._data, place.offset, place.chain)
+        path = self._paths.get(place.file_number)
+        if path is None or not self._load(path, place, RECORD_HEADER.size):
+            return None
+        size = record_size(self._data, place.offset - self._base)
+        if not self._load(path, place, size):
+            return None
+        record = read_record(self._data, place.offset - self._base, place.chain)
         if record is None or record.commit_number != place.commit_number + 1:
             return None
-        self.place = Place(place.file_number, record.end, record.chain, record.commit_number)
+        self.place = Place(
+            place.file_number, self._base + record.end, record.chain, record.commit_number
+        )
         return record.body
+
+    def _load(self, path: Path, place: Place, size: int) -> bool:
+        """Have `size` bytes from a place on in memory; False where the file ends before."""
+        offset = place.offset
+        if (
+            self._loaded != place.file_number
+            or offset < self._base
+            or offset + size > self._base + len(self._data)
+        ):
+            try:
+                with path.open("rb") as file:
+                    there = file.seek(0, os.SEEK_END) - offset
+                    if size > there:
+                        return False
+                    file.seek(offset)
+                    self._data = file.read(min(there, max(size, _WINDOW)))
+            except FileNotFoundError:
+                return False
+            self._loaded = place.file_number
+            self._base = offset
+        return offset + size <= self._base + len(self._data)
 
 
 def find_place(folder: Path, owner: Identity, start: Place, commit_number: int) -> Place | None:

@@ -6,16 +6,21 @@ walk which only needs keys does not pay for them. Compiled by mypyc.
 
 from __future__ import annotations
 
+from typing import Final
+
 import lmdb
 
 from streamkeep.engine.stream import ABSENT, Stream
 from streamkeep.engine.txn import Txn, WriteTxn
+from streamkeep.format.columns import CopiedNode
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import next_id
 from streamkeep.format.keys import NODES, RETIRED, SEGMENTS, node_key, unpack_node_key
-from streamkeep.format.node import end_ids, live_ids, mark
+from streamkeep.format.node import end_ids, history_form, live_ids, mark
 from streamkeep.format.records import REOPEN
+
+NODE_OVERHEAD: Final = 128  # bytes that a copied node takes besides its listpack, about
 
 
 class NodeWalk:
@@ -33,6 +38,7 @@ class NodeWalk:
         self.seq = 0
         self.size = 0  # of the loaded listpack
         self.trimmed = b""  # its bitmap
+        self.more = False  # see `copy`
         self._cursor: lmdb.Cursor[bytes] | None = None
 
     def first(self) -> bool:
@@ -108,6 +114,31 @@ class NodeWalk:
         self.trimmed = envelope.trimmed
         self.size = len(envelope.listpack)
         return envelope.listpack
+
+    def copy(self, end_ms: int, end_seq: int, enough: int, trimmed: bool) -> list[CopiedNode]:
+        """Return this node and those behind it with keys up to `end`; stand behind the last one.
+
+        Args:
+            enough: bytes after which it stops.
+            trimmed: show trimmed entries, too; a node that shows nothing then is b"".
+
+        `self.more` says afterwards whether there is a node to stand on.
+        """
+        nodes: list[CopiedNode] = []
+        size = 0
+        self.more = True
+        while self.more and size < enough:
+            ms = self.ms
+            seq = self.seq
+            if ms > end_ms or (ms == end_ms and seq > end_seq):
+                break
+            data = self.load()
+            if trimmed:
+                data = history_form(data, ms, seq, self.trimmed)
+            nodes.append((ms, seq, data, b""))
+            size += len(data) + NODE_OVERHEAD
+            self.more = self.next()
+        return nodes
 
     def _where(self) -> str:
         return f"macro node {self.ms}-{self.seq} of stream {self.stream.number}"

@@ -43,6 +43,9 @@ TAKEN: Final[i64] = 1  # all of it that is wanted was added
 FULL: Final[i64] = 2  # the batch is full; `next_ms`, `next_seq` is where to go on
 
 
+CopiedNode = tuple[int, int, bytes, bytes]  # ms, seq, listpack, bitmap of trimmed slots to show
+
+
 class Columns:
     """The finished columns of some entries."""
 
@@ -112,6 +115,7 @@ class ColumnWriter:
         self.pair_values = TextColumn()
         self.beyond_i64: tuple[int, int] | None = None
         self.repeated = False
+        self.next_node = 0
         self.next_ms = 0
         self.next_seq = 0
         # Of the node at hand: the places of the wanted fields, entry by entry; those of name and
@@ -193,6 +197,30 @@ class ColumnWriter:
             self.entries += 1
         self._gather(data, self.entries - first, self.pairs - first_pair)
         return int(state)
+
+    def add_nodes(
+        self,
+        nodes: list[CopiedNode],
+        first: int,
+        start_ms: int,
+        start_seq: int,
+        end_ms: int,
+        end_seq: int,
+    ) -> int:
+        """Add ascending nodes from `nodes[first]` on, as `add` does each of them.
+
+        Returns:
+            As `add`; when it is FULL, `next_node` is the index to go on at, with the next writer,
+            from the ID `next_ms`, `next_seq`.
+        """
+        state: int = TAKEN
+        for at in range(first, len(nodes)):
+            ms, seq, data, trimmed = nodes[at]
+            state = self.add(data, ms, seq, start_ms, start_seq, end_ms, end_seq, trimmed)
+            if state != TAKEN:
+                self.next_node = at
+                break
+        return state
 
     def _set_master(self, fields: list[bytes]) -> None:
         """Note which wanted fields a master entry names.

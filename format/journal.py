@@ -194,6 +194,11 @@ def encode_record(body: bytes, checksum: int) -> bytes:
     return _pack_record(len(body), checksum) + body
 
 
+def record_size(data: bytes, offset: int) -> int:
+    """Return how many bytes the record takes whose header is at `offset`, if there is one."""
+    return RECORD_HEADER.size + int(_unpack_record(data, offset)[0])
+
+
 def read_record(data: bytes | memoryview, offset: int, chain: int) -> Record | None:
     """Return the record at `offset` behind one with the checksum `chain`; None where none is."""
     start = offset + RECORD_HEADER.size

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.format.column_buffers import NumberColumn, TextColumn
-from streamkeep.format.columns import FULL, PAST_END, Columns, ColumnWriter
+from streamkeep.format.columns import FULL, PAST_END, Columns, ColumnWriter, CopiedNode
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.options import FAILFAST, PERMISSIVE
@@ -71,7 +71,6 @@ _DATE: Final = r"^\d{4}-\d\d-\d\d$"
 _TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
 _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
-Node = tuple[int, int, bytes, bytes]  # ms, seq, listpack, bitmap of trimmed slots to show
 Maker = Callable[[Columns, str], Any]
 
 
@@ -312,7 +311,7 @@ class RowShape:
 
 def record_batches(
     shape: RowShape,
-    nodes: Iterable[Node],
+    chunks: Iterable[list[CopiedNode]],
     start: StreamId = MIN_ID,
     end: StreamId = MAX_ID,
     *,
@@ -322,33 +321,33 @@ def record_batches(
     """Yield the entries of ascending nodes as record batches, bounded in rows and bytes.
 
     Args:
-        nodes: of one stream.
+        chunks: of the nodes of one stream.
         start, end: IDs, both included.
     """
-    for columns in decode(lambda: shape.writer(max_entries, max_bytes), nodes, start, end):
+    for columns in decode(lambda: shape.writer(max_entries, max_bytes), chunks, start, end):
         yield shape.batch(columns)
 
 
 def decode(
     new_writer: Callable[[], ColumnWriter],
-    nodes: Iterable[Node],
+    chunks: Iterable[list[CopiedNode]],
     start: StreamId = MIN_ID,
     end: StreamId = MAX_ID,
 ) -> Iterator[Columns]:
     """Yield the entries of ascending nodes as columns, as many at a time as a writer takes.
 
     Args:
-        nodes: of one stream.
+        chunks: of the nodes of one stream.
         start, end: IDs, both included.
     """
     writer = new_writer()
-    for ms, seq, listpack, trimmed in nodes:
-        state = writer.add(listpack, ms, seq, *start, *end, trimmed)
-        while state == FULL:
-            at = (writer.next_ms, writer.next_seq)
+    low: tuple[int, int] = start
+    for chunk in chunks:
+        at = 0
+        while (state := writer.add_nodes(chunk, at, *low, *end)) == FULL:
+            at, low = writer.next_node, (writer.next_ms, writer.next_seq)
             yield writer.finish()
             writer = new_writer()
-            state = writer.add(listpack, ms, seq, *at, *end, trimmed)
         if state == PAST_END:
             break
     if writer.entries:

@@ -21,11 +21,11 @@ from typing import Final
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.manifest import overlapping
 from streamkeep.engine.txn import Txn
+from streamkeep.format.columns import CopiedNode
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import encode_envelope
 from streamkeep.format.segment import segment_path
 from streamkeep.format.segment_writer import SegmentWriter
-from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.folder import cut_segment, open_segment, read_file
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
@@ -57,7 +57,7 @@ def cut_exported(
     return sorted(slices, key=lambda one: (one.key, one.start))
 
 
-def read_exported(one: Slice) -> Iterator[Node]:
+def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:
     """Yield the nodes of a slice of `cut_exported`, which names its file in full."""
     return read_file("", one)
 

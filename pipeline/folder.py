@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import pyarrow.fs
 
+from streamkeep.format.columns import CopiedNode
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import MissingSegmentError, NotAStoreError, StreamkeepError
 from streamkeep.format.segment import SUFFIX, Segment
-from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.places import file_system, is_local, is_uri, reaching
 from streamkeep.pipeline.plan import Slice
@@ -163,11 +163,10 @@ def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) 
     return slices
 
 
-def read_file(root: str, one: Slice) -> Iterator[Node]:
-    """Yield the nodes of a slice that names its file."""
+def read_file(root: str, one: Slice) -> Iterator[list[CopiedNode]]:
+    """Yield the nodes of a slice that names its file, a block at a time."""
     assert one.segment is not None
     assert one.blocks is not None
     with open_segment(root, one.segment) as segment:
         for number in range(*one.blocks):
-            for node in segment.block(number):
-                yield node.ms, node.seq, node.listpack, b""
+            yield [(node.ms, node.seq, node.listpack, b"") for node in segment.block(number)]

@@ -17,6 +17,7 @@ from streamkeep.engine.nodes import NodeWalk
 from streamkeep.engine.segment_files import SegmentFiles
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
+from streamkeep.format.columns import CopiedNode
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import PAGE_VALUE
 from streamkeep.format.keys import NODES, node_key, unpack_node_key
@@ -44,6 +45,8 @@ class Mark(NamedTuple):
 
 class _LiveEntries(Live):
     """The live nodes, without what was trimmed from them."""
+
+    with_trimmed = False
 
     def load(self) -> bytes:
         return self._walk.load()
@@ -76,7 +79,25 @@ class JoinedStream:
             Unreadable: a segment cannot be read; perhaps a newer manifest does not name it.
         """
         parts = [_upwards(source, start, end, after) for source in self._sources()]
-        return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_key_of)
+        return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_key)
+
+    def chunks(
+        self, start: StreamId, end: StreamId, after: StreamId | None, size: int
+    ) -> Iterator[list[CopiedNode]]:
+        """Yield the same nodes, copied, about `size` bytes at a time; b"" for one without entries.
+
+        Each place is read up to where another one has a node: to merge them node by node would take
+        longer than to copy them.
+        """
+        places = [one for one in self._sources() if _begin(one, start, after) and _key(one) <= end]
+        while places:
+            places.sort(key=_key)
+            first = places[0]
+            last = end if len(places) == 1 else min(end, StreamId(*_key(places[1])).previous())
+            nodes, more = first.copy(last, size)
+            yield nodes
+            if not more or _key(first) > end:
+                places.remove(first)
 
     def _sources(self) -> Iterator[Source]:
         stream = self.stream
@@ -157,14 +178,20 @@ def _upwards(
     source: Source, start: StreamId, end: StreamId, after: StreamId | None
 ) -> Iterator[Found]:
     """Yield the nodes of one place."""
-    found = source.at_or_above(*(start if after is None else after))
-    while found and after is not None and (source.ms, source.seq) <= after:
-        found = source.next()
+    found = _begin(source, start, after)
     load = source.load
     while found and (source.ms, source.seq) <= end:
         yield Found(source.ms, source.seq, load)
         found = source.next()
 
 
-def _key_of(found: Found) -> tuple[int, int]:
-    return found.ms, found.seq
+def _begin(source: Source, start: StreamId, after: StreamId | None) -> bool:
+    """Go to the first node that may hold entries from `start` on; leave out those up to `after`."""
+    found = source.at_or_above(*(start if after is None else after))
+    while found and after is not None and (source.ms, source.seq) <= after:
+        found = source.next()
+    return found
+
+
+def _key(node: Source | Found) -> tuple[int, int]:
+    return node.ms, node.seq

@@ -26,9 +26,9 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.history import Unreadable
 from streamkeep.engine.manifest import iter_segments
 from streamkeep.engine.txn import Txn
+from streamkeep.format.columns import CopiedNode
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.errors import NoSuchKeyError, StreamkeepError
-from streamkeep.pipeline.arrow import Node
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import (
     ARCHIVE,
@@ -41,8 +41,8 @@ from streamkeep.pipeline.options import (
 )
 from streamkeep.pipeline.plan import Slice
 
-_CHUNK_NODES: Final = 512
-_CHUNK_BYTES: Final = 8 << 20
+_CHUNK_BYTES: Final = 2 << 20
+_COPIES: Final = 8  # of a chunk: it looks at the clock after each
 _CHUNK_S: Final = 0.05
 _MOST_RENEWALS: Final = 100
 
@@ -180,8 +180,8 @@ def joined(txn: Txn, key: bytes, number: int, source: str) -> JoinedStream:
 # --- the nodes of a slice -------------------------------------------------------------------------
 
 
-def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[Node]:
-    """Yield the nodes that hold the entries of a slice, ascending."""
+def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[list[CopiedNode]]:
+    """Yield the nodes that hold the entries of a slice, ascending, in chunks."""
     after: StreamId | None = None
     renewals = 0
     while True:
@@ -193,25 +193,23 @@ def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[
                 if renewals > _MOST_RENEWALS or error.still_named(snapshot.txn):
                     raise error.error from None
             continue  # an erasure or a drop came between: the newest manifest knows
-        yield from nodes
+        yield nodes
         if after is None:
             return
 
 
 def _copy_nodes(
     store: Store[bytes], one: Slice, source: str, after: StreamId | None
-) -> tuple[list[Node], StreamId | None]:
+) -> tuple[list[CopiedNode], StreamId | None]:
     """Return a chunk of the nodes of a slice, and the key to go on above; None at the end."""
-    nodes: list[Node] = []
+    nodes: list[CopiedNode] = []
     size = 0
     deadline = time.monotonic() + _CHUNK_S
     with store.snapshot() as snapshot:
         stream = joined(snapshot.txn, one.key, one.number, source)
-        for ms, seq, load in stream.nodes(one.start, one.end, after):
-            data = load()
-            if data:
-                nodes.append((ms, seq, data, b""))
-            size += len(data)
-            if len(nodes) >= _CHUNK_NODES or size >= _CHUNK_BYTES or time.monotonic() > deadline:
-                return nodes, StreamId(ms, seq)
+        for copied in stream.chunks(one.start, one.end, after, _CHUNK_BYTES // _COPIES):
+            nodes += [node for node in copied if node[2]]
+            size += sum(len(node[2]) for node in copied)
+            if size >= _CHUNK_BYTES or time.monotonic() > deadline:
+                return nodes, StreamId(*copied[-1][:2])
     return nodes, None

@@ -43,7 +43,7 @@ from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamkeep.pipeline.arrow import Node
+    from streamkeep.format.columns import CopiedNode
     from streamkeep.pipeline.plan import Slice
     from streamkeep.pipeline.reading import Pin
 
@@ -251,8 +251,8 @@ def spare_the_collector() -> None:
 
 
 @contextmanager
-def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[Node]]]:
-    """Give what yields the nodes of a slice, for the length of a block."""
+def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[CopiedNode]]]]:
+    """Give what yields the nodes of a slice in chunks, for the length of a block."""
     if options.tail_export is not None:
         from streamkeep.pipeline.exported import read_exported
 

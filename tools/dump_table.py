@@ -118,7 +118,8 @@ def write_parquet(source: Source, out: BinaryIO) -> None:
             left = source.limits.most
             limits = (source.limits.start, source.limits.end)
             gathered: list[pyarrow.RecordBatch] = []
-            for batch in record_batches(shape, source.nodes(stream), *limits):
+            nodes = ([node] for node in source.nodes(stream))
+            for batch in record_batches(shape, nodes, *limits):
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= len(batch)

@@ -27,7 +27,7 @@ TOP = (1 << 64) - 1
 def read(
     entries: list[Slot], schema: Any = arrow.DEFAULT_SCHEMA, mode: str = PERMISSIVE, **limits: Any
 ) -> list[dict[str, Any]]:
-    """Return entries as rows, through nodes of three entries each."""
+    """Return entries as rows, through chunks of two nodes of three entries each."""
     nodes = []
     for at in range(0, len(entries), 3):
         (ms, seq), first = entries[at]
@@ -36,7 +36,8 @@ def read(
             builder.append(*entry_id, pairs)
         nodes.append((ms, seq, builder.listpack(), b""))
     shape = arrow.RowShape(schema, b"orders", mode)
-    batches = list(arrow.record_batches(shape, nodes, **limits))
+    chunks = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
+    batches = list(arrow.record_batches(shape, chunks, **limits))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema.equals(schema)
@@ -92,7 +93,7 @@ def test_batches_are_bounded_even_inside_of_a_node() -> None:
     builder = node.NodeBuilder(1, 0, [b"n" * 1000])
     for seq in range(10):
         builder.append(1, seq, [b"n" * 1000, b"v"])
-    nodes = [(1, 0, builder.listpack(), b"")]
+    nodes = [[(1, 0, builder.listpack(), b"")]]
     shape = arrow.RowShape(arrow.DEFAULT_SCHEMA, b"s")
     sizes = [b.num_rows for b in arrow.record_batches(shape, nodes, max_bytes=2500)]
     assert sizes == [3, 3, 3, 1]
@@ -111,7 +112,7 @@ def test_trimmed_slots_are_shown_on_request_deleted_ones_never() -> None:
     shape = arrow.RowShape(pa.schema([("f", pa.int8())]), b"s")
 
     def shown(bitmap: bytes) -> list[int]:
-        found = list(arrow.record_batches(shape, [(1, 0, data, bitmap)]))
+        found = list(arrow.record_batches(shape, [[(1, 0, data, bitmap)]]))
         return [row["f"] for batch in found for row in batch.to_pylist()]
 
     assert shown(b"") == [2, 3, 4, 5, 6, 7, 8, 11]
@@ -215,7 +216,7 @@ def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
     builder.append(6, 0, [b"w", b"9"])
     schema = pa.schema([("v", pa.int8()), ("field.v", pa.string()), ("w", pa.int16())])
     shape = arrow.RowShape(schema, b"s")
-    (batch,) = arrow.record_batches(shape, [(5, 0, builder.listpack(), b"")])
+    (batch,) = arrow.record_batches(shape, [[(5, 0, builder.listpack(), b"")]])
     assert batch.column(0).to_pylist() == [1, None, None, 2, None]
     assert batch.column(1).to_pylist() == ["1", "x", "300", "2", None]
     assert batch.column(2).to_pylist() == [None, None, None, None, 9]
@@ -227,7 +228,7 @@ def test_values_of_another_type_are_counted() -> None:
     builder = node.NodeBuilder(1, 0, [b"v"])
     for seq in range(1000):
         builder.append(1, seq, [b"v", b"x" if seq % 100 == 7 else b"5"])
-    list(arrow.record_batches(shape, [(1, 0, builder.listpack(), b"")]))
+    list(arrow.record_batches(shape, [[(1, 0, builder.listpack(), b"")]]))
     assert shape.mismatched == {"v": 10}
 
 

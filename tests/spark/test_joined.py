@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def small(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_CHUNK_NODES", 3)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 600)
 
 
 @configured(60)
@@ -146,7 +146,7 @@ def test_nodes_that_move_while_they_are_read_are_read_once(small: Store[bytes]) 
     move_nodes(small, 2, 2)
     (one,) = plan(small, "auto")
     found: list[str] = []
-    nodes = reading.read_nodes(small, one)
+    nodes = chain.from_iterable(reading.read_nodes(small, one))
     for step, (ms, seq, data, _) in enumerate(nodes):
         found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
         if step % 7 == 3:
@@ -158,7 +158,7 @@ def test_a_segment_that_is_replaced_while_it_is_read(small: Store[bytes]) -> Non
     ids = filled(small, 100)
     move_nodes(small, 4, 0)
     (one,) = plan(small, "auto")
-    nodes = reading.read_nodes(small, one)
+    nodes = chain.from_iterable(reading.read_nodes(small, one))
     found = [
         f"{a}-{b}" for ms, seq, data, _ in [next(nodes)] for a, b, _ in pairs_of(data, ms, seq)
     ]
