@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from streamkeep.format.errors import StreamkeepError
+from streamkeep.pipeline.prompt import PromptCall
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +118,7 @@ def run_units(
                 lines = work(units[number])
                 yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_RESULT)
 
-    frame = spark.range(0, count, 1, count).mapInArrow(each, "result string")
+    frame = spark.range(0, count, 1, count).mapInArrow(PromptCall(each), "result string")
     from pyspark.errors import PySparkException
 
     try:

@@ -22,6 +22,7 @@ from streamkeep.engine.arguments import range_end, range_start
 from streamkeep.pipeline.lake import PARTITIONS, Lake, LakeError, ids_of_path
 from streamkeep.pipeline.places import by_python_only, file_system, is_local, reaching
 from streamkeep.pipeline.plan import spread
+from streamkeep.pipeline.prompt import PromptCall
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -162,7 +163,7 @@ def _by_python(
                     yield from _batches(uri, file, arrow)
 
     count = len(tasks)
-    return spark.range(0, count, 1, count).mapInArrow(each, table_schema)
+    return spark.range(0, count, 1, count).mapInArrow(PromptCall(each), table_schema)
 
 
 def _batches(uri: str, file: _File, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ What `session` sets, each only where the caller has not:
   own default is the `python3` of PATH, which has none of the packages when a virtual environment
   is used without being activated;
 - a driver on loopback where the master is local, so that neither the name of the machine nor its
-  network matters; its workers talk to it through Unix sockets, which saves 40 ms per task;
+  network matters;
 - times in UTC, zstd for Parquet, and the warehouse outside of the working directory;
 - on executors of other hosts, the words of the environment by which S3 is reached (`places`), as
   Spark itself takes them over for its own client;
@@ -16,7 +16,6 @@ What `session` sets, each only where the caller has not:
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -126,10 +125,6 @@ def settings(master: str, fast_start: bool, conf: dict[str, object]) -> dict[str
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.ui.enabled"] = "false"
-        if hasattr(socket, "AF_UNIX"):
-            # Over TCP each task begins 40 ms late: Spark sends what it is to do in two parts, and
-            # the second waits until the receipt of the first was confirmed.
-            chosen["spark.python.unix.domain.socket.enabled"] = "true"
     else:
         found = {name: os.environ.get(name) for name in S3_ENVIRONMENT}
         chosen |= {f"spark.executorEnv.{name}": text for name, text in found.items() if text}

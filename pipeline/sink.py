@@ -36,6 +36,7 @@ from streamkeep.engine import failpoints
 from streamkeep.engine.environment import STAGING_FOLDER
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
+from streamkeep.pipeline.prompt import Prompt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +54,7 @@ class StagedMessage(WriterCommitMessage):
     staged: Staged
 
 
-class _Writer:
+class _Writer(Prompt):
     """What batch and streaming writes have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:

@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType
 
 from streamkeep.format.errors import NoSuchKeyError
 from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse_read, parse_write
+from streamkeep.pipeline.prompt import Prompt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +125,7 @@ class StreamkeepSource(DataSource):
         return self.read_options
 
 
-class StreamkeepReader(DataSourceReader):
+class StreamkeepReader(Prompt, DataSourceReader):
     """Plans a batch read on the driver, and reads its partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType, pins: tuple[Pin, ...]) -> None:

@@ -35,6 +35,7 @@ from streamkeep.pipeline.offsets import (
     encode_offset,
 )
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.prompt import Prompt
 from streamkeep.pipeline.source import SlicePartition, check_schema, plan_pins, read_slices
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class StreamkeepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, and reads their partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -1,0 +1,63 @@
+"""What tasks are sent confirms its receipt when it is unpickled."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from pyspark.sql.types import StructType
+
+from streamkeep.pipeline import prompt
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source import StreamkeepReader
+from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux is asked")
+def test_connections_of_tcp_are_confirmed_and_nothing_else_is_touched() -> None:
+    before = prompt.confirm_receipt()
+    handles = sorted(os.listdir("/proc/self/fd"))
+    left, right = socket.socketpair()
+    with left, right, socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            served, _ = server.accept()
+            with served:
+                client.sendall(b"first")
+                assert prompt.confirm_receipt() == before + 3  # the server and both ends
+                assert served.recv(10) == b"first"
+                assert client.fileno() >= 0
+                served.sendall(b"answer")
+                assert client.recv(10) == b"answer"
+        left.sendall(b"as ever")
+        assert right.recv(10) == b"as ever"
+    assert sorted(os.listdir("/proc/self/fd")) == handles
+
+
+def test_where_there_is_no_such_option_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
+    monkeypatch.setattr(os, "listdir", pytest.fail)
+    assert prompt.confirm_receipt() == 0
+
+
+def test_what_is_sent_to_tasks_confirms_when_it_is_unpickled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    confirmed: list[int] = []
+    monkeypatch.setattr(prompt, "confirm_receipt", lambda: confirmed.append(1))
+    options = parse_read({"path": "/nowhere/store", "subscribe": "s"})
+    schema = StructType()
+    sent = [
+        prompt.PromptCall(max),
+        StreamkeepReader(options, schema, ()),
+        StreamkeepStreamReader(options, schema),
+    ]
+    assert not confirmed
+    call, reader, stream_reader = (pickle.loads(pickle.dumps(one)) for one in sent)
+    assert len(confirmed) == 3
+    assert call(3, 5) == 5
+    assert reader.options == stream_reader.options == options
