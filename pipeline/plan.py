@@ -20,8 +20,9 @@ from typing import Final, TypeVar
 
 from streamkeep.format.entry import StreamId
 
-MIN_PARTITION_BYTES: Final = 32 << 20  # a fifth of a second; starting a task takes a third of that
+MIN_PARTITION_BYTES: Final = 32 << 20  # an eighth of a second; starting a task takes a fourth of it
 MAX_PARTITION_BYTES: Final = 128 << 20  # above, a failed task loses much, and cores idle at the end
+ONE_WAVE_BYTES: Final = 80 << 20  # up to here one task per core: more would even out too little
 _PARTITIONS_PER_CORE: Final = 2
 
 Item = TypeVar("Item")
@@ -59,7 +60,9 @@ def partition_bytes(total: int, *, min_partitions: int | None = None, cores: int
     """
     if min_partitions is not None:
         return max(1, min(MAX_PARTITION_BYTES, -(-total // min_partitions)))
-    share = total // (_PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1))
+    share = total // (cores or os.cpu_count() or 1)
+    if share > ONE_WAVE_BYTES:
+        share //= _PARTITIONS_PER_CORE
     return max(MIN_PARTITION_BYTES, min(MAX_PARTITION_BYTES, share))
 
 

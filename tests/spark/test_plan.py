@@ -10,6 +10,7 @@ from streamkeep.format.entry import StreamId
 from streamkeep.pipeline.plan import (
     MAX_PARTITION_BYTES,
     MIN_PARTITION_BYTES,
+    ONE_WAVE_BYTES,
     Slice,
     join,
     pack,
@@ -31,6 +32,8 @@ def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:
 def test_partitions_grow_with_the_data_within_bounds() -> None:
     assert partition_bytes(1000, cores=4) == MIN_PARTITION_BYTES
     assert partition_bytes(48 * MIN_PARTITION_BYTES, cores=8) == 3 * MIN_PARTITION_BYTES
+    assert partition_bytes(4 * ONE_WAVE_BYTES, cores=4) == ONE_WAVE_BYTES
+    assert partition_bytes(4 * ONE_WAVE_BYTES + 4, cores=4) == ONE_WAVE_BYTES // 2
     assert partition_bytes(1 << 50, cores=4) == MAX_PARTITION_BYTES
     assert partition_bytes(1000, min_partitions=10) == 100
     assert partition_bytes(0, min_partitions=10) == 1
