@@ -93,7 +93,9 @@ class JoinedStream:
         while places:
             places.sort(key=_key)
             first = places[0]
-            last = end if len(places) == 1 else min(end, StreamId(*_key(places[1])).previous())
+            last = end
+            if len(places) > 1 and _key(places[1]) > _key(first):  # as in every sound store
+                last = min(end, StreamId(*_key(places[1])).previous())
             nodes, more = first.copy(last, size)
             yield nodes
             if not more or _key(first) > end:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import textwrap
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 import pyspark
 
 import streamkeep
+from spark.drivers import run_driver
 from streamkeep.pipeline.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -153,18 +153,10 @@ def test_jobs_on_a_cluster_that_has_not_the_package(
     print("read", reader.schema("n int").load("orders.store").count())
     spark.stop()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    printed = run_driver(program, environment=environment, folder=tmp_path)
     assert sum(file.entries for file in Lake.open(lake).files()) == _ENTRIES
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in printed]
     assert ["lake", str(_ENTRIES)] in lines
     assert ["audit", str(_ENTRIES + archived), "0"] in lines
     assert ["read", str(_ENTRIES)] in lines
@@ -241,17 +233,15 @@ def test_a_packed_environment_and_a_bucket(
     copy.close()
     with serving() as server:
         environment = {**os.environ, **server.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
-        done = subprocess.run(
-            [sys.executable, "-c", _IN_A_BUCKET, cluster, str(store.path), str(copy.path)],
-            env={**environment, "PYSPARK_PYTHON": "./env/bin/python"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
+        environment["PYSPARK_PYTHON"] = "./env/bin/python"
+        lines = run_driver(
+            _IN_A_BUCKET,
+            cluster,
+            store.path,
+            copy.path,
+            environment=environment,
+            folder=tmp_path,
         )
-    assert done.returncode == 0, done.stderr[-4000:]
-    lines = done.stdout.splitlines()
     assert lines[:6] == [
         f"lake {_ENTRIES}",
         "audit 0",

@@ -154,6 +154,21 @@ def test_nodes_that_move_while_they_are_read_are_read_once(small: Store[bytes]) 
     assert found == ids
 
 
+def test_a_node_that_a_damaged_store_has_in_two_places_ends_no_read(tmp_path: Path) -> None:
+    with Store(tmp_path / "damaged", sync="none", node_max_entries=10) as store:
+        ids = filled(store, 100)
+        with store.transaction() as transaction:
+            txn = transaction.txn
+            stream = txn.find_stream(b"s")
+            assert stream is not None
+            walk = NodeWalk(txn, stream)
+            assert walk.first()
+            value = encode_envelope(stream.number, walk.ms, walk.seq, 1, 1, b"", walk.load(), b"")
+            txn.put(RETIRED, node_key(stream.number, walk.ms, walk.seq), value)
+        found = read(store, plan(store, "auto"), "auto")
+    assert sorted(found) == sorted(ids + ids[:10])
+
+
 def test_a_segment_that_is_replaced_while_it_is_read(small: Store[bytes]) -> None:
     ids = filled(small, 100)
     move_nodes(small, 4, 0)

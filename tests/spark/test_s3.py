@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cli_runner import run
+from spark.drivers import run_driver
 from spark.in_process import InProcess
 from spark.s3_server import CARELESS, GOOD, LOCKED, S3Server, serving
 from streamkeep.engine.api import Store
@@ -311,17 +310,10 @@ spark.stop()
 def test_spark_reads_a_bucket_without_jars(orders: Store[bytes], tmp_path: Path) -> None:
     """In a process of its own: workers have the environment in which Spark was started."""
     orders.close()
-    done = subprocess.run(
-        [sys.executable, "-c", _SESSION, str(orders.path), LAKE, str(tmp_path)],
-        env=dict(os.environ),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
+    lines = run_driver(
+        _SESSION, orders.path, LAKE, tmp_path, environment=os.environ, folder=tmp_path
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    told = dict(line.split(" ", 1) for line in lines)
     assert told["lake"] == "3000"
     count, total = told["count"].split()
     days = [day_of(1_718_004_800_000 + n * _DAY_MS // 1000) for n in range(3000)]
@@ -337,6 +329,6 @@ def test_spark_reads_a_bucket_without_jars(orders: Store[bytes], tmp_path: Path)
     assert {"bucket/report/index.html", "bucket/report/orders-n-by-sku.csv"} <= set(
         objects("s3://bucket/report")
     )
-    assert done.stdout.splitlines()[-2:] == ["tail 3000", "tail 0"]
+    assert lines[-2:] == ["tail 3000", "tail 0"]
     assert DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE)).version() == 0
     assert objects("s3://bucket/tail") == []
