@@ -43,7 +43,7 @@ class PromptCall(Prompt):
 def confirm_receipt() -> int:
     """Have the system confirm at once what came in over TCP; return for how many connections."""
     quick = getattr(socket, "TCP_QUICKACK", None)
-    if quick is None:  # not Linux
+    if quick is None or not os.path.isdir(_HANDLES):  # not Linux, or a bare root without /proc
         return 0
     confirmed = 0
     for name in os.listdir(_HANDLES):

@@ -39,6 +39,9 @@ def test_connections_of_tcp_are_confirmed_and_nothing_else_is_touched() -> None:
 
 
 def test_where_there_is_no_such_option_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt, "_HANDLES", "/proc/nowhere")
+    assert prompt.confirm_receipt() == 0
+    monkeypatch.undo()
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     monkeypatch.setattr(os, "listdir", pytest.fail)
     assert prompt.confirm_receipt() == 0
