@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from streamkeep.engine import read, read_group
 from streamkeep.engine.allowance import Allowance
-from streamkeep.engine.board import CLAIM, GROUP, READ, Interest
+from streamkeep.engine.board import CLAIM, GROUP, READ, Board, Interest
 from streamkeep.engine.txn import Txn, WriteTxn
 
 Waiter = tuple[bytes, ...]
@@ -29,6 +29,7 @@ class BlockingCall:
     unseen_until = 0.0  # when, on the monotonic clock; 0 when that has not been decided
     looked = -1  # the newest commit when it found nothing; -1 when that is unknown
     ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
+    up = 0  # the same while it is on the board
     rung_late = False  # a ring for the ticket came when the call was awake already
     slept = False  # it had to wait
 
@@ -52,6 +53,15 @@ class BlockingCall:
     def interests(self) -> list[Interest]:
         """Return what to put up on the board."""
         raise NotImplementedError
+
+    def put_up(self, board: Board, door: int) -> int:
+        """Begin a wait at a door; return its ticket, 0 when the board is full.
+
+        No interrupt comes between the board and `up`, which says what is to be taken down.
+        """
+        self.up = board.put_up(door, self.interests(), self.ticket)
+        self.ticket = self.up or self.ticket
+        return self.up
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -164,11 +164,10 @@ class Lobby:
         """
         shared = self._shared
         now = shared.clock.monotonic
-        ticket = 0
-        if door:
-            ticket = shared.board.put_up(door.number, call.interests(), call.ticket)
-            call.ticket = ticket or call.ticket
+        ticket = call.up = 0
         try:
+            if door:
+                ticket = call.put_up(shared.board, door.number)
             seen = call.looked
             due = float("inf")
             if call.unseen and not call.unseen_until:
@@ -205,13 +204,15 @@ class Lobby:
                 if (yield ticket, nap):
                     if call.rung_late:  # perhaps only now, and the rows are still up
                         call.rung_late = not shared.board.take_down(ticket)
-                    ticket = 0
+                    call.up = 0
                     return True
+            rung = bool(ticket) and not shared.board.take_down(ticket)
+            call.up = 0
         except BaseException:
-            if ticket and not shared.board.take_down(ticket):
+            # Not `ticket`: an interrupt may come before it is known here.
+            if call.up and not shared.board.take_down(call.up):
                 self.pass_on(call)
             raise
-        rung = bool(ticket) and not shared.board.take_down(ticket)
         call.rung_late |= rung  # that ring is still to come, or lies at the door
         return pause == 0 or rung
 

@@ -18,7 +18,8 @@ import streamkeep
 from blocked import BLOCKED, Callers, tickets, wait_until
 from streamkeep.engine import waiting
 from streamkeep.engine.api import Store
-from streamkeep.engine.blocking import GroupCall
+from streamkeep.engine.blocking import GroupCall, ReadCall
+from streamkeep.engine.board import Board
 from streamkeep.engine.clock import Clock, ManualClock
 from streamkeep.engine.doors import Door, Doorbells
 from streamkeep.engine.read_group import Delivery
@@ -398,6 +399,24 @@ def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None)
     first.close()  # as an interrupt does
     assert next_door.rings() == [next_ticket]
     second.close()
+    assert tickets(store) == 0
+
+
+class InterruptedCall(ReadCall):
+    """A call that Ctrl-C hits when it is on the board, and nobody knows its ticket yet."""
+
+    def put_up(self, board: Board, door: int) -> int:
+        """Put it up, and be interrupted."""
+        super().put_up(board, door)
+        assert self.up
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_right_behind_the_board_leaves_no_ticket(store: Store) -> None:
+    call = InterruptedCall([(b"s", (0, 0))], 0, None, None, 0)
+    with pytest.raises(KeyboardInterrupt):
+        store._environment.lobby.block(list, list, call, 0, lambda: None)
+    assert call.up
     assert tickets(store) == 0
 
 
