@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.common import Report, scratch
-from benchmarks.spark import FULL, few_values, fill, in_turns
+from benchmarks.spark import FULL, fill, in_turns, usual
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def take_over(report: Report, spark: SparkSession, folder: Path, count: int) -> 
     from streamkeep.pipeline.jobs.to_lake import to_lake
 
     store = folder / "store"
-    fill(store, count, few_values)
+    fill(store, count, usual)
     lake, table = folder / "lake", folder / "table"
 
     def job() -> None:
@@ -56,7 +56,7 @@ def audits(report: Report, spark: SparkSession, folder: Path, count: int) -> Non
     from streamkeep.pipeline.jobs.audit import audit
 
     few, many = folder / "few", folder / "many"
-    fill(few, count, few_values)
+    fill(few, count, usual)
     shutil.copytree(few, many)
     for path, segments in ((few, 30), (many, 3000)):
         with streamkeep.open(path, sync="none") as store:

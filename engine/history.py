@@ -133,10 +133,12 @@ class Live(Source):
         """See `Source`."""
         walk = self._walk
         data = walk.load()
-        return history_form(data, walk.ms, walk.seq, walk.trimmed)
+        if self.with_trimmed:
+            return history_form(data, walk.ms, walk.seq, walk.trimmed)
+        return data
 
     def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
-        """See `Source`."""
+        """See `Source`. Most nodes of most reads are these, so their loop is compiled."""
         nodes = self._walk.copy(*end, enough, self.with_trimmed)
         return nodes, self._take(self._walk.more)
 

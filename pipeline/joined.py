@@ -48,9 +48,6 @@ class _LiveEntries(Live):
 
     with_trimmed = False
 
-    def load(self) -> bytes:
-        return self._walk.load()
-
 
 class JoinedStream:
     """One stream in one snapshot.

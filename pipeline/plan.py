@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from streamkeep.format.entry import StreamId
 
-MIN_PARTITION_BYTES: Final = 32 << 20  # an eighth of a second; starting a task takes a fourth of it
+MIN_PARTITION_BYTES: Final = 32 << 20  # a fourth of a second; starting a task takes a sixth of it
 MAX_PARTITION_BYTES: Final = 128 << 20  # above, a failed task loses much, and cores idle at the end
 ONE_WAVE_BYTES: Final = 80 << 20  # up to here one task per core: more would even out too little
 _PARTITIONS_PER_CORE: Final = 2

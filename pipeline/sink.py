@@ -36,7 +36,6 @@ from streamkeep.engine import failpoints
 from streamkeep.engine.environment import STAGING_FOLDER
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
-from streamkeep.pipeline.prompt import Prompt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +53,7 @@ class StagedMessage(WriterCommitMessage):
     staged: Staged
 
 
-class _Writer(Prompt):
+class _Writer:
     """What batch and streaming writes have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
