@@ -166,7 +166,8 @@ class Combiner:
                 if call in self._queue:
                     self._queue.remove(call)
                     call.led = False
-        self._hand_over(call)
+        if self._leader is call:
+            self._hand_over(call)
         for one in call.batch:
             one.wake()
 

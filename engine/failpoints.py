@@ -85,8 +85,8 @@ NAMES: Final = (
     "archive:committed",  # its row is written, the retired ones are gone
 )
 
-_armed: dict[str, Callable[[], None]] = {}
-_watching: list[Callable[[str], None]] = []
+_armed: Final[dict[str, Callable[[], None]]] = {}
+_watching: Final[list[Callable[[str], None]]] = []
 
 
 def hit(name: str) -> None:

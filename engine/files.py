@@ -7,16 +7,18 @@ take a store away whose data was safely on disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
-_sync = getattr(os, "fdatasync", os.fsync)
 _begin = getattr(os, "posix_fadvise", None)
 _ZEROS: Final = bytes(1 << 20)
+
+# sync_data(handle) returns when the contents of a file are on disk.
+sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def create_folder(path: Path) -> bool:
@@ -62,11 +64,6 @@ def reserve(handle: int, size: int) -> None:
         os.posix_fallocate(handle, 0, size)
     else:
         write_at(handle, bytes(size - os.fstat(handle).st_size), os.fstat(handle).st_size)
-
-
-def sync_data(handle: int) -> None:
-    """Return when the contents of a file are on disk."""
-    _sync(handle)
 
 
 def begin_writing(handle: int, offset: int, size: int) -> None:

@@ -111,10 +111,13 @@ class Journal:
         """
         if self._commit_number == commit_number:
             return True
-        place = self.head.place_behind(commit_number)
-        if place is None:
+        number, offset, chain = self.head.parts_behind(commit_number)
+        if number == 0:
             return False
-        self._go_to(place)
+        self._number = number
+        self._offset = offset
+        self._chain = chain
+        self._commit_number = commit_number
         return True
 
     def place_for_point(self, commit_number: int) -> Place:

@@ -27,7 +27,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,26 +35,27 @@ from mypy_extensions import i64
 
 from streamkeep.engine import boot, files
 from streamkeep.format.errors import StoreError
-from streamkeep.format.id_codec import unsigned
+from streamkeep.format.id_codec import bits, unsigned
 
 HEAD_FILE: Final = "head"
 _SIZE: Final = 4096
-_TAIL: Final = struct.Struct("<QQQQQ")
-_pack_tail: Final = _TAIL.pack_into
-_U64: Final = struct.Struct("<Q")
-_PLACES: Final = (0, 64)
 _EVEN: Final = slice(0, 40)
 _ODD: Final = slice(64, 104)
-_COMMITTED: Final = slice(128, 136)
-_DURABLE: Final = slice(136, 144)
-_DURABLE_FILE: Final = slice(144, 152)
 _POISONED: Final = 152
 _BOOT: Final = 160
 _BOOT_END: Final = 176
-_ERASURES: Final = slice(176, 184)
-_BEGUN: Final = slice(184, 192)
-_OVER: Final = slice(192, 200)
 _TRIES: Final = 1000
+
+# As words of 8 bytes:
+_EVEN_PLACE: Final = 0
+_ODD_PLACE: Final = 8
+_COMMITTED: Final = 16
+_DURABLE: Final = 17
+_DURABLE_FILE: Final = 18
+_POISON: Final = 19
+_ERASURES: Final = 22
+_BEGUN: Final = 23
+_OVER: Final = 24
 
 
 class Place(NamedTuple):
@@ -73,8 +73,10 @@ class JournalHead:
     def __init__(self, folder: Path) -> None:
         """Open the file, or create it."""
         self.handle = files.open_file(folder / HEAD_FILE, os.O_RDWR | os.O_CREAT)
+        self._folder = -1
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
+            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             files.reserve(self.handle, _SIZE)
             self._map = mmap.mmap(self.handle, _SIZE)
             here = boot.boot_id()
@@ -83,13 +85,18 @@ class JournalHead:
                 self._map[_BOOT:_BOOT_END] = here
         except BaseException:
             os.close(self.handle)
+            if self._folder >= 0:
+                os.close(self._folder)
             raise
+        self._words = memoryview(self._map).cast("q")
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Unmap and close the file."""
+        self._words.release()
         self._map.close()
         os.close(self.handle)
+        os.close(self._folder)
 
     def reset(self, place: Place, durable_file: int, durable_commit: int) -> None:
         """Set a new file up; no other process has the store open.
@@ -103,8 +110,16 @@ class JournalHead:
 
     def place_behind(self, commit_number: int) -> Place | None:
         """Return the place behind the newest commit; None when it is not known."""
-        place = _decode(self._map[_ODD if commit_number & 1 else _EVEN])
-        return None if place is None or place.commit_number != commit_number else place
+        data = self._map[_ODD if commit_number & 1 else _EVEN]
+        return _place(data) if _file_number(data, commit_number) > 0 else None
+
+    def parts_behind(self, commit_number: int) -> tuple[int, int, int]:
+        """Return file number, offset and chain of that place; zeros when it is not known."""
+        data = self._map[_ODD if commit_number & 1 else _EVEN]
+        number = _file_number(data, commit_number)
+        if number <= 0:
+            return 0, 0, 0
+        return int(number), int(read_i64_le(data, 8)), unsigned(read_i64_le(data, 16))
 
     def to_sync(self, commit_number: int) -> tuple[int, int] | None:
         """Return the newest commit that is known to be made, and before it the file it ends in.
@@ -118,12 +133,12 @@ class JournalHead:
         Args:
             commit_number: one that was made; the result is this one or a later one.
         """
-        made = max(commit_number, self._number(_COMMITTED))
+        made = max(commit_number, self._words[_COMMITTED])
         number = _file_number(self._map[_ODD if made & 1 else _EVEN], made)
         if number > 0:
             return int(number), made
         for _ in range(_TRIES):
-            made = max(commit_number, self._number(_COMMITTED))
+            made = max(commit_number, self._words[_COMMITTED])
             even, odd = self._map[_EVEN], self._map[_ODD]
             if self._map[_EVEN] != even:
                 continue
@@ -141,51 +156,53 @@ class JournalHead:
                 return known.file_number, known.commit_number
         return None
 
-    def _number(self, at: slice) -> int:
-        return int(read_i64_le(self._map[at], 0))
-
     def set_place(self, place: Place) -> None:
         """Publish the place behind the newest commit."""
         self.publish(place.file_number, place.offset, place.chain, place.commit_number)
 
     def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
         """Publish the place behind a commit that is about to be made, of its four parts."""
-        check = number ^ offset ^ chain ^ commit_number
-        at = _PLACES[commit_number & 1]
-        _pack_tail(self._map, at, number, offset, chain, commit_number, check)
+        words = self._words
+        at = _ODD_PLACE if commit_number & 1 else _EVEN_PLACE
+        signed = bits(chain)
+        words[at] = number
+        words[at + 1] = offset
+        words[at + 2] = signed
+        words[at + 3] = commit_number
+        words[at + 4] = i64(number) ^ i64(offset) ^ signed ^ i64(commit_number)
 
     def set_made(self, commit_number: int) -> None:
         """Note that LMDB has made a commit."""
-        self._map[_COMMITTED] = _U64.pack(commit_number)
+        self._words[_COMMITTED] = commit_number
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""
-        return self._number(_DURABLE)
+        return self._words[_DURABLE]
 
     def durable_file(self) -> int:
         """Return the number of the file that was synced last."""
-        return self._number(_DURABLE_FILE)
+        return self._words[_DURABLE_FILE]
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
         """Publish what is on disk, in one's turn."""
-        self._map[_DURABLE_FILE] = _U64.pack(file_number)
-        self._map[_DURABLE] = _U64.pack(commit_number)
+        self._words[_DURABLE_FILE] = file_number
+        self._words[_DURABLE] = commit_number
 
     def begun(self) -> int:
         """Return the number of the wave of syncs that was begun last; see `turns`."""
-        return self._number(_BEGUN)
+        return self._words[_BEGUN]
 
     def over(self) -> int:
         """Return the number of the wave that was over last."""
-        return self._number(_OVER)
+        return self._words[_OVER]
 
     def begin_wave(self, wave: int) -> None:
         """Note that a wave was begun."""
-        self._map[_BEGUN] = _U64.pack(wave)
+        self._words[_BEGUN] = wave
 
     def end_wave(self, wave: int) -> None:
         """Note that a wave is over."""
-        self._map[_OVER] = _U64.pack(wave)
+        self._words[_OVER] = wave
 
     def check_there(self) -> None:
         """Raise when the store was deleted: files made from now on would be in the way of another.
@@ -193,38 +210,42 @@ class JournalHead:
         Raises:
             StoreError: the store is not there any more.
         """
-        if os.fstat(self.handle).st_nlink == 0:
+        if not os.access(HEAD_FILE, os.F_OK, dir_fd=self._folder):  # cheaper than fstat
             raise StoreError("the store was deleted while it was open; close it")
 
     def poisoned(self) -> bool:
         """Say whether a sync has failed."""
-        return self._map[_POISONED] != 0
+        return self._words[_POISON] != 0
 
     def may_write(self, erasures: int) -> bool:
         """Say whether no sync has failed, and there were no more erasures than so many."""
-        return self._map[_POISONED] == 0 and self.erasures() == erasures
+        return self._words[_POISON] == 0 and self._words[_ERASURES] == erasures
 
     def erasures(self) -> int:
         """Return how many erasures there were since the file was set up."""
-        return self._number(_ERASURES)
+        return self._words[_ERASURES]
 
     def count_erasure(self) -> None:
         """Have every process clear its memory before it writes again; under the write lock."""
-        self._map[_ERASURES] = _U64.pack(self.erasures() + 1)
+        self._words[_ERASURES] += 1
 
     def poison(self) -> None:
         """Have every process refuse to write."""
-        self._map[_POISONED] = 1
+        self._words[_POISON] = 1
 
 
 def _decode(data: bytes) -> Place | None:
     """Return the place that was published; None when it is half written, or there is none."""
-    commit_number = int(read_i64_le(data, 24))
-    number = _file_number(data, commit_number)
-    if number <= 0:
-        return None
+    return _place(data) if _file_number(data, int(read_i64_le(data, 24))) > 0 else None
+
+
+def _place(data: bytes) -> Place:
+    """Return a place that is whole."""
     return Place(
-        int(number), int(read_i64_le(data, 8)), unsigned(read_i64_le(data, 16)), commit_number
+        int(read_i64_le(data, 0)),
+        int(read_i64_le(data, 8)),
+        unsigned(read_i64_le(data, 16)),
+        int(read_i64_le(data, 24)),
     )
 
 

@@ -31,6 +31,10 @@ from streamkeep.engine.journal_head import JournalHead
 TURN_FILE: Final = "turn"
 _LOCKS: Final = 4
 _ANY: Final = (1 << 62) - 1  # above every commit number
+_flock: Final = fcntl.flock
+_ALONE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+_SHARED: Final = fcntl.LOCK_SH
+_NONE: Final = fcntl.LOCK_UN
 
 
 class Turns:
@@ -88,19 +92,19 @@ class Turns:
 
 def _try_lock(handle: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(handle, _ALONE)
     except BlockingIOError:
         return False
     return True
 
 
 def _unlock(handle: int) -> None:
-    fcntl.flock(handle, fcntl.LOCK_UN)
+    _flock(handle, _NONE)
 
 
 def _await_unlock(handle: int) -> None:
     """Return when nobody has the lock alone; all who wait return at once."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        _flock(handle, _SHARED)
     finally:
         _unlock(handle)

@@ -198,12 +198,7 @@ class Txn:
         Args:
             key_row: the value that led from the name to the number, where it is to be kept.
         """
-        value = self.get(STREAMS, pack_number(number))
-        if value is None:
-            raise CorruptionError(f"stream {number}", "the key has no row in `streams`")
-        stream = decode_stream(number, name, value)
-        stream.key_row = key_row
-        return stream
+        return _stream_of(number, name, key_row, self.get(STREAMS, pack_number(number)))
 
     def find_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name`, with what this transaction changed; None when missing."""
@@ -212,6 +207,15 @@ class Txn:
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds."""
         return self.shared.clock.now_ms()
+
+
+def _stream_of(number: int, name: bytes, key_row: bytes, value: bytes | None) -> Stream:
+    """Return the stream in a row of `streams`, which must exist."""
+    if value is None:
+        raise CorruptionError(f"stream {number}", "the key has no row in `streams`")
+    stream = decode_stream(number, name, value)
+    stream.key_row = key_row
+    return stream
 
 
 def _number_in(value: bytes, name: bytes) -> int:
@@ -375,7 +379,7 @@ class WriteTxn(Txn):
         value = self.get(STREAMS, stream.db_key)
         if value == stream.stored:
             return stream
-        return self.load_numbered(stream.number, name, stream.key_row)
+        return _stream_of(stream.number, name, stream.key_row, value)
 
     def create_stream(self, name: bytes) -> Stream:
         """Create the stream `name`, which must not exist, empty."""

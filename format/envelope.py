@@ -16,12 +16,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.checksum import digest64
 from streamkeep.format.errors import ChecksumError, CorruptionError
-from streamkeep.format.id_codec import bits
+from streamkeep.format.id_codec import bits, unsigned
 from streamkeep.format.layout import Field, Layout
 
 MAGIC: Final = b"SKN"
@@ -52,7 +60,15 @@ OVERHEAD: Final = HEADER_SIZE + CHECKSUM_SIZE
 PAGE_VALUE: Final = 4080
 PAGE_LISTPACK: Final = PAGE_VALUE - OVERHEAD
 
-_unpack_from = ENVELOPE.struct.unpack_from
+_LENGTH_AT: Final[i64] = ENVELOPE.offset("length")
+_NUMBER_AT: Final[i64] = ENVELOPE.offset("stream_number")
+_MS_AT: Final[i64] = ENVELOPE.offset("ms")
+_SEQ_AT: Final[i64] = ENVELOPE.offset("seq")
+_EPOCH_AT: Final[i64] = ENVELOPE.offset("epoch")
+_COMMIT_AT: Final[i64] = ENVELOPE.offset("commit_number")
+_RECORD_SIZE_AT: Final[i64] = ENVELOPE.offset("record_size")
+_RESERVED_AT: Final[i64] = ENVELOPE.offset("reserved")
+_LISTPACK_SIZE_AT: Final[i64] = ENVELOPE.offset("listpack_size")
 
 
 class Envelope:
@@ -136,37 +152,27 @@ def close_envelope(writer: BytesWriter) -> bytes:
 
 def decode_envelope(value: bytes, where: str) -> Envelope:
     """Check and parse a stored envelope; raise CorruptionError naming `where`."""
-    size = len(value)
+    size: i64 = len(value)
     if size < OVERHEAD:
-        raise CorruptionError(where, f"envelope of {size} bytes, at least {OVERHEAD} expected")
+        found = f"envelope of {len(value)} bytes"
+        raise CorruptionError(where, f"{found}, at least {OVERHEAD} expected")
     if digest64(value[: size - CHECKSUM_SIZE]) != value[size - CHECKSUM_SIZE :]:
-        raise ChecksumError(where, f"checksum of an envelope of {size} bytes does not match")
-    (
-        magic,
-        version,
-        length,
-        number,
-        ms,
-        seq,
-        epoch,
-        commit_number,
-        record_size,
-        reserved,
-        listpack_size,
-    ) = _unpack_from(value)
-    if magic != MAGIC or version != FORMAT or reserved != 0:
-        found = f"magic {magic!r} format {version} reserved {reserved}"
+        raise ChecksumError(where, f"checksum of an envelope of {len(value)} bytes does not match")
+    reserved = _u16(value, _RESERVED_AT)
+    if value[: len(_START)] != _START or reserved != 0:
+        found = f"magic {value[:3]!r} format {value[3]} reserved {int(reserved)}"
         raise CorruptionError(where, f"{found}, expected {MAGIC!r} {FORMAT} 0", offset=0)
-    listpack_start = HEADER_SIZE + record_size
-    trimmed_start = listpack_start + listpack_size
-    if length != size or trimmed_start + CHECKSUM_SIZE > size:
-        raise CorruptionError(where, f"envelope lengths do not add up to {size} bytes", offset=4)
+    listpack_start = HEADER_SIZE + _u16(value, _RECORD_SIZE_AT)
+    trimmed_start = listpack_start + _u32(value, _LISTPACK_SIZE_AT)
+    if _u32(value, _LENGTH_AT) != size or trimmed_start + CHECKSUM_SIZE > size:
+        problem = f"envelope lengths do not add up to {len(value)} bytes"
+        raise CorruptionError(where, problem, offset=4)
     return Envelope(
-        number,
-        ms,
-        seq,
-        epoch,
-        commit_number,
+        unsigned(read_i64_be(value, _NUMBER_AT)),
+        unsigned(read_i64_be(value, _MS_AT)),
+        unsigned(read_i64_be(value, _SEQ_AT)),
+        int(_u32(value, _EPOCH_AT)),
+        unsigned(read_i64_be(value, _COMMIT_AT)),
         value[HEADER_SIZE:listpack_start],
         value[listpack_start:trimmed_start],
         value[trimmed_start : size - CHECKSUM_SIZE],
@@ -177,10 +183,15 @@ def has_bitmap(value: bytes) -> bool:
     """Say whether a stored envelope has a bitmap, from its header alone."""
     if len(value) < OVERHEAD:
         return True  # it is damaged, as whoever decodes it will find
-    fields = _unpack_from(value)
-    record_size: int = fields[8]
-    listpack_size: int = fields[10]
-    return len(value) > OVERHEAD + record_size + listpack_size
+    return len(value) > OVERHEAD + _u16(value, _RECORD_SIZE_AT) + _u32(value, _LISTPACK_SIZE_AT)
+
+
+def _u16(data: bytes, at: i64) -> i64:
+    return i64(read_i16_be(data, at)) & 0xFFFF
+
+
+def _u32(data: bytes, at: i64) -> i64:
+    return i64(read_i32_be(data, at)) & 0xFFFFFFFF
 
 
 def set_trimmed(bitmap: bytes, slots: list[int]) -> bytes:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from librt.strings import BytesWriter, write_i32_be, write_i64_be
-from mypy_extensions import i32
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64
 
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.id_codec import bits
+from streamkeep.format.id_codec import bits, unsigned
 from streamkeep.format.layout import Field, Layout
 
 REOPEN: Final = 1  # bit of `flags`
@@ -44,7 +44,6 @@ STREAM_RECORD: Final = Layout(
         ),
     ),
 )
-_unpack_from = STREAM_RECORD.struct.unpack_from
 _RECORD_SIZE: Final = STREAM_RECORD.size
 
 
@@ -101,30 +100,30 @@ class StreamRecord:
 
 
 def decode_stream_record(data: bytes, where: str) -> StreamRecord:
-    """Parse a stream record; raise CorruptionError when it is too short."""
+    """Parse a stream record, laid out as `STREAM_RECORD`; raise CorruptionError when too short."""
     if len(data) < _RECORD_SIZE:
         raise CorruptionError(where, f"stream record of {len(data)} bytes, not {_RECORD_SIZE}")
-    record = StreamRecord(0, 0)
-    (
-        record.length,
-        record.last_ms,
-        record.last_seq,
-        record.first_ms,
-        record.first_seq,
-        record.last_live_ms,
-        record.last_live_seq,
-        record.max_deleted_ms,
-        record.max_deleted_seq,
-        record.entries_added,
-        record.sealed_nodes,
-        record.sealed_bytes,
-        record.tombstones,
-        record.node_max_bytes,
-        record.node_max_entries,
-        record.flags,
-    ) = _unpack_from(data)
+    record = StreamRecord(_u32(data, 104), _u32(data, 108))
+    record.length = unsigned(read_i64_be(data, 0))
+    record.last_ms = unsigned(read_i64_be(data, 8))
+    record.last_seq = unsigned(read_i64_be(data, 16))
+    record.first_ms = unsigned(read_i64_be(data, 24))
+    record.first_seq = unsigned(read_i64_be(data, 32))
+    record.last_live_ms = unsigned(read_i64_be(data, 40))
+    record.last_live_seq = unsigned(read_i64_be(data, 48))
+    record.max_deleted_ms = unsigned(read_i64_be(data, 56))
+    record.max_deleted_seq = unsigned(read_i64_be(data, 64))
+    record.entries_added = unsigned(read_i64_be(data, 72))
+    record.sealed_nodes = unsigned(read_i64_be(data, 80))
+    record.sealed_bytes = unsigned(read_i64_be(data, 88))
+    record.tombstones = unsigned(read_i64_be(data, 96))
+    record.flags = _u32(data, 112)
     record.extension = data[_RECORD_SIZE:]
     return record
+
+
+def _u32(data: bytes, at: i64) -> int:
+    return int(i64(read_i32_be(data, at)) & 0xFFFFFFFF)
 
 
 _U64: Final = struct.Struct(">Q")

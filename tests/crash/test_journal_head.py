@@ -87,7 +87,7 @@ class Meanwhile(mmap.mmap):
         return super().__getitem__(at)
 
 
-@pytest.mark.parametrize("looks", [1, 2, 3, 4])
+@pytest.mark.parametrize("looks", [1, 2])
 def test_a_sync_never_takes_the_place_of_a_commit_that_failed(
     tmp_path: Path, head: JournalHead, looks: int
 ) -> None:
@@ -105,8 +105,7 @@ def test_a_sync_never_takes_the_place_of_a_commit_that_failed(
 
     mapped = Meanwhile(other.handle, 0)
     mapped.happens, mapped.looks = happens, looks
-    other._map.close()
-    other._map = mapped
+    unused, other._map = other._map, mapped
     for least in (6, 7):
         found = other.to_sync(least)
         assert found is not None
@@ -114,6 +113,7 @@ def test_a_sync_never_takes_the_place_of_a_commit_that_failed(
         assert commit >= least
         assert number == place(commit).file_number
     other.close()
+    unused.close()
 
 
 def test_a_failed_sync_is_seen_through_every_opening(head: JournalHead, tmp_path: Path) -> None:
