@@ -7,7 +7,7 @@ streams never is. The first entry of a reply is always written. Measured on Redi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from streamkeep.engine.arguments import to_optional_integer
 from streamkeep.format.entry import Entry
@@ -15,7 +15,7 @@ from streamkeep.format.errors import ArgumentError
 from streamkeep.format.id_codec import id_text
 from streamkeep.format.node import TEXT
 
-NO_LIMIT = 1 << 62
+NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code counts with fast
 
 
 class Allowance:
@@ -79,6 +79,8 @@ def bulk_size(text: bytes) -> int:
 
 def check_allowance(command: str, count: Any, max_count: Any, max_size: Any) -> Allowance:
     """Check the three arguments as redis-py and Redis do."""
+    if max_count is None and max_size is None:
+        return Allowance(0, 0)
     for name, value in (("max_count", max_count), ("max_size", max_size)):
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or value < 1

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from streamkeep.engine.allowance import NO_LIMIT
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.manifest import erased_ids, find_segment, is_named, segments_from
 from streamkeep.engine.txn import Txn
@@ -206,7 +207,7 @@ def cut_node(
         (ms, seq, listpack) of the nodes that it takes: mostly one, none when no entry is left.
     """
     found: list[Any] = []
-    read_range(data, ms, seq, Range(*start, *end, 1 << 62, False, PAIRS), found)
+    read_range(data, ms, seq, Range(*start, *end, NO_LIMIT, False, PAIRS), found)
     kept = [entry for entry in found if entry[:2] not in gone]
     return encode_nodes(kept, PAGE_LISTPACK)
 

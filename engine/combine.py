@@ -15,7 +15,6 @@ when the leader is done: what has not happened then never will. Compiled by mypy
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -73,8 +72,10 @@ class Call:
         """Have the caller look; does no harm when it is called twice."""
         self.woken = True
         if self.lock is not None:
-            with contextlib.suppress(RuntimeError):
+            try:  # noqa: SIM105  # `suppress` costs as much as the rest of a call
                 self.lock.release()
+            except RuntimeError:
+                pass  # it was woken before
 
 
 def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
@@ -124,8 +125,9 @@ class Combiner:
                     self._queue.append(call)
             if not leads:
                 call.wait()
-                with self._mutex:
-                    leads = self._leader is call
+                if not call.finished:
+                    with self._mutex:
+                        leads = self._leader is call
             if leads:
                 self._lead(call)
         finally:
@@ -161,7 +163,7 @@ class Combiner:
 
     def _leave(self, call: Call) -> None:
         """Give back the lead, and have those that were led look at what came out."""
-        if call.lock is not None:
+        if call.lock is not None and not call.finished:
             with self._mutex:
                 if call in self._queue:
                     self._queue.remove(call)

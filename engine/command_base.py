@@ -96,7 +96,7 @@ class CommandBase(Generic[Text]):
 
 def named_streams(command: str, streams: Any) -> list[tuple[bytes, bytes]]:
     """Return (name, text of the ID) of the streams argument of XREAD and XREADGROUP."""
-    if not isinstance(streams, Mapping) or not streams:
+    if not isinstance(streams, (dict, Mapping)) or not streams:  # a dict is told sooner
         raise ArgumentError(f"{command} streams must be a non empty dict")
     return [(to_bytes(name), to_id_text(one)) for name, one in streams.items()]
 

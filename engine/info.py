@@ -52,7 +52,7 @@ def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> dict[str
     """Return XINFO STREAM FULL in redis-py's shape; `count` 0 for all entries."""
     stream = find_existing(txn, name)
     out: list[Any] = []
-    read_entries(txn, stream, Range(0, 0, MAX, MAX, count or 1 << 62, False, shape), out)
+    read_entries(txn, stream, Range(0, 0, MAX, MAX, count or NO_LIMIT, False, shape), out)
     entries: list[Entry] = out
     return {
         **_summary(stream),

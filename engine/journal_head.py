@@ -27,6 +27,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,20 +36,22 @@ from mypy_extensions import i64
 
 from streamkeep.engine import boot, files
 from streamkeep.format.errors import StoreError
-from streamkeep.format.id_codec import bits, unsigned
+from streamkeep.format.id_codec import unsigned
 
 HEAD_FILE: Final = "head"
 _SIZE: Final = 4096
-_EVEN: Final = slice(0, 40)
-_ODD: Final = slice(64, 104)
+_PLACE: Final = struct.Struct("<QQQQQ")
+_pack_place: Final = _PLACE.pack_into
+_EVEN_AT: Final = 0
+_ODD_AT: Final = 64
+_EVEN: Final = slice(_EVEN_AT, _EVEN_AT + _PLACE.size)
+_ODD: Final = slice(_ODD_AT, _ODD_AT + _PLACE.size)
 _POISONED: Final = 152
 _BOOT: Final = 160
 _BOOT_END: Final = 176
 _TRIES: Final = 1000
 
 # As words of 8 bytes:
-_EVEN_PLACE: Final = 0
-_ODD_PLACE: Final = 8
 _COMMITTED: Final = 16
 _DURABLE: Final = 17
 _DURABLE_FILE: Final = 18
@@ -162,14 +165,9 @@ class JournalHead:
 
     def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
         """Publish the place behind a commit that is about to be made, of its four parts."""
-        words = self._words
-        at = _ODD_PLACE if commit_number & 1 else _EVEN_PLACE
-        signed = bits(chain)
-        words[at] = number
-        words[at + 1] = offset
-        words[at + 2] = signed
-        words[at + 3] = commit_number
-        words[at + 4] = i64(number) ^ i64(offset) ^ signed ^ i64(commit_number)
+        check = number ^ offset ^ chain ^ commit_number
+        at = _ODD_AT if commit_number & 1 else _EVEN_AT
+        _pack_place(self._map, at, number, offset, chain, commit_number, check)
 
     def set_made(self, commit_number: int) -> None:
         """Note that LMDB has made a commit."""

@@ -88,7 +88,10 @@ def ready(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> bool:
 def has_above(stream: Stream, after: Id) -> bool:
     """Say whether a live entry has an ID above `after`."""
     record = stream.record
-    return record.length > 0 and (record.last_live_ms, record.last_live_seq) > after
+    ms, seq = after
+    if record.length == 0 or record.last_live_ms < ms:
+        return False
+    return record.last_live_ms > ms or record.last_live_seq > seq
 
 
 def read_above(

@@ -37,7 +37,7 @@ DEFAULT_LIMIT: Final = -1
 NO_TRIM_LIMIT: Final = 0
 _PAGE_ENTRIES: Final = 100  # Redis's default stream-node-max-entries, for the limit of `~`
 _MOST_LIMIT: Final = 1_000_000
-_ALL_NODES: Final = 1 << 62
+_ALL_NODES: Final = (1 << 62) - 1
 
 
 class TrimSpec:

@@ -7,22 +7,22 @@ carry their place inside, and all 64 bits at the end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from xxhash import xxh3_64_digest, xxh3_64_intdigest
+from xxhash import xxh3_64_digest
 
 from streamkeep.format.errors import ChecksumError
 
 ROW_CHECKSUM_SIZE: Final = 4
+_LOW: Final = 8 - ROW_CHECKSUM_SIZE  # digests are big-endian
 
-digest64 = xxh3_64_digest
+digest64: Final[Callable[..., bytes]] = xxh3_64_digest
 
 
 def row_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
     """Return the four bytes that end the row `body` under `db_key` of the table."""
-    seed = table | len(db_key) << 8
-    value = xxh3_64_intdigest(db_key + body, seed) & 0xFFFFFFFF
-    return value.to_bytes(4, "big")
+    return digest64(db_key + body, table | len(db_key) << 8)[_LOW:]
 
 
 def seal_row(table: int, db_key: bytes, body: bytes) -> bytes:

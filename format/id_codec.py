@@ -181,9 +181,11 @@ _TOP: Final[i64] = (1 << 63) - 1
 
 def bits(value: int) -> i64:
     """Return the signed number with the 64 bits of an unsigned one."""
-    if value <= _SHORT or value <= _I64_MAX:
+    if value <= _SHORT:
         return i64(value)
-    return i64(value - _U64)
+    if value == MAX:  # in every range without an end
+        return -1
+    return i64(value if value <= _I64_MAX else value - _U64)
 
 
 def unsigned(pattern: i64) -> int:
