@@ -67,6 +67,9 @@ _START: Final = 8 * _FIRST
 _CAPACITY: Final = (_SIZE - _START) // _ROW_SIZE
 _ROW: Final = struct.Struct("=5Q")
 _WORD: Final = struct.Struct("=Q")
+_flock: Final = fcntl.flock
+_ALONE: Final = fcntl.LOCK_EX
+_NONE: Final = fcntl.LOCK_UN
 _NOBODY: Final = memoryview(bytes(_START)).cast("Q")
 
 Interest = tuple[bytes, bytes, int]  # key, group (empty for XREAD), kind
@@ -135,7 +138,7 @@ class Board:
         files.create_scratch_folder(folder)
         handle = files.open_shared(folder / BOARD_FILE)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _flock(handle, _ALONE)
             if os.fstat(handle).st_size < _SIZE:
                 _allocate(handle)
             area = mmap.mmap(handle, _SIZE)
@@ -152,7 +155,7 @@ class Board:
             self.words = _NOBODY
             os.close(handle)
             raise
-        fcntl.flock(handle, fcntl.LOCK_UN)
+        _flock(handle, _NONE)
         self._file = handle
 
     def close(self) -> None:
@@ -313,7 +316,7 @@ class Board:
 
     def _enter(self) -> None:
         if self._file >= 0:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            _flock(self._file, _ALONE)
             self._held = True
             if self.words[_DIRTY]:
                 self._recount(None)
@@ -323,7 +326,7 @@ class Board:
         if self._held:  # else an interrupt came first, and the mark is another process's
             self._held = False
             self.words[_DIRTY] = 0
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            _flock(self._file, _NONE)
 
     def _mapped(self) -> mmap.mmap:
         area = self._map

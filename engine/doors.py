@@ -82,12 +82,12 @@ class Doorbells:
 
     def ring(self, number: int, ticket: int) -> bool:
         """Ring a door; False when nobody is behind it, which removes it."""
-        path = f"{self._folder}/{number:016x}"
         with self._lock:
             if self._closed:
                 return True
             handle = self._handles.get(number, -1)
             if handle < 0:
+                path = door_path(self._folder, number)
                 try:
                     handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 except OSError as error:
@@ -104,7 +104,7 @@ class Doorbells:
             except BrokenPipeError:
                 del self._handles[number]
                 os.close(handle)
-                _remove(path)
+                _remove(door_path(self._folder, number))
                 return False
             except BlockingIOError:
                 pass
@@ -127,7 +127,7 @@ class Doorbells:
         self._handles.clear()
 
 
-def _remove(path: str) -> None:
+def _remove(path: Path) -> None:
     with suppress(OSError):
         os.unlink(path)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.id_codec import bits
+from streamkeep.format.id_codec import bits, unsigned
 from streamkeep.format.layout import Field, Layout
 
 UNKNOWN: Final = -1  # entries_read that nobody knows
@@ -120,6 +120,13 @@ class GroupRecord:
         writer.write(self.inline_nacks)
         writer.write(self.name)
         return writer.getvalue()
+
+
+def peek_last_id(body: bytes, where: str) -> tuple[int, int]:
+    """Return last_delivered_id from the body of a group's row."""
+    if len(body) < GROUP_RECORD.size:
+        raise CorruptionError(where, f"group record of {len(body)} bytes")
+    return unsigned(read_i64_be(body, 8)), unsigned(read_i64_be(body, 16))
 
 
 def decode_group(body: bytes, where: str) -> GroupRecord:
