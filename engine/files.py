@@ -16,6 +16,7 @@ FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 _begin = getattr(os, "posix_fadvise", None)
 _ZEROS: Final = bytes(1 << 20)
+_ZERO_PAGE: Final = bytes(4096)
 
 # sync_data(handle) returns when the contents of a file are on disk.
 sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -54,6 +55,18 @@ def write_zeros(handle: int, offset: int, size: int) -> None:
         piece = min(end - offset, len(_ZEROS))
         write_at(handle, _ZEROS if piece == len(_ZEROS) else bytes(piece), offset)
         offset += piece
+
+
+def fill(handle: int) -> None:
+    """Overwrite all of a file with zeros, on disk, before small parts of it are synced often.
+
+    The disk has granted blocks that were never written; whoever writes to one first has the file
+    system note that, too, with the next sync. A page at a time: a file that is written in large
+    pieces stands in memory in large pieces, and the sync of a few bytes writes one of them whole.
+    """
+    for offset in range(0, os.fstat(handle).st_size, len(_ZERO_PAGE)):
+        write_at(handle, _ZERO_PAGE, offset)
+    sync_data(handle)
 
 
 def reserve(handle: int, size: int) -> None:

@@ -21,7 +21,8 @@ failure.
 A file has room for FILE_SIZE bytes, which the disk has granted before the first is written; the
 first file of a store is smaller. When it is full the next begins, in the place of one that is no
 longer needed, if there is such a file (`spare`). Files before the newest steady point are no longer
-needed.
+needed. Where there is time, a new file is filled with zeros, which spares one sync in ten the note
+that its blocks are now in use.
 """
 
 from __future__ import annotations
@@ -242,7 +243,10 @@ class Journal:
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
             failpoints.hit("journal:unnamed")
             try:
+                new = os.fstat(handle).st_size == 0
                 _reserve(handle, max(usual, least), least)
+                if new and not size:  # else somebody waits with a record
+                    files.fill(handle)
                 files.write_at(handle, data + _END, 0)
             except OSError:
                 drop(path)
@@ -338,11 +342,7 @@ class Journal:
     # --- files ------------------------------------------------------------------------------
 
     def prepare_spare(self) -> None:
-        """Have a file ready for when the present one is full; also a reserve for a full disk.
-
-        Its blocks are granted, not written: mapped pages of a file that was written in large pieces
-        are large, too, and a sync then writes much more than was changed.
-        """
+        """Have a file ready for when the present one is full; also a reserve for a full disk."""
         if self._offset < self.file_size // 4 or (self.folder / _SPARE).exists():
             return
         self.head.check_there()
@@ -351,6 +351,7 @@ class Journal:
             handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
             try:
                 files.reserve(handle, self.file_size)
+                files.fill(handle)
             finally:
                 os.close(handle)
             failpoints.hit("journal:new-spare")

@@ -1,0 +1,43 @@
+"""Files of the journal are written before they are used, where nobody waits for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from streamkeep import Store
+from streamkeep.engine import files
+from streamkeep.engine.journal import JOURNAL_FOLDER
+
+
+def test_new_files_are_filled_while_nobody_waits(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled: list[int] = []
+    fill = files.fill
+
+    def watch(handle: int) -> None:
+        fill(handle)
+        size = os.fstat(handle).st_size
+        assert os.pread(handle, size + 1, 0) == bytes(size)
+        filled.append(size)
+
+    monkeypatch.setattr(files, "fill", watch)
+    store = open_store(sync="none")
+    upkeep = store._environment.upkeep
+    assert upkeep is not None
+    upkeep.stop()  # which makes a spare file, too
+    store.xadd("s", {"f": "v"})
+    journal = store._environment.shared.journal
+    assert journal is not None
+    assert filled == [journal.first_size]
+    for _ in range(6):
+        store.xadd("s", {"f": os.urandom(journal.first_size)})  # more than fits: a writer waits
+    assert filled == [journal.first_size]
+    journal.file_size = journal.first_size  # so that a quarter of it is in use
+    journal.prepare_spare()
+    spare = store.path / JOURNAL_FOLDER / "spare"
+    assert spare.stat().st_size == journal.file_size
+    assert filled == [journal.first_size, journal.file_size]
