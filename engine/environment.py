@@ -805,7 +805,7 @@ def _after_fork_in_child() -> None:
         if environment.points is not None:
             environment.points.close_files()
             environment.points.journal.turns.close()
-            environment.points.journal.head.close()
+            environment.points.journal.head.abandon()
     if _registry:
         _let_child_open()
     _registry.clear()

@@ -10,6 +10,7 @@
     176   how many erasures there were: who sees a new number clears its memory (`scrub`)
     184   the wave of syncs that was begun last (`turns`)
     192   the wave that was over last
+    200   how often the file is open; too high where a process was killed
 
 The places are written under LMDB's write lock, before LMDB commits: so the one behind the newest
 commit is always there and whole, whoever is killed, and the other is that of the commit before or
@@ -59,6 +60,7 @@ _POISON: Final = 19
 _ERASURES: Final = 22
 _BEGUN: Final = 23
 _OVER: Final = 24
+_OPENINGS: Final = 25
 
 
 class Place(NamedTuple):
@@ -92,10 +94,18 @@ class JournalHead:
                 os.close(self._folder)
             raise
         self._words = memoryview(self._map).cast("q")
+        self._words[_OPENINGS] += 1
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Unmap and close the file."""
+        fcntl.flock(self.handle, fcntl.LOCK_EX)
+        self._words[_OPENINGS] -= 1
+        fcntl.flock(self.handle, fcntl.LOCK_UN)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """As `close`, in a forked child: the parent still has it open."""
         self._words.release()
         self._map.close()
         os.close(self.handle)
@@ -185,6 +195,10 @@ class JournalHead:
         """Publish what is on disk, in one's turn."""
         self._words[_DURABLE_FILE] = file_number
         self._words[_DURABLE] = commit_number
+
+    def is_shared(self) -> bool:
+        """Say whether another process may have the file open."""
+        return self._words[_OPENINGS] != 1
 
     def begun(self) -> int:
         """Return the number of the wave of syncs that was begun last; see `turns`."""

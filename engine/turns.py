@@ -15,7 +15,10 @@ system takes back from a process that is killed. A leader that died before it be
 number to the next, since a lock counts for a wave only if the one before is still the newest.
 
 A lock serves every fourth wave: whoever has just been woken, and holds it shared for a moment more,
-is in nobody's way. Compiled by mypyc.
+is in nobody's way.
+
+A process that has the store for itself takes no locks. Another that opens it in the middle of such
+a sync may begin one beside it: two at a time are slow, not wrong. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from streamkeep.engine import files
 from streamkeep.engine.journal_head import JournalHead
 
 TURN_FILE: Final = "turn"
+LONE: Final = -1  # the wave of a process that has the store for itself
 _LOCKS: Final = 4
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
@@ -65,6 +69,8 @@ class Turns:
             The wave that the caller leads, until `give_back`; 0 where others have synced.
         """
         head = self.head
+        if not head.is_shared():
+            return LONE if head.durable() < commit_number else 0
         while head.durable() < commit_number:
             wave = head.begun() + 1
             handle = self._handles[wave % _LOCKS]
@@ -86,6 +92,8 @@ class Turns:
 
     def give_back(self, wave: int) -> None:
         """End a wave: whoever waits for it goes on."""
+        if wave == LONE:
+            return
         self.head.end_wave(wave)
         _unlock(self._handles[wave % _LOCKS])
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
-from streamkeep.engine.turns import Turns
+from streamkeep.engine.turns import LONE, Turns
 
 
 class Process:
@@ -56,9 +56,41 @@ class Waiting:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    """A process that uses a new journal."""
-    one = Process(tmp_path)
+    """A process that uses a new journal, which another has open, too."""
+    one, other = Process(tmp_path), Process(tmp_path)
     yield one
+    one.close()
+    other.close()
+
+
+def test_who_has_the_store_alone_takes_no_turns(tmp_path: Path) -> None:
+    one = Process(tmp_path)
+    assert one.turns.take(1) == LONE
+    other = Process(tmp_path)
+    assert other.turns.take(1) == 1  # nobody waits for one that is alone
+    one.head.set_durable(1, 1)
+    one.turns.give_back(LONE)
+    late = Waiting(tmp_path, 2)
+    assert not late.waves
+    other.head.set_durable(1, 2)
+    other.turns.give_back(1)
+    assert late.outcome() == 0
+    late.process.close()
+    other.close()
+    assert one.turns.take(2) == 0
+    assert one.turns.take(3) == LONE
+    one.close()
+
+
+def test_a_process_that_was_killed_counts_on(tmp_path: Path) -> None:
+    one = Process(tmp_path)
+    child = os.fork()
+    if child == 0:
+        Process(tmp_path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert one.turns.take(1) == 1
+    one.turns.give_back(1)
     one.close()
 
 
