@@ -55,6 +55,8 @@ HOT = [
     "src/streamkeep/format/lzf.py",
     "src/streamkeep/format/nacks.py",
     "src/streamkeep/format/node.py",
+    "src/streamkeep/format/node_check.py",
+    "src/streamkeep/format/node_marks.py",
     "src/streamkeep/format/rdb_values.py",
     "src/streamkeep/format/records.py",
     "src/streamkeep/format/resp.py",

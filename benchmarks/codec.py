@@ -6,7 +6,7 @@ import gc
 import json
 
 from benchmarks.common import best, entries
-from streamkeep.format import node
+from streamkeep.format import node, node_check
 from streamkeep.format.columns import ColumnWriter
 from streamkeep.format.envelope import PAGE_LISTPACK
 
@@ -33,7 +33,7 @@ def measure(repeat: int = 5) -> dict[str, float]:
 
     def validate() -> None:
         for ms, seq, data in nodes:
-            node.validate(data, ms, seq)
+            node_check.validate(data, ms, seq)
 
     gc.disable()
     try:

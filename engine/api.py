@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 
 import lmdb
 
-from streamkeep.engine import environment as environments
-from streamkeep.engine import erase, garbage_files, groups, intake, keyspace, scrub
+from streamkeep.engine import erase, garbage_files, groups, intake, keyspace, opening, scrub
 from streamkeep.engine.archive_methods import ArchiveMethods
 from streamkeep.engine.archive_thread import ArchiveThread
 from streamkeep.engine.arguments import parse_ids, to_bytes, to_id_text
@@ -256,7 +255,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         self._set_decode(decode_responses)
         self._closed = False
         user_limits = node_max_bytes is not None or node_max_entries is not None
-        self._environment = environments.open_environment(
+        self._environment = opening.open_environment(
             self.path.absolute(),
             readonly=readonly,
             force_recovery=force_recovery,

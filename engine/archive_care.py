@@ -24,7 +24,8 @@ from streamkeep.format.errors import (
 )
 from streamkeep.format.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord
-from streamkeep.format.node import end_ids, history_form
+from streamkeep.format.node import end_ids
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.records import encode_file_garbage
 from streamkeep.format.retired import is_former_name
 

@@ -21,16 +21,9 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import MAX, next_id
 from streamkeep.format.keys import RETIRED, node_key, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord
-from streamkeep.format.node import (
-    PAIRS,
-    Range,
-    encode_nodes,
-    end_ids,
-    has_live,
-    history_form,
-    read_range,
-    validate,
-)
+from streamkeep.format.node import PAIRS, Range, encode_nodes, end_ids, has_live, read_range
+from streamkeep.format.node_check import validate
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.retired import is_former_name
 from streamkeep.format.segment import Segment
 

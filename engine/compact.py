@@ -19,9 +19,10 @@ import lmdb
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.copying import Progress, copy_data, finish_copy, remove_folder
-from streamkeep.engine.environment import find_open, open_environment
 from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.opening import open_environment
 from streamkeep.engine.recover import needs_recovery
+from streamkeep.engine.registry import registry
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.engine.switch import NEW_FOLDER, READY_FOLDER, finish_switch
@@ -61,7 +62,7 @@ def compact(
     """
     path = Path(path).absolute()
     clock = clock or Clock()
-    if find_open(path) is not None:
+    if registry.find(path) is not None:
         raise StoreLockedError(f"{path}: open in this process; close it to compact it")
     # Whatever is due (recovery, an earlier compaction) is done by opening it.
     open_environment(

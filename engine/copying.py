@@ -18,8 +18,8 @@ import lmdb
 
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.environment import open_environment
 from streamkeep.engine.lmdb_errors import translate, translate_os
+from streamkeep.engine.opening import open_environment
 from streamkeep.engine.recover import META_EPOCH, decode_epoch
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.checksum import seal_row

@@ -7,7 +7,7 @@ from streamkeep.engine.nodes import NodeWalk, refresh_ends
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import store_marked
 from streamkeep.engine.txn import WriteTxn
-from streamkeep.format.node import mark
+from streamkeep.format.node_marks import mark
 
 
 def xdel(txn: WriteTxn, name: bytes, ids: list[bytes]) -> int:

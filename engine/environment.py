@@ -1,24 +1,13 @@
-"""One LMDB environment per process and store: open, create, share, grow, close.
+"""One LMDB environment per process and store: transactions, durability, growth, the end.
 
-LMDB allows an environment to be open once in a process, so every `Store` on the same files shares
-one `Environment`, found by the identity of `data.mdb` and counted. A forked child must not touch
-what its parent opened: there every environment is marked closed, and kept alive, since closing it
-would disturb the parent.
-
-Opening goes in this order: the lock of the store (`steady_file`); whoever gets it alone makes the
-store ready, and recovers it after a power loss (`recover`); then LMDB. A store opened for writing
-also has a journal, steady points, and a thread for their upkeep.
-
-The map is address space, not memory or disk. We reserve a terabyte, which never has to grow;
-where the system refuses that (a limit on address space), as much as it grants, and `resize` grows
-it when it is used up: under the write lock, with the gate for new readers closed, after the last
-reader of this process has left.
+Commands run through `read` and `write`, which cure what can be cured (a map that must grow, a
+missing pin, a full table of readers) and translate LMDB's errors. Where the map had to stay small
+(`opening`), it grows when it is used up: under the write lock, with the gate for new readers
+closed, after the last reader of this process has left.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -27,32 +16,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import lmdb
-from lmdb import _envid
 
-from streamkeep.engine import failpoints, files
-from streamkeep.engine.clock import Clock
 from streamkeep.engine.combine import Combiner
 from streamkeep.engine.durability import Durability, read_slots
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal
-from streamkeep.engine.lmdb_errors import translate, translate_os
-from streamkeep.engine.recover import (
-    META_EPOCH,
-    META_RECOVERY,
-    decode_recovery,
-    is_ready,
-    needs_recovery,
-    prepare,
-)
+from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.recover import META_RECOVERY, decode_recovery
+from streamkeep.engine.registry import identity_of, registry
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
-from streamkeep.engine.steady import DATA_FILE, Hold, SteadyPoints
-from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
-from streamkeep.engine.switch import (
-    DONE_FOLDER,
-    NEW_FOLDER,
-    READY_FOLDER,
-    finish_switch,
-    is_switching,
-)
+from streamkeep.engine.steady import Hold, SteadyPoints
+from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.engine.txn import (
     PointNeeded,
     ReadTxn,
@@ -66,51 +39,17 @@ from streamkeep.engine.txn import (
 )
 from streamkeep.engine.upkeep import BUDGET_BYTES, Upkeep
 from streamkeep.engine.waiting import Lobby
-from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
-    CorruptionError,
-    FormatVersionError,
-    NotAStoreError,
-    RecoveryNeededError,
     StoreError,
     StoreFullError,
-    StoreLockedError,
 )
-from streamkeep.format.keys import META, TABLES
-from streamkeep.format.records import PAGE_FIT, decode_number, encode_number
-from streamkeep.format.versions import STORE_VERSION
+from streamkeep.format.keys import META
 
-LOCK_FILE: Final = "lock.mdb"
-
-META_FORMAT: Final = b"format_version"
-META_UUID: Final = b"store_uuid"
-META_CREATED: Final = b"created_ms"
-
-STAGING_FOLDER: Final = "staging"  # what pipelines have written and not yet committed
-
-_OURS: Final = {
-    DATA_FILE,
-    STEADY_FILE,
-    JOURNAL_FOLDER,
-    LOCK_FILE,
-    STAGING_FOLDER,
-    ARCHIVE_FOLDER,
-    NEW_FOLDER,
-    READY_FOLDER,
-    DONE_FOLDER,
-    "waiters",
-}
 PAGE: Final = 4096
 _META_PAGES: Final = 2
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` that nobody needs to look at
-_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
-_SMALLEST_STORE: Final = 1 << 20
-_SPARE_READERS: Final = 4
+SMALLEST_STORE: Final = 1 << 20
 _RESIZE_WAIT_S: Final = 10.0
-
-_registry: dict[tuple[int, int], Environment] = {}
-_registry_lock = threading.RLock()
-_orphans: list[lmdb.Environment] = []  # of a parent process; never closed here
 
 Result = TypeVar("Result")
 
@@ -136,7 +75,7 @@ class Environment:
         self.readonly = readonly
         self.max_store_bytes = max_store_bytes
         self.users = 0
-        self.identity = _identity(path)
+        self.identity = identity_of(path)
         self.lobby = Lobby(path, shared, self.read)
         if not readonly:
             self.lobby.open_board()  # commits ring whom they find on it
@@ -396,7 +335,7 @@ class Environment:
         if self.max_store_bytes is None:
             self.resize(size * 2)
             return
-        reserve = self.max_store_bytes + max(_SMALLEST_STORE, self.max_store_bytes // 8)
+        reserve = self.max_store_bytes + max(SMALLEST_STORE, self.max_store_bytes // 8)
         if frees and size < reserve:
             self.resize(reserve)
             return
@@ -407,8 +346,8 @@ class Environment:
 
     def limit_again(self) -> None:
         """Take back the reserve that a command which frees space was given."""
-        if self.max_store_bytes is not None and self.map_size() > _whole(self.max_store_bytes):
-            self.resize(_whole(self.max_store_bytes))
+        if self.max_store_bytes is not None and self.map_size() > whole_pages(self.max_store_bytes):
+            self.resize(whole_pages(self.max_store_bytes))
 
     def resize(self, size: int) -> None:
         """Set the map's size; 0 takes over what another process has set.
@@ -441,11 +380,11 @@ class Environment:
 
     def release(self) -> None:
         """Give up one use; the last one closes the environment."""
-        with _registry_lock:
+        with registry.lock:
             self.users -= 1
             if self.users or self.shared.closed:
                 return
-            _registry.pop(self.identity, None)
+            registry.environments.pop(self.identity, None)
             try:
                 if self.upkeep is not None:
                     self.upkeep.stop()
@@ -472,359 +411,6 @@ class Environment:
                 self.lock.close()
 
 
-def open_environment(
-    path: Path,
-    *,
-    readonly: bool,
-    force_recovery: bool = False,
-    create: bool,
-    max_readers: int,
-    max_store_bytes: int | None,
-    clock: Clock,
-    node_max_bytes: int = PAGE_FIT,
-    node_max_entries: int = 100,
-) -> Environment:
-    """Open the store at `path`, or create it; one more use of it when it is open already."""
-    if max_store_bytes is not None and max_store_bytes < _SMALLEST_STORE:
-        raise StoreError(f"max_store_bytes must be at least {_SMALLEST_STORE}")
-    with _registry_lock:
-        known = _registry.get(_identity(path)) if (path / DATA_FILE).exists() else None
-        if known is not None:
-            _check_compatible(known, readonly=readonly)
-            known.users += 1
-            return known
-        _check_place(path, create=create and not readonly)
-        lock = None
-        raw = None
-        environment = None
-        try:
-            lock = _lock_store(path, readonly, force_recovery, max_readers, clock)
-            raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
-            environment = _initialize(
-                path,
-                raw,
-                readonly,
-                max_store_bytes,
-                clock,
-                node_max_bytes,
-                node_max_entries,
-                lock,
-            )
-            environment.make_first_point()
-        except BaseException as error:
-            if environment is not None:
-                environment.close_files()
-            elif raw is not None:
-                raw.close()
-            if lock is not None:
-                lock.close()
-            if isinstance(error, lmdb.Error):
-                raise translate(error) from error
-            if isinstance(error, OSError):
-                raise translate_os(error) from error
-            raise
-        environment.users = 1
-        _registry[environment.identity] = environment
-        return environment
-
-
-def find_open(path: Path) -> Environment | None:
-    """Return the environment of a store that this process has open already."""
-    with _registry_lock:
-        try:
-            return _registry.get(_identity(path))
-        except OSError:
-            return None
-
-
-def _lock_store(
-    path: Path,
-    readonly: bool,
-    force_recovery: bool,
-    max_readers: int,
-    clock: Clock,
-) -> SteadyFile | None:
-    """Get the lock of the store; if nobody else has it open, make the store ready."""
-
-    def open_lmdb() -> lmdb.Environment:
-        return _open_lmdb(path, False, max_readers, None)  # a replay cannot reuse any page
-
-    def make_ready(alone: bool) -> bool:
-        if not alone:
-            if force_recovery:
-                raise StoreLockedError(
-                    f"{path}: open in another process; close it there to recover it"
-                )
-            return is_ready(path, lock)
-        if not readonly:
-            finish_switch(path, lock)
-            if _is_cold(path) and not needs_recovery(path, lock):
-                _check_is_ours(path)
-            prepare(path, lock, open_lmdb, clock, force_recovery)
-        elif is_switching(path):
-            raise RecoveryNeededError(
-                f"{path}: a compaction was cut off; open the store for writing once"
-            )
-        elif needs_recovery(path, lock):
-            raise RecoveryNeededError(
-                f"{path}: the store needs recovery after a power loss; open it for writing once"
-            )
-        return True
-
-    try:
-        lock = SteadyFile(path, readonly=readonly)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise translate_os(error) from error
-    try:
-        lock.share_when_ready(make_ready)
-    except BaseException as error:
-        lock.close()
-        if isinstance(error, OSError):
-            raise translate_os(error) from error
-        if isinstance(error, lmdb.Error):
-            raise translate(error) from error
-        raise
-    return lock
-
-
-def _check_compatible(known: Environment, *, readonly: bool) -> None:
-    """Raise when an environment that is open cannot serve this use, too."""
-    if known.readonly and not readonly:
-        raise StoreError(
-            f"{known.path}: open in this process with readonly=True; close that store first"
-        )
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = (path / DATA_FILE).stat()
-    return status.st_dev, status.st_ino
-
-
-def _whole(size: int) -> int:
+def whole_pages(size: int) -> int:
+    """Return a size without the part of a page at its end."""
     return size // PAGE * PAGE
-
-
-def _check_place(path: Path, *, create: bool) -> None:
-    """Raise unless `path` is a store, or can become one; make its folder."""
-    if path.exists() and not path.is_dir():
-        raise NotAStoreError(f"{path}: not a folder; a store is one")
-    data = path / DATA_FILE
-    if data.exists():
-        if data.stat().st_size and not (path / STEADY_FILE).exists():
-            _check_is_ours(path)
-        return
-    if path.is_dir() and (path / ARCHIVE_FOLDER).exists():
-        raise CorruptionError(f"{path}: {DATA_FILE}", "the file is missing; the archive is there")
-    if path.is_dir() and any(one.name not in _OURS for one in path.iterdir()):
-        raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
-    if not create:
-        kind = f"no store: there is no {DATA_FILE} in it" if path.is_dir() else "no such store"
-        raise NotAStoreError(f"{path}: {kind}")
-    try:
-        files.create_folder(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
-
-
-def _is_cold(path: Path) -> bool:
-    """Say whether there is a store that nobody has opened since it was copied."""
-    return (path / DATA_FILE).exists() and not (path / LOCK_FILE).exists()
-
-
-def _check_is_ours(path: Path) -> None:
-    """Look into a file that nobody has open before LMDB leaves its lock file beside it."""
-    try:
-        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
-    except lmdb.Error as error:
-        raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
-    try:
-        _tables(raw, None, path)
-    finally:
-        raw.close()
-
-
-def _open_lmdb(
-    path: Path, readonly: bool, max_readers: int, max_store_bytes: int | None
-) -> lmdb.Environment:
-    writable = os.access(path, os.W_OK) and (
-        not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
-    )
-    needed = (path / DATA_FILE).stat().st_size if (path / DATA_FILE).exists() else 0
-    sizes = [size for size in _MAPS if size >= 2 * needed] or [4 * needed]
-    if max_store_bytes is not None:
-        sizes = [_whole(max_store_bytes)]
-    for size in sizes:
-        try:
-            return lmdb.open(
-                str(path),
-                map_size=size,
-                readonly=readonly,
-                sync=False,
-                mode=files.FILE_MODE,
-                create=not readonly,
-                max_readers=max_readers,
-                max_dbs=len(TABLES) + 1,
-                max_spare_txns=_SPARE_READERS,
-                lock=writable or not readonly,
-                lib_version=0,
-            )
-        except lmdb.MemoryError:
-            continue
-        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
-            raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
-        except lmdb.ReadonlyError as error:
-            raise StoreError(
-                f"{path}: no permission to write; open it with readonly=True"
-            ) from error
-        except lmdb.LockError as error:
-            if "mdb_txn_begin" in str(error):
-                raise translate(error) from error
-            raise StoreError(
-                f"{path}: no file locks on this file system ({error}); use a local disk"
-            ) from error
-        except lmdb.Error as error:
-            raise translate(error) from error
-    raise StoreError(f"{path}: the system grants no {sizes[-1]} bytes of address space")
-
-
-def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:
-    return raw.open_db(name.encode(), txn, create=False)
-
-
-def _tables(
-    raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, path: Path
-) -> list[lmdb._Database]:
-    """Return the handles of an existing store's tables; check its version.
-
-    Args:
-        txn: a write transaction, which will be committed: handles opened in a read transaction end
-            with it. None where the environment is read-only.
-    """
-    try:
-        meta = _open_table(raw, txn, TABLES[META].name)
-    except lmdb.NotFoundError as error:
-        raise NotAStoreError(f"{path}: an LMDB environment, but not a store") from error
-    if txn is None:
-        with raw.begin() as reader:
-            value = reader.get(META_FORMAT, None, meta)
-    else:
-        value = txn.get(META_FORMAT, None, meta)
-    if value is None:
-        raise NotAStoreError(f"{path}: an LMDB environment, but not a store")
-    where = f"{path}: meta"
-    version = decode_number(open_row(META, META_FORMAT, value, where), where)
-    if version > STORE_VERSION:
-        raise FormatVersionError(
-            f"{path}: store format {version}, this version of Streamkeep reads up to "
-            f"{STORE_VERSION}; upgrade Streamkeep"
-        )
-    handles = []
-    for table in TABLES:
-        try:
-            handles.append(_open_table(raw, txn, table.name))
-        except lmdb.NotFoundError as error:
-            raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
-    return handles
-
-
-def _initialize(
-    path: Path,
-    raw: lmdb.Environment,
-    readonly: bool,
-    max_store_bytes: int | None,
-    clock: Clock,
-    node_max_bytes: int,
-    node_max_entries: int,
-    lock: SteadyFile | None,
-) -> Environment:
-    """Read what an existing store says of itself, or write it into a new one."""
-    if readonly:
-        handles = _tables(raw, None, path)
-    else:
-        with raw.begin(write=True) as writer:
-            if writer.stat()["entries"] == 0:
-                _create(raw, writer, clock)
-            handles = _tables(raw, writer, path)
-            failpoints.hit("create:written")
-        files.sync_folder(path)
-        failpoints.hit("create:named")
-    where = f"{path}: meta"
-    with raw.begin() as txn:
-
-        def row(name: bytes) -> bytes:
-            value = txn.get(name, None, handles[META])
-            if value is None:
-                raise CorruptionError(where, f"the row {name.decode()!r} is missing")
-            return open_row(META, name, value, where)
-
-        epoch = decode_number(row(META_EPOCH), where)
-        identity = row(META_UUID)
-    shared = Shared(raw, handles, epoch, clock, node_max_bytes, node_max_entries)
-    return Environment(
-        path,
-        raw,
-        shared,
-        uuid_bytes=identity,
-        readonly=readonly,
-        max_store_bytes=max_store_bytes,
-        lock=lock,
-    )
-
-
-def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:
-    """Write the tables and the first rows of a new store."""
-    for table in TABLES:
-        raw.open_db(table.name.encode(), txn)
-    meta = raw.open_db(TABLES[META].name.encode(), txn)
-    for key, body in (
-        (META_FORMAT, encode_number(STORE_VERSION)),
-        (META_UUID, uuid.uuid4().bytes),
-        (META_EPOCH, encode_number(1)),
-        (META_CREATED, encode_number(clock.now_ms())),
-    ):
-        txn.put(key, seal_row(META, key, body), db=meta)
-
-
-def _after_fork_in_child() -> None:
-    """Mark every environment unusable in a forked child; LMDB's locks belong to the parent."""
-    global _registry_lock
-    _registry_lock = threading.RLock()
-    for environment in _registry.values():
-        environment.shared.closed = (
-            "the store was opened before this process was forked; open it again in the child"
-        )
-        environment.shared.write_lock = threading.Lock()
-        environment.shared.gate = threading.Lock()
-        environment.lobby.abandon()
-        _orphans.append(environment.raw)
-        # The child must not hold the parent's file locks, which would outlive the parent.
-        if environment.lock is not None:
-            environment.lock.close()
-        if environment.points is not None:
-            environment.points.close_files()
-            environment.points.journal.turns.close()
-            environment.points.journal.head.abandon()
-    if _registry:
-        _let_child_open()
-    _registry.clear()
-
-
-def _let_child_open() -> None:
-    """Make py-lmdb forget, in a forked child, which files the parent has open.
-
-    It refuses to open a file twice in a process, and counts what was inherited. The inherited
-    environments are never used or closed here, so a new one shares nothing with them. There is no
-    public way to say so; without this hook, opening raises, and nothing worse happens.
-    """
-    child = os.getpid()
-    parents_keys: Callable[[Any, Any], tuple[Any, ...]] = _envid.env_keys
-
-    def keys_of_child(path: Any, subdir: Any) -> tuple[Any, ...]:
-        return tuple((child, *key) for key in parents_keys(path, subdir))
-
-    _envid.env_keys = keys_of_child
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -43,8 +43,8 @@ from streamkeep.format.envelope import (
 from streamkeep.format.errors import CorruptionError, FormatVersionError
 from streamkeep.format.keys import RETIRED, node_key, unpack_node_key
 from streamkeep.format.manifest import REWRITTEN, SegmentRecord, record_of
-from streamkeep.format.node import history_form
 from streamkeep.format.node_erase import erase_slots
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.records import encode_file_garbage
 from streamkeep.format.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment_writer import DEFAULT_BLOCK_BYTES, SegmentWriter

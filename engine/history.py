@@ -2,9 +2,9 @@
 
 All three hold macro nodes, and the ranges of the nodes of a stream never overlap, wherever they
 are. So reading history is reading nodes in the order of their keys, each from the place that has
-it; `node.history_form` makes of a node what history shows of it. One snapshot says where each node
-is: what trims, archives and erases meanwhile changes nothing about that, but may remove a file.
-Then `Unreadable` is raised, and whoever can take a newer snapshot asks the newest manifest:
+it; `node_marks.history_form` makes of a node what history shows of it. One snapshot says where
+each node is: what trims, archives and erases meanwhile changes nothing about that, but may remove a
+file. Then `Unreadable` is raised, and whoever can take a newer snapshot asks the newest manifest:
 does it not name the file any more, the read begins again; else the file is missing indeed.
 
 To find a range costs a search in each of the three, and one in the index of a segment; memory is
@@ -33,7 +33,8 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import MAX, next_id, previous_id
 from streamkeep.format.keys import RETIRED, SEGMENTS, node_key, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord
-from streamkeep.format.node import Range, end_ids, history_form, read_range
+from streamkeep.format.node import Range, end_ids, read_range
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.retired import is_former_name
 from streamkeep.format.segment import Segment
 

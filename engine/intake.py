@@ -20,7 +20,7 @@ from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import CommandError, CorruptionError, KeyExistsError
 from streamkeep.format.group_records import Consumer
-from streamkeep.format.node import validate
+from streamkeep.format.node_check import validate
 from streamkeep.format.records import REOPEN
 from streamkeep.format.redis_dump import (
     open_payload,

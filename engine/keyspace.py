@@ -35,7 +35,8 @@ from streamkeep.format.keys import (
     node_key,
     pack_number,
 )
-from streamkeep.format.node import live_ids, mark
+from streamkeep.format.node import live_ids
+from streamkeep.format.node_marks import mark
 from streamkeep.format.records import (
     ARCHIVE_FILE,
     GROUP_ROWS,

@@ -17,7 +17,8 @@ from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import next_id
 from streamkeep.format.keys import NODES, RETIRED, SEGMENTS, node_key, unpack_node_key
-from streamkeep.format.node import end_ids, history_form, live_ids, mark
+from streamkeep.format.node import end_ids, live_ids
+from streamkeep.format.node_marks import history_form, mark
 from streamkeep.format.records import REOPEN
 
 NODE_OVERHEAD: Final = 128  # bytes that a copied node takes besides its listpack, about

@@ -27,7 +27,8 @@ from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.id_codec import MAX, previous_id
-from streamkeep.format.node import end_ids, live_ids, mark, mark_oldest, peek_counts, rewrite
+from streamkeep.format.node import end_ids, live_ids, peek_counts
+from streamkeep.format.node_marks import mark, mark_oldest, rewrite
 from streamkeep.format.records import PAGE_FIT
 
 MAXLEN: Final = 0

@@ -19,7 +19,7 @@ from typing import Final
 import zstandard
 
 from streamkeep.format.envelope import decode_envelope
-from streamkeep.format.node import history_form
+from streamkeep.format.node_marks import history_form
 
 DICTIONARY_BYTES: Final = 110 << 10  # what `zstd --train` makes; less saved less in every trial
 SAMPLE_BYTES: Final = 8 << 20

@@ -14,9 +14,9 @@ Always true: IDs rise from slot to slot; no ID is below the key; count + deleted
 master; a node whose count would be 0 does not exist. A *slot* is an entry's place in the node,
 live or not; slots are numbered from 0.
 
-Three things work on nodes: `NodeBuilder` appends to one, the `read_*` functions take entries out of
-one, and `mark` and `rewrite` change which of its slots are live. All check every byte they touch
-and raise `CorruptionError`; `validate` checks all bytes.
+`NodeBuilder` appends to a node, the `read_*` functions take entries out of one; they check the
+bytes that they touch, and raise `CorruptionError`. `node_marks` changes which slots are live,
+`node_erase` what stands in them; `node_check` checks all bytes.
 
 Compiled by mypyc. Functions take and return IDs as Python integers; inside they are bit patterns,
 see `id_codec`.
@@ -25,19 +25,16 @@ see `id_codec`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from streamkeep.format.entry import Entry
-from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import add, below, bits, id_text, subtract, unsigned
 from streamkeep.format.listpack import (
     HEADER_SIZE,
-    UNKNOWN_COUNT,
     Reader,
-    checked_step,
     corrupt,
     integer_at,
     open_elements,
@@ -150,7 +147,7 @@ class NodeBuilder:
 
     def listpack(self) -> bytes:
         """Return the node as a listpack."""
-        return _assemble(self.count, self.body.getvalue(), self.elements)
+        return assemble(self.count, self.body.getvalue(), self.elements)
 
 
 def builder_from(data: bytes, ms: int, seq: int) -> NodeBuilder:
@@ -202,7 +199,7 @@ def _integer_size(value: i64) -> i64:
     return 10
 
 
-def _assemble(count: i64, body: bytes, elements: i64) -> bytes:
+def assemble(count: i64, body: bytes, elements: i64) -> bytes:
     """Return the listpack whose first element is `count` and whose other elements are `body`."""
     writer = BytesWriter()
     _put_listpack(writer, count, body, elements)
@@ -611,359 +608,3 @@ def slots(data: bytes, ms: int, seq: int) -> list[tuple[int, int, int, list[byte
         slot_ms, slot_seq = cursor.id()
         found.append((slot_ms, slot_seq, int(cursor.flags), cursor.pairs()))
     return found
-
-
-# --- tombstones ---------------------------------------------------------------------------------
-
-
-class Marked:
-    """A node after some of its slots became tombstones.
-
-    Attributes:
-        data: the new listpack.
-        live, deleted: its counts.
-        ids: IDs of the slots that were marked, ascending.
-        slots: their numbers.
-        consumed: how many of the IDs asked for are settled (`mark` only).
-    """
-
-    def __init__(
-        self, data: bytes, live: int, deleted: int, ids: list[tuple[int, int]], slots: list[int]
-    ) -> None:
-        self.consumed = 0
-        self.data = data
-        self.live = live
-        self.deleted = deleted
-        self.ids = ids
-        self.slots = slots
-
-
-def mark(data: bytes, ms: int, seq: int, ids: list[tuple[int, int]], start: int) -> Marked:
-    """Make tombstones of the live entries of a node that are among `ids`, from index `start` on.
-
-    Args:
-        ids: ascending, without duplicates. `consumed` of the result says how many of them, from
-            `start` on, cannot be in any later node; it is at least 1.
-    """
-    node = read_header(data, ms, seq)
-    cursor = SlotCursor(node)
-    found: list[tuple[int, int]] = []
-    slots: list[int] = []
-    positions: list[int] = []
-    index: i64 = i64(start)
-    total: i64 = len(ids)
-    wanted = ids[start]
-    wanted_ms = bits(wanted[0])
-    wanted_seq = bits(wanted[1])
-    while index < total and cursor.next():
-        while index < total and below(wanted_ms, wanted_seq, cursor.ms, cursor.seq):
-            index += 1
-            if index < total:
-                wanted = ids[index]
-                wanted_ms = bits(wanted[0])
-                wanted_seq = bits(wanted[1])
-        same = cursor.ms == wanted_ms and cursor.seq == wanted_seq
-        if index < total and same and not cursor.flags & DELETED:
-            found.append(wanted)
-            slots.append(int(cursor.index))
-            positions.append(int(cursor.start))
-        cursor.skip_fields()
-    # An ID equal to the last slot may count as the next node's: it is looked up once more, and
-    # not found.
-    marked = _marked(node, found, slots, positions)
-    marked.consumed = max(1, int(index) - start)
-    return marked
-
-
-def mark_oldest(
-    data: bytes,
-    ms: int,
-    seq: int,
-    budget: int,
-    last_ms: int,
-    last_seq: int,
-    kept: set[tuple[int, int]],
-) -> Marked:
-    """Make tombstones from the front of a node, for exact trimming.
-
-    Args:
-        budget: how many live entries may go.
-        last_ms, last_seq: only IDs up to this one go.
-        kept: IDs that stay, although the walk passes them.
-    """
-    node = read_header(data, ms, seq)
-    cursor = SlotCursor(node)
-    found: list[tuple[int, int]] = []
-    slots: list[int] = []
-    positions: list[int] = []
-    left: i64 = i64(budget)
-    stop_ms = bits(last_ms)
-    stop_seq = bits(last_seq)
-    while left > 0 and cursor.next():
-        if below(stop_ms, stop_seq, cursor.ms, cursor.seq):
-            break
-        if not cursor.flags & DELETED and (not kept or cursor.id() not in kept):
-            found.append(cursor.id())
-            slots.append(int(cursor.index))
-            positions.append(int(cursor.start))
-            left -= 1
-        cursor.skip_fields()
-    return _marked(node, found, slots, positions)
-
-
-def _marked(
-    node: NodeHeader, ids: list[tuple[int, int]], slots: list[int], positions: list[int]
-) -> Marked:
-    """Set the tombstone flag of the slots at `positions` and both counts."""
-    going: i64 = len(positions)
-    live: i64 = node.count - going
-    deleted: i64 = node.deleted + going
-    if live < 0:
-        raise corrupt(f"count is {int(node.count)}, more live slots were found", HEADER_SIZE)
-    if going == 0:
-        return Marked(node.data, int(live), int(deleted), ids, slots)
-    body = BytesWriter()
-    put_integer(body, deleted)
-    shift: i64 = len(body) - node.after_deleted
-    body.write(node.data[node.after_deleted : node.end])
-    for position in positions:  # flags are 0..3: one byte, whatever their value
-        at: i64 = i64(position) + shift
-        body[at] = body[at] | u8(1)
-    data = _assemble(live, body.getvalue(), stated_count(node.data))
-    return Marked(data, int(live), int(deleted), ids, slots)
-
-
-class Rewritten:
-    """A node after tombstones were taken out; `kept` are the old numbers of its slots."""
-
-    def __init__(self, data: bytes, kept: list[int]) -> None:
-        self.data = data
-        self.kept = kept
-
-
-def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
-    """Take the tombstones out of a node, but for its last slot and the slot numbers in `keep`.
-
-    The key and the master entry stay as they are, and the last slot too, so that the highest ID
-    that the node ever held remains known.
-    """
-    node = read_header(data, ms, seq)
-    cursor = SlotCursor(node)
-    body = BytesWriter()
-    elements: i64 = 4 + len(node.fields)
-    live: i64 = 0
-    deleted: i64 = 0
-    kept: list[int] = []
-    last: i64 = node.count + node.deleted - 1
-    while cursor.next():
-        start: i64 = cursor.start
-        cursor.skip_fields()
-        dead = cursor.flags & DELETED != 0
-        if dead and cursor.index != last and int(cursor.index) not in keep:
-            continue
-        body.write(data[start : cursor.position])
-        kept.append(int(cursor.index))
-        elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
-        if dead:
-            deleted += 1
-        else:
-            live += 1
-    if live != node.count or cursor.index != last:
-        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
-    head = BytesWriter()
-    put_integer(head, deleted)
-    head.write(data[node.after_deleted : node.first_slot])
-    head.write(body.getvalue())
-    return Rewritten(_assemble(live, head.getvalue(), elements), kept)
-
-
-def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
-    """Return a node as history shows it: the live and the trimmed slots, all of them live.
-
-    History sees what was trimmed and not what was deleted. The node keeps its key; what reads
-    nodes reads the result. Nodes without tombstones, which is most, are returned as they are.
-
-    Args:
-        trimmed: the bitmap of trimmed slots in the node's envelope.
-
-    Returns:
-        The listpack; b"" when all slots were deleted.
-    """
-    master = open_elements(data)
-    master.skip()
-    if master.integer() == 0:
-        return data
-    node = read_header(data, ms, seq)
-    cursor = SlotCursor(node)
-    body = BytesWriter()
-    elements: i64 = 4 + len(node.fields)
-    count: i64 = 0
-    live: i64 = 0
-    bits_known: i64 = 8 * i64(len(trimmed))
-    while cursor.next():
-        start: i64 = cursor.start
-        index: i64 = cursor.index
-        cursor.skip_fields()
-        if not cursor.flags & DELETED:
-            live += 1
-        elif index >= bits_known or not i64(trimmed[index // 8]) >> (index % 8) & 1:
-            continue
-        body.append(u8(cursor.flags & SAME_FIELDS))
-        body.write(data[start + 1 : cursor.position])
-        elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
-        count += 1
-    if live != node.count or cursor.index + 1 - live != node.deleted:
-        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
-    if count == 0:
-        return b""
-    head = BytesWriter()
-    put_integer(head, 0)
-    head.write(data[node.after_deleted : node.first_slot])
-    head.write(body.getvalue())
-    return _assemble(count, head.getvalue(), elements)
-
-
-# --- checking -----------------------------------------------------------------------------------
-
-
-def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeIds:
-    """Check every byte of a node; return the IDs at its ends, or raise CorruptionError.
-
-    Checks the listpack, both counts against the slots, flags, lp-counts, that IDs rise from the key
-    on, and that nothing follows the last slot. Redis does the same to a payload it is asked to
-    RESTORE. One pass: fsck spends most of its time here.
-
-    Args:
-        may_be_dead: a node without live entries is none of ours, but Redis 7.0 leaves some.
-    """
-    node = read_header(data, ms, seq)
-    elements: i64 = 0
-    position: i64 = HEADER_SIZE
-    end: i64 = node.end
-    while position < node.first_slot:
-        position = checked_step(data, position, end)
-        elements += 1
-    cursor = SlotCursor(node)
-    ids = NodeIds()
-    previous_ms = node.ms
-    previous_seq = node.seq
-    first_ms: i64 = 0
-    first_seq: i64 = 0
-    last_ms: i64 = 0
-    last_seq: i64 = 0
-    live: i64 = 0
-    while cursor.next():
-        start: i64 = cursor.start
-        same = cursor.ms == previous_ms and cursor.seq == previous_seq
-        rises = below(previous_ms, previous_seq, cursor.ms, cursor.seq)
-        if not rises and not (cursor.index == 0 and same):
-            raise corrupt(f"ID {cursor.id_text().decode()} does not rise", start)
-        previous_ms = cursor.ms
-        previous_seq = cursor.seq
-        if cursor.width == 0:
-            raise corrupt("an entry without fields", start)
-        position = start
-        while position < cursor.position:
-            position = checked_step(data, position, end)
-            elements += 1
-        plain = cursor.flags & SAME_FIELDS == 0
-        count: i64 = 2 * cursor.width if plain else cursor.width
-        elements += count + 1
-        expected: i64 = 4 + count if plain else 3 + count
-        while count > 0:
-            position = checked_step(data, position, end)
-            count -= 1
-        cursor.position = position
-        lp_count: i64 = cursor.integer()
-        if lp_count != expected:
-            raise corrupt(f"lp-count is {int(lp_count)}, not {int(expected)}", start)
-        checked_step(data, position, end)
-        if not cursor.flags & DELETED:
-            if live == 0:
-                first_ms = cursor.ms
-                first_seq = cursor.seq
-            last_ms = cursor.ms
-            last_seq = cursor.seq
-            live += 1
-    slots: i64 = cursor.index + 1
-    if live != node.count or slots - live != node.deleted:
-        found = f"{int(node.count)} live and {int(node.deleted)} deleted"
-        counted = f"{int(live)} and {int(slots - live)}"
-        raise corrupt(f"the master entry counts {found}, the slots are {counted}", HEADER_SIZE)
-    if node.count == 0 and not may_be_dead:
-        raise corrupt("a node without live entries", HEADER_SIZE)
-    stated = stated_count(data)
-    if stated != UNKNOWN_COUNT and stated != elements:
-        raise corrupt(f"num-elements is {int(stated)}, counted {int(elements)}", 4)
-    ids.live = live
-    ids.deleted = slots - live
-    ids.first_live = (unsigned(first_ms), unsigned(first_seq))
-    ids.last_live = (unsigned(last_ms), unsigned(last_seq))
-    ids.last_slot = (unsigned(previous_ms), unsigned(previous_seq))
-    return ids
-
-
-class Slot(NamedTuple):
-    """A slot that was read out of a damaged node."""
-
-    ms: int
-    seq: int
-    deleted: bool
-    pairs: list[bytes]
-
-
-def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
-    """Return the slots of a damaged node up to the damage, and what that is.
-
-    Sizes, backlens, lp-counts and rising IDs are checked. Damage inside of a value is not seen: the
-    checksum of the whole does not tell which slots are good.
-    """
-    slots: list[Slot] = []
-    size: i64 = len(data)
-    if size < HEADER_SIZE + 1:
-        return slots, "it is shorter than an empty listpack"
-    whole = int(size).to_bytes(4, "little") + data[4 : size - 1] + b"\xff"
-    try:
-        node = read_header(whole, ms, seq)
-        position: i64 = HEADER_SIZE
-        while position < node.first_slot:
-            position = checked_step(whole, position, node.end)
-        cursor = SlotCursor(node)
-        before_ms = node.ms
-        before_seq = node.seq
-        while cursor.next():
-            start: i64 = cursor.start
-            rises = below(before_ms, before_seq, cursor.ms, cursor.seq)
-            same = cursor.ms == before_ms and cursor.seq == before_seq
-            if not rises and not (cursor.index == 0 and same):
-                return slots, f"an ID does not rise at byte {int(start)}"
-            plain = cursor.flags & SAME_FIELDS == 0
-            count: i64 = 2 * cursor.width if plain else cursor.width
-            position = start
-            while position < cursor.position:
-                position = checked_step(whole, position, node.end)
-            left = count
-            while left > 0:
-                position = checked_step(whole, position, node.end)
-                left -= 1
-            reader = Reader(whole, position, node.end)
-            if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
-                return slots, f"a wrong lp-count at byte {int(position)}"
-            before_ms = cursor.ms
-            before_seq = cursor.seq
-            found_ms, found_seq = cursor.id()
-            dead = cursor.flags & DELETED != 0
-            slots.append(Slot(found_ms, found_seq, dead, cursor.pairs()))
-    except CorruptionError as error:
-        return slots, f"{error.problem} at byte {error.offset}"
-    return slots, ""
-
-
-def elements_known(data: bytes) -> bool:
-    """Say whether the header states the number of elements."""
-    return stated_count(data) != UNKNOWN_COUNT
-
-
-def in_node(error: CorruptionError, where: str) -> CorruptionError:
-    """Return `error` with the place of the node it was found in."""
-    return type(error)(where, f"{error.where}: {error.problem}", offset=error.offset)

@@ -24,8 +24,8 @@ The value of a stream; `since` is the type that added a step:
 Numbers and halves of IDs are lengths, names are strings (`rdb_values`); the IDs of pending entries
 are 16 bytes big-endian, times 8 bytes little-endian.
 
-Nodes are taken over as they are, in both directions: `node.validate` sees every byte of one that
-comes in. Everything else that comes in is checked for what must hold in any store (`check_*`
+Nodes are taken over as they are, in both directions: `node_check.validate` sees every byte of one
+that comes in. Everything else that comes in is checked for what must hold in any store (`check_*`
 below), so that damage gives `CorruptionError` and nothing else, in time and memory that are in
 proportion to the bytes that are really there.
 
@@ -45,7 +45,7 @@ from streamkeep.format.group_records import NEVER, UNKNOWN
 from streamkeep.format.id_codec import MAX
 from streamkeep.format.listpack import spell_backlens
 from streamkeep.format.nacks import MAX_COUNT, OWNED
-from streamkeep.format.node import validate
+from streamkeep.format.node_check import validate
 from streamkeep.format.rdb_values import Source, put_length, put_string
 from streamkeep.format.stream_parts import (
     NO_MESSAGES,

@@ -1,8 +1,8 @@
 """Rows of `retired`: trimmed macro nodes that no segment holds yet.
 
 A row stands under stream number and node key and is the envelope that stood in `nodes`, perhaps
-with more of its slots marked. What history shows of it (`node.history_form`) is what the archive
-is still owed.
+with more of its slots marked. What history shows of it (`node_marks.history_form`) is what the
+archive is still owed.
 
 A stream that is deleted leaves its rows behind, but takes along its name, which its segments are
 to carry. So the name goes into a row of its own, under the ID 0-0, which is no node's, until the

@@ -44,7 +44,8 @@ from streamkeep.format.envelope import (
 )
 from streamkeep.format.errors import ChecksumError, CorruptionError, FormatVersionError
 from streamkeep.format.layout import Field, Layout
-from streamkeep.format.node import history_form, validate
+from streamkeep.format.node_check import validate
+from streamkeep.format.node_marks import history_form
 
 MAGIC: Final = b"SKSEG\r\n\x1a"  # a copy made in text mode breaks it
 VERSION: Final = 1

@@ -13,7 +13,8 @@ import zstandard
 from streamkeep.format.checksum import digest64
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.node import history_form, validate
+from streamkeep.format.node_check import validate
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.segment import (
     CHECKSUM_SIZE,
     VERSION,

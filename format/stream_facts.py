@@ -13,7 +13,8 @@ from mypy_extensions import i64
 from streamkeep.format.envelope import decode_envelope, trimmed_slots
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import id_text, unpack_id
-from streamkeep.format.node import peek_counts, tombstone_slots, validate
+from streamkeep.format.node import peek_counts, tombstone_slots
+from streamkeep.format.node_check import validate
 
 Id = tuple[int, int]
 NO_ID: Id = (0, 0)

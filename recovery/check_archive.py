@@ -33,7 +33,9 @@ from streamkeep.format.errors import (
 )
 from streamkeep.format.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord, record_of
-from streamkeep.format.node import end_ids, has_live, history_form, validate
+from streamkeep.format.node import end_ids, has_live
+from streamkeep.format.node_check import validate
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.records import ARCHIVE_FILE, decode_number
 from streamkeep.format.retired import decode_former_name, is_former_name
 from streamkeep.format.segment import Segment

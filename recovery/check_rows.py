@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.environment import META_CREATED, META_FORMAT, META_UUID
 from streamkeep.engine.group import NEXT_GROUP
 from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.manifest import NEXT_FILE, NEXT_SEQUENCE
+from streamkeep.engine.opening import META_CREATED, META_FORMAT, META_UUID
 from streamkeep.engine.recover import META_EPOCH, META_RECOVERY, decode_recovery
 from streamkeep.engine.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.batches import PREFIX as BATCH_PREFIX

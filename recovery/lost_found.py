@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 from streamkeep.engine import files
 from streamkeep.engine.lmdb_errors import translate_os
-from streamkeep.format.node import Slot
+from streamkeep.format.node_check import Slot
 
 LOST_AND_FOUND: Final = "lost+found"
 _MOST_VALUES: Final = 10_000  # files; further bytes are only named in the index

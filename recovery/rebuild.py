@@ -6,9 +6,9 @@ import uuid
 
 from streamkeep.engine.bulk import BulkStore
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.environment import META_CREATED, META_FORMAT, META_UUID
 from streamkeep.engine.group import NEXT_GROUP
 from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.opening import META_CREATED, META_FORMAT, META_UUID
 from streamkeep.engine.recover import META_EPOCH
 from streamkeep.engine.txn import NEXT_STREAM
 from streamkeep.format.errors import CorruptionError

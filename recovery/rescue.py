@@ -24,7 +24,8 @@ from streamkeep.format.envelope import (
 )
 from streamkeep.format.id_codec import next_id
 from streamkeep.format.keys import NODES, node_key, pack_number
-from streamkeep.format.node import Slot, encode_nodes, read_until_damage
+from streamkeep.format.node import encode_nodes
+from streamkeep.format.node_check import Slot, read_until_damage
 from streamkeep.format.records import STREAM_RECORD
 
 Id = tuple[int, int]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from streamkeep.engine import files
 from streamkeep.engine.bulk import BulkStore
-from streamkeep.engine.environment import META_UUID
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.engine.manifest import NEXT_SEQUENCE
+from streamkeep.engine.opening import META_UUID
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFile, check_means, open_segment
 from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import StreamId
@@ -45,7 +45,9 @@ from streamkeep.format.manifest import (
     erasure_key,
     record_of,
 )
-from streamkeep.format.node import Slot, has_live, history_form, validate
+from streamkeep.format.node import has_live
+from streamkeep.format.node_check import Slot, validate
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.records import decode_stream_record, encode_number
 from streamkeep.format.retention import retention_of
 from streamkeep.format.retired import (

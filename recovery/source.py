@@ -24,10 +24,10 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine import environment as environments
-from streamkeep.engine.environment import LOCK_FILE
 from streamkeep.engine.journal import JOURNAL_FOLDER, Reader
+from streamkeep.engine.opening import LOCK_FILE, META_FORMAT
 from streamkeep.engine.recover import is_torn
+from streamkeep.engine.registry import registry
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, place_of
 from streamkeep.engine.switch import is_switching
@@ -195,7 +195,7 @@ def open_source(path: Path) -> Iterator[Source]:
             f"{path}: a compaction was cut off; open the store for writing once"
         )
     source = Source(path)
-    opened = environments.find_open(path)
+    opened = registry.find(path)
     if opened is not None:
         with opened.begin_read() as txn:
             see_snapshot(source, txn)
@@ -381,7 +381,7 @@ def _check_is_ours(source: Source) -> None:
         raise NotAStoreError(f"{source.path}: an LMDB environment, but not a store")
     where = f"{source.path}: meta"
     try:
-        body = tables.get_row(META, environments.META_FORMAT, where)
+        body = tables.get_row(META, META_FORMAT, where)
         version = 0 if body is None else decode_number(body, where)
     except CorruptionError:
         return  # a finding

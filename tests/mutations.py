@@ -38,7 +38,8 @@ from streamkeep.engine.clock import ManualClock
 from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES
 from streamkeep.format.lmdb_pages import BIG, overflow_pages
-from streamkeep.format.node import history_form, read_until_damage
+from streamkeep.format.node_check import read_until_damage
+from streamkeep.format.node_marks import history_form
 from streamkeep.recovery.findings import Severity
 from streamkeep.recovery.repair import Repaired, repair
 from streamkeep.recovery.source import open_source

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from streamkeep.format.group_records import NEVER, UNKNOWN
-from streamkeep.format.node import Pairs, encode_nodes, mark, peek_counts, validate
+from streamkeep.format.node import Pairs, encode_nodes, peek_counts
+from streamkeep.format.node_check import validate
+from streamkeep.format.node_marks import mark
 from streamkeep.format.stream_parts import (
     NOBODY,
     ConsumerPart,

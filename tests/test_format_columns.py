@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from streamkeep.format import listpack, node
+from streamkeep.format import listpack, node_check
 from streamkeep.format.column_buffers import NumberColumn, TextColumn
 from streamkeep.format.columns import FULL, PAST_END, TAKEN, Columns, ColumnWriter
 from streamkeep.format.errors import CorruptionError
@@ -215,4 +215,4 @@ def test_damage_inside_of_a_slot_is_our_error() -> None:
             except CorruptionError:
                 continue
             assert writer.finish().entries == 0
-    assert node.validate(data, ms, seq).first_live == (1, 0)
+    assert node_check.validate(data, ms, seq).first_live == (1, 0)

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
-from streamkeep.format import node
+from streamkeep.format import node, node_check, node_marks
 from streamkeep.format.checksum import digest64
 from streamkeep.format.envelope import decode_envelope, encode_envelope, set_trimmed
 from streamkeep.format.errors import CorruptionError, FormatVersionError
@@ -99,19 +99,19 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
     )
     gone = [entry[:2] for entry, state in zip(entries, states, strict=False) if state != "live"]
     if gone:
-        listpack = node.mark(listpack, ms, seq, gone, 0).data
+        listpack = node_marks.mark(listpack, ms, seq, gone, 0).data
     slots = [i for i in range(len(entries)) if states[i] == "trimmed"]
     bitmap = set_trimmed(b"", slots)
     kept = [entries[i] for i in range(len(entries)) if states[i] != "deleted"]
-    shown = node.history_form(listpack, ms, seq, bitmap)
+    shown = node_marks.history_form(listpack, ms, seq, bitmap)
     if not kept:
         assert shown == b""
         return
     found: list[Any] = []
-    node.validate(shown, ms, seq)
+    node_check.validate(shown, ms, seq)
     node.read_range(shown, ms, seq, node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS), found)
     assert found == kept
-    assert node.history_form(shown, ms, seq, b"") is shown
+    assert node_marks.history_form(shown, ms, seq, b"") is shown
 
     segment = opened(write([encode_envelope(NUMBER, ms, seq, 1, 2, b"r", listpack, bitmap)]))
     assert entries_of(segment) == kept
@@ -121,7 +121,7 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
 def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
     (data,) = nodes_of([(1, 0, [b"f", b"v"])])
     found = decode_envelope(data, "")
-    empty = node.mark(found.listpack, 1, 0, [(1, 0)], 0).data
+    empty = node_marks.mark(found.listpack, 1, 0, [(1, 0)], 0).data
     blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
     writer = SegmentWriter(
         store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
@@ -387,7 +387,7 @@ def test_blocks_with_what_does_not_belong_are_reported() -> None:
     marked = encode_envelope(NUMBER, 1, 0, 1, 2, b"", found.listpack, b"\x01")
     assert "does not belong" in one(marked, last_ms=1)
     (both,) = nodes_of([(1, 0, [b"f", b"v"]), (2, 0, [b"f", b"v"])])
-    dead = node.mark(decode_envelope(both, "").listpack, 1, 0, [(2, 0)], 0).data
+    dead = node_marks.mark(decode_envelope(both, "").listpack, 1, 0, [(2, 0)], 0).data
     assert "tombstones" in one(encode_envelope(NUMBER, 1, 0, 1, 2, b"", dead, b""), last_ms=1)
     assert "not a zstd frame" in one_of(b"no frame at all", 60)
 

@@ -39,7 +39,8 @@ from model.values import ZERO
 from store_machine import THOROUGH, StoreMachine, outcome
 from streamkeep.engine.api import Store
 from streamkeep.engine.nodes import NodeWalk
-from streamkeep.format.node import peek_counts, validate
+from streamkeep.format.node import peek_counts
+from streamkeep.format.node_check import validate
 
 
 class StoredNode(NamedTuple):

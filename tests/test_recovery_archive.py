@@ -29,7 +29,7 @@ from streamkeep.format.keys import (
     unpack_node_key,
 )
 from streamkeep.format.manifest import SegmentRecord, decode_segment_record, encode_erasure
-from streamkeep.format.node import mark
+from streamkeep.format.node_marks import mark
 from streamkeep.format.records import encode_file_garbage, encode_number
 from streamkeep.format.retired import encode_former_name, former_name_key
 from streamkeep.recovery.repair import repair

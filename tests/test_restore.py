@@ -14,7 +14,7 @@ from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
 from streamkeep.engine import failpoints, manifest, restore
 from streamkeep.engine.api import Store
 from streamkeep.engine.archived import archived_nodes
-from streamkeep.format import node
+from streamkeep.format import node, node_marks
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import encode_envelope
 from streamkeep.format.errors import (
@@ -153,7 +153,9 @@ def test_a_key_that_is_below_its_node_is_no_obstacle(store: Store) -> None:
     builder = node.NodeBuilder(5, 0, [b"f"])
     for ms in (5, 6, 7):
         builder.append(ms, 0, [b"f", b"v"])
-    data = node.history_form(node.mark(builder.listpack(), 5, 0, [(5, 0)], 0).data, 5, 0, b"")
+    data = node_marks.history_form(
+        node_marks.mark(builder.listpack(), 5, 0, [(5, 0)], 0).data, 5, 0, b""
+    )
     with store.transaction() as transaction:
         txn = transaction._txn
         number = txn.create_stream(b"orders").number

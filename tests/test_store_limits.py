@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from streamkeep.engine import environment
+from streamkeep.engine import environment, opening
 from streamkeep.engine.api import Store
 from test_store_life import run
 
@@ -21,7 +21,7 @@ SMALL_MAP = 1 << 20
 @pytest.fixture
 def small_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reserve one megabyte, as a system with little address space would."""
-    monkeypatch.setattr(environment, "_MAPS", (SMALL_MAP,))
+    monkeypatch.setattr(opening, "_MAPS", (SMALL_MAP,))
 
 
 def test_the_map_grows_unnoticed(small_map: None, open_store: Open) -> None:

@@ -16,7 +16,8 @@ from streamkeep.engine.txn import Txn
 from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.id_codec import MAX
 from streamkeep.format.keys import RETIRED, unpack_node_key
-from streamkeep.format.node import PAIRS, Range, history_form, read_range
+from streamkeep.format.node import PAIRS, Range, read_range
+from streamkeep.format.node_marks import history_form
 from streamkeep.format.retired import is_former_name
 from streamkeep.format.segment import Segment
 

@@ -31,9 +31,10 @@ from crash.losses import (
 )
 from crash.power import another_boot, copy_store, watched
 from streamkeep import recovery
-from streamkeep.engine import environment, failpoints
+from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
+from streamkeep.engine.registry import registry
 
 LONG_DIRECTORIES = 1500
 LONG_CONTROLS = 10
@@ -247,7 +248,7 @@ class NothingKept(random.Random):
 def die(store: Store[bytes]) -> None:
     """Let go of everything as a killed process does: no steady point, no sync."""
     one = store._environment
-    environment._registry.pop(one.identity, None)
+    registry.environments.pop(one.identity, None)
     one.close_files()
     store._closed = True
 

@@ -1,0 +1,90 @@
+"""Which stores this process has open, and what a fork does to them.
+
+LMDB allows an environment to be open once in a process, so every `Store` on the same files shares
+one `Environment`, found by the identity of `data.mdb` and counted. A forked child must not touch
+what its parent opened: there every environment is marked closed, and kept alive, since closing it
+would disturb the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import lmdb
+from lmdb import _envid
+
+from streamkeep.engine.steady import DATA_FILE
+
+if TYPE_CHECKING:
+    from streamkeep.engine.environment import Environment
+
+Identity = tuple[int, int]  # device, inode
+
+
+def identity_of(path: Path) -> Identity:
+    """Return what tells the store at a path from all others; raise OSError where there is none."""
+    status = (path / DATA_FILE).stat()
+    return status.st_dev, status.st_ino
+
+
+class Registry:
+    """The environments that this process has open; hold `lock` to open and close them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.environments: dict[Identity, Environment] = {}
+        self._orphans: list[lmdb.Environment] = []  # of a parent process; never closed here
+
+    def find(self, path: Path) -> Environment | None:
+        """Return the environment of a store that is open already."""
+        with self.lock:
+            try:
+                return self.environments.get(identity_of(path))
+            except OSError:
+                return None
+
+    def leave_to_parent(self) -> None:
+        """Mark every environment unusable in a forked child; LMDB's locks belong to the parent."""
+        self.lock = threading.RLock()
+        for environment in self.environments.values():
+            environment.shared.closed = (
+                "the store was opened before this process was forked; open it again in the child"
+            )
+            environment.shared.write_lock = threading.Lock()
+            environment.shared.gate = threading.Lock()
+            environment.lobby.abandon()
+            self._orphans.append(environment.raw)
+            # The child must not hold the parent's file locks, which would outlive the parent.
+            if environment.lock is not None:
+                environment.lock.close()
+            if environment.points is not None:
+                environment.points.close_files()
+                environment.points.journal.turns.close()
+                environment.points.journal.head.abandon()
+        if self.environments:
+            _let_child_open()
+        self.environments.clear()
+
+
+def _let_child_open() -> None:
+    """Make py-lmdb forget, in a forked child, which files the parent has open.
+
+    It refuses to open a file twice in a process, and counts what was inherited. The inherited
+    environments are never used or closed here, so a new one shares nothing with them. There is no
+    public way to say so; without this hook, opening raises, and nothing worse happens.
+    """
+    child = os.getpid()
+    parents_keys: Callable[[Any, Any], tuple[Any, ...]] = _envid.env_keys
+
+    def keys_of_child(path: Any, subdir: Any) -> tuple[Any, ...]:
+        return tuple((child, *key) for key in parents_keys(path, subdir))
+
+    _envid.env_keys = keys_of_child
+
+
+registry: Final = Registry()
+os.register_at_fork(after_in_child=registry.leave_to_parent)
