@@ -66,7 +66,7 @@ class Turns:
         """Wait until a commit is on disk, or it is the turn of the caller to sync.
 
         Returns:
-            The wave that the caller leads, until `give_back`; 0 where others have synced.
+            The wave that the caller leads, until `give_back`, or LONE; 0 where others have synced.
         """
         head = self.head
         if not head.is_shared():

@@ -104,12 +104,23 @@ NOBODYS_OWNER: Final = b"nobody"  # who gets the entries that nobody owns in typ
 
 
 class Losses(dict[str, int]):
-    """What found no place, and how often."""
+    """What found no place, and how often.
 
-    def add(self, what: str, count: int = 1) -> None:
-        """Count something that found no place."""
+    Attributes:
+        newer: whether a newer server has a place for some of it.
+    """
+
+    newer = False
+
+    def add(self, what: str, count: int = 1, *, newer: bool = False) -> None:
+        """Count something that found no place.
+
+        Args:
+            newer: a newer server has one.
+        """
         if count:
             self[what] = self.get(what, 0) + count
+            self.newer |= newer
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -403,7 +414,8 @@ def write_value(
     if kind >= TYPE_4:
         _put_messages(out, messages)
     elif messages is not None:
-        losses.add("message of a producer", sum(len(one.messages) for one in messages.producers))
+        count = sum(len(one.messages) for one in messages.producers)
+        losses.add("message of a producer", count, newer=True)
     yield bytes(out)
 
 
@@ -422,13 +434,13 @@ def _put_counters(out: bytearray, counters: Counters, kind: int, losses: Losses)
         _put_id(out, deleted)
         put_length(out, added)
     elif deleted != (0, 0) or added != counters.length:
-        losses.add("stream whose max_deleted_id and entries_added are lost")
+        losses.add("stream whose max_deleted_id and entries_added are lost", newer=True)
     put_length(out, counters.groups)
 
 
 def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> None:
     if group.zone and kind < TYPE_5:
-        losses.add("pending entry of nobody, now of a consumer", len(group.zone))
+        losses.add("pending entry of nobody, now of a consumer", len(group.zone), newer=True)
         group = _with_owner(group)
     put_string(out, group.name)
     _put_id(out, group.last_id)
@@ -451,7 +463,7 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> N
         if kind >= TYPE_3:
             out += _TIME.pack(consumer.active_time)
         elif consumer.active_time != consumer.seen_time:
-            losses.add("active time of a consumer")
+            losses.add("active time of a consumer", newer=True)
         put_length(out, len(ids))
         out += b"".join(ids)
     if kind >= TYPE_5:

@@ -9,6 +9,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -235,11 +236,12 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
     Path("cut.jsonl").write_text("\n".join(text.splitlines()[:-1]))
     assert "cut off" in run("load", "t", "cut.jsonl", "--existing", "replace", status=1).stderr
     assert keys_of("t") == [b"k"]
-    for kind in ("rdb", "dump", "resp"):
+    for kind, server in product(("rdb", "dump", "resp"), ("8.6", "8.10")):
         result = run(
-            "dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", "8.10"
+            "dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", server
         )
         assert "no place for: retention of a stream" in result.stderr
+        assert "has a place for more" not in result.stderr
     run("load", "u", "out", "--format", "resp")
     assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=4)
 
@@ -407,6 +409,7 @@ def test_what_had_no_place_is_said() -> None:
     assert summary["streams"] == 4
     result = run("dump", "s", "--output", "old.rdb", "--redis", "7.0")
     assert "no place for: pending entry of nobody, now of a consumer (2 times)" in result.stderr
+    assert "--redis 8.10 has a place for more" in result.stderr
 
 
 def test_a_file_of_several_databases() -> None:

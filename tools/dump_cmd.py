@@ -233,7 +233,7 @@ def dump(
     if source.unnamed:
         left_out = output.count_text(source.unnamed, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
-    _report(source, target, losses, server, time.perf_counter() - began, as_json=as_json)
+    _report(source, target, losses, time.perf_counter() - began, as_json=as_json)
 
 
 def _given(store_path: Path | None) -> Path:
@@ -298,9 +298,7 @@ def _opened(target: str, kind: Format) -> Iterator[BinaryIO]:
     sys.stdout.buffer.flush()
 
 
-def _report(
-    source: Source, target: str, losses: Losses, server: str, seconds: float, *, as_json: bool
-) -> None:
+def _report(source: Source, target: str, losses: Losses, seconds: float, *, as_json: bool) -> None:
     if as_json:
         output.json_summary(
             "dump",
@@ -320,7 +318,7 @@ def _report(
             f"{output.entries_text(source.entries)}{size} in {output.span_text(seconds)} ({rate})"
         )
     output.note_losses(losses)
-    if losses and server != NEWEST:
+    if losses.newer:
         output.note(f"--redis {NEWEST} has a place for more")
 
 
