@@ -21,19 +21,19 @@ from streamkeep.engine.combine import Combiner
 from streamkeep.engine.durability import Durability, read_slots
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal
 from streamkeep.engine.lmdb_errors import translate
+from streamkeep.engine.memory import clear_memory, kept_pages
 from streamkeep.engine.recover import META_RECOVERY, decode_recovery
 from streamkeep.engine.registry import identity_of, registry
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
+from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady import Hold, SteadyPoints
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.engine.txn import (
     PointNeeded,
     ReadTxn,
-    Shared,
     WriteTxn,
     begin_read,
     begin_write,
-    clear_memory,
     run_read,
     run_write,
 )
@@ -258,7 +258,7 @@ class Environment:
     def clear_memory(self) -> None:
         """Have nothing in LMDB's memory that was written before the last erasure."""
         while not self._retrying(clear_memory, self.shared):
-            self.resize(self.map_size() + 2 * PAGE * self.shared.kept_pages())
+            self.resize(self.map_size() + 2 * PAGE * kept_pages(self.shared))
 
     def durability(self) -> Durability:
         """Return how far the store is on disk."""

@@ -13,8 +13,9 @@ from typing import Final
 
 from streamkeep.engine.pel import Pel
 from streamkeep.engine.resume import Resume
+from streamkeep.engine.shared import Attached
 from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import Attached, Txn, WriteTxn
+from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError, NoSuchGroupError
 from streamkeep.format.group_records import Consumer, GroupRecord, decode_consumer, decode_group

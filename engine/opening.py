@@ -26,6 +26,7 @@ from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.recover import META_EPOCH, is_ready, needs_recovery, prepare
 from streamkeep.engine.registry import registry
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER
+from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.engine.switch import (
@@ -35,7 +36,6 @@ from streamkeep.engine.switch import (
     finish_switch,
     is_switching,
 )
-from streamkeep.engine.txn import Shared
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
     CorruptionError,

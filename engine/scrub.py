@@ -9,7 +9,7 @@ left after such a transaction, and of a file that had been cleaned by hand, 3,34
 with the next hundred unrelated commits.) So the pages are cleared here, beside LMDB:
 
 1. A transaction begins a clean file of the journal, and raises a number in `journal/head`. Every
-   process that sees it clears LMDB's memory before its next write (`txn.clear_memory`): whatever
+   process that sees it clears LMDB's memory before its next write (`memory.clear_memory`): whatever
    is written from now on is clean.
 2. A steady point is made, and the old files of the journal are overwritten and removed.
 3. We wait until nobody reads an older state of the store than that point, which a snapshot of

@@ -33,8 +33,9 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
 from streamkeep.engine.journal_head import Place
+from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady_file import SteadyFile, place_of
-from streamkeep.engine.txn import ReadTxn, Shared, begin_read
+from streamkeep.engine.txn import ReadTxn, begin_read
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.steady import (
     SLOT_SIZE,

@@ -16,8 +16,7 @@ A commit is in the journal before it is in LMDB (`journal`); whether it is on di
 here. A process commits only while it has a pin (`steady`); `begin_write` raises `PointNeeded` where
 there is none, before anything has happened.
 
-LMDB must not be resized while a transaction of this process is open. `Shared` therefore counts
-transactions in and out through a gate that `Environment.resize` closes. Compiled by mypyc.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
 from streamkeep.engine import failpoints
-from streamkeep.engine.board import Board, Event
-from streamkeep.engine.clock import Clock
+from streamkeep.engine.board import Event
 from streamkeep.engine.journal import Journal
+from streamkeep.engine.memory import SMALL_COMMIT, note_commit
+from streamkeep.engine.shared import Attached, AttachedKey, Shared
 from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.checksum import open_row, seal_row
-from streamkeep.format.envelope import PAGE_VALUE
-from streamkeep.format.errors import CorruptionError, StoreClosedError, StoreError, StreamkeepError
+from streamkeep.format.errors import CorruptionError, StreamkeepError
 from streamkeep.format.journal import Operations
 from streamkeep.format.keys import GARBAGE, KEYS, META, RETIRED, STREAMS, name_key, pack_number
 from streamkeep.format.records import (
@@ -55,15 +54,6 @@ _PAGE: Final = 4096
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 _COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
-_SMALL_COMMIT: Final = 64  # operations
-_PAGES_PER_OPERATION: Final = 24  # that LMDB touches at most: ways to leaves, splits, merges
-_NEW_PAGES_PER_OPERATION: Final = 3  # the value's own, and splits
-_PAGES_PER_COMMIT: Final = 256  # besides: roots, free list
-_MOST_PAGES: Final = 131_072  # that LMDB holds changed in memory
-
-_CLEARING: Final = b"\xff" * 8  # above every other key of the table
-_ZERO_PAGE: Final = bytes(PAGE_VALUE)
-
 _get_ident = threading.get_ident
 
 
@@ -72,81 +62,6 @@ class PointNeeded(StreamkeepError):
 
     This process has no pin, or the journal no place, or a sync has failed.
     """
-
-
-class Attached:
-    """Something decoded that belongs to a write transaction, which saves it at commit."""
-
-    def save(self) -> None:
-        """Write what changed into the transaction."""
-        raise NotImplementedError
-
-
-AttachedKey = tuple[int, bytes]  # stream number, name
-
-
-class Shared:
-    """What all transactions of one LMDB environment have in common."""
-
-    def __init__(
-        self,
-        raw: lmdb.Environment,
-        tables: list[lmdb._Database],
-        epoch: int,
-        clock: Clock,
-        node_max_bytes: int,
-        node_max_entries: int,
-    ) -> None:
-        self.raw = raw
-        self.tables = tables
-        self.epoch = epoch
-        self.clock = clock
-        self.node_max_bytes = node_max_bytes  # of streams created from now on
-        self.node_max_entries = node_max_entries
-        self.write_lock = threading.Lock()
-        self.writer = 0  # the thread that holds it
-        self.cache: dict[bytes, Stream] = {}
-        self.attached: dict[AttachedKey, Attached] = {}
-        self.generation = 0  # of what is in the cache: rises when others have committed
-        self.cached_commit = -1  # the newest commit that this generation knows
-        self.last_commit = -1
-        self.board = Board(None)  # who is to be rung after a commit
-        self.journal: Journal | None = None  # None where the store is read-only
-        self.retired_bytes = 0  # what `retired` took after the last commit that added to it
-        self.refuse_above = 0  # retired bytes from which streams that archive take no entries
-        self.segment_files: Any = None  # a `SegmentFiles`, for those who read history
-        self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
-        self.unsteady_bytes = 0  # written since the last steady point, about
-        self.erasures = 0  # how many erasures the memory of this process was cleared after
-        self.most_pages = _SMALL_COMMIT * _PAGES_PER_OPERATION  # of a commit, at most
-        self.watched = False  # the upkeep thread knows that there are commits
-        self.closed = ""  # why no transaction may begin any more
-        self.gate = threading.Lock()  # held while the map is resized
-        self.exit_gate = threading.Lock()
-        self.entered = 0  # read transactions begun, changed under `gate`
-        self.left = 0  # ... and ended, changed under `exit_gate`
-
-    def check_open(self) -> None:
-        """Raise unless transactions may begin."""
-        if self.closed:
-            raise StoreClosedError(self.closed)
-
-    def forget(self) -> None:
-        """Empty the cache: what it holds may not be what is stored."""
-        self.cache.clear()
-        self.attached.clear()
-
-    def kept_pages(self) -> int:
-        """Return how many pages LMDB may keep in memory, at most."""
-        return min(self.most_pages + _PAGES_PER_COMMIT, _MOST_PAGES)
-
-    def check_not_writing(self) -> None:
-        """Raise when this thread has a write transaction open: it would wait for itself."""
-        if self.writer == _get_ident():
-            raise StoreError(
-                "this thread has a transaction open on the store; call the method on the "
-                "transaction, or end it first"
-            )
 
 
 class Txn:
@@ -495,7 +410,7 @@ class WriteTxn(Txn):
         journal = shared.journal
         assert journal is not None
         try:
-            self._note_size(False)
+            self._note_size(aborted=False)
             # Where processes take turns they wait for the lock more than for the disk.
             journal.append(body, self.durable and self.follows)
             failpoints.hit("commit:journaled")
@@ -537,7 +452,7 @@ class WriteTxn(Txn):
             return
         self.open = False
         self.shared.forget()
-        self._note_size(True)
+        self._note_size(aborted=True)
         try:
             self._abort_raw()
         finally:
@@ -550,20 +465,11 @@ class WriteTxn(Txn):
             held = journal.sync(self.commit_number)
             assert held, "its own commit"
 
-    def _note_size(self, aborted: bool) -> None:
-        """Remember how many pages a big transaction may have changed; see `clear_memory`."""
+    def _note_size(self, *, aborted: bool) -> None:
+        """Have `memory` know of a big transaction."""
         operations = self.operations
-        if operations is None or operations.count <= _SMALL_COMMIT:
-            return
-        pages = operations.count * _PAGES_PER_OPERATION
-        if not aborted:
-            all_pages = operations.count * _NEW_PAGES_PER_OPERATION
-            for table in self.tables:
-                stat = self.raw.stat(table)
-                all_pages += int(stat["branch_pages"]) + int(stat["leaf_pages"])
-            pages = min(pages, all_pages)
-        if pages > self.shared.most_pages:
-            self.shared.most_pages = pages
+        if operations is not None and operations.count > SMALL_COMMIT:
+            note_commit(self.shared, self.raw, operations.count, aborted=aborted)
 
     def _abort_raw(self) -> None:
         """End LMDB's transaction without its changes, and without waiting for readers."""
@@ -613,37 +519,6 @@ def begin_write(shared: Shared) -> WriteTxn:
         shared.writer = 0
         shared.write_lock.release()
         raise
-
-
-def clear_memory(shared: Shared) -> bool:
-    """Overwrite what LMDB keeps in memory of pages that were written; an erasure calls for it.
-
-    LMDB uses the memory of changed pages again and again, and does not clear it: what one commit
-    wrote would stand in the unused parts of pages of a later one. As many pages of zeros as may be
-    in memory are put into a transaction, which is undone.
-
-    Returns:
-        False when the map is too small for so many pages.
-    """
-    journal = shared.journal
-    assert journal is not None
-    shared.check_not_writing()
-    with shared.write_lock:
-        shared.check_open()
-        raw = shared.raw.begin(None, None, True, False)
-        erasures = journal.head.erasures()
-        table = shared.tables[GARBAGE]
-        full = False
-        try:
-            for number in range(shared.kept_pages()):
-                raw.put(_CLEARING + pack_number(number), _ZERO_PAGE, True, True, True, table)
-        except lmdb.MapFullError:
-            full = True
-        del raw  # an abort by name would wait for readers; see `WriteTxn._abort_raw`
-        if not full:
-            shared.erasures = erasures
-            journal.forget()
-        return not full
 
 
 def run_write(

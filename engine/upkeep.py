@@ -16,8 +16,8 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady import SteadyPoints
-from streamkeep.engine.txn import Shared
 from streamkeep.format.errors import StreamkeepError
 
 BUDGET_BYTES: Final = 256 << 20

@@ -38,7 +38,8 @@ from typing import Any, Final
 from streamkeep.engine.blocking import BlockingCall, Waiter
 from streamkeep.engine.board import CLAIM, GROUP, READ, Board, Event
 from streamkeep.engine.doors import ALARM, Door
-from streamkeep.engine.txn import ReadTxn, Shared
+from streamkeep.engine.shared import Shared
+from streamkeep.engine.txn import ReadTxn
 
 WAITERS_FOLDER: Final = "waiters"
 FALLBACK_S: Final = 1.0
