@@ -29,6 +29,7 @@ HOT = [
     "src/streamkeep/engine/idempotency.py",
     "src/streamkeep/engine/journal.py",
     "src/streamkeep/engine/journal_head.py",
+    "src/streamkeep/engine/journal_reader.py",
     "src/streamkeep/engine/lag.py",
     "src/streamkeep/engine/memory.py",
     "src/streamkeep/engine/nodes.py",

@@ -19,7 +19,8 @@ import lmdb
 
 from streamkeep.engine.combine import Combiner
 from streamkeep.engine.durability import Durability, read_slots
-from streamkeep.engine.journal import JOURNAL_FOLDER, Journal
+from streamkeep.engine.journal import Journal
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate
 from streamkeep.engine.memory import clear_memory, kept_pages
 from streamkeep.engine.recover import META_RECOVERY, decode_recovery

@@ -21,7 +21,7 @@ import lmdb
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.environment import SMALLEST_STORE, Environment, whole_pages
-from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.recover import META_EPOCH, is_ready, needs_recovery, prepare
 from streamkeep.engine.registry import registry

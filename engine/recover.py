@@ -32,14 +32,14 @@ import lmdb
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.journal import (
+from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
+from streamkeep.engine.journal_reader import (
     JOURNAL_FOLDER,
     Reader,
     find_place,
     is_there,
     journal_files,
 )
-from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.checksum import open_row, seal_row

@@ -31,8 +31,9 @@ import lmdb
 
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
-from streamkeep.engine.journal import JOURNAL_FOLDER, Journal, sync_failed
+from streamkeep.engine.journal import Journal, sync_failed
 from streamkeep.engine.journal_head import Place
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.engine.txn import ReadTxn, begin_read

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import failpoints, files
-from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 

@@ -28,7 +28,7 @@ from streamkeep.engine.api import Snapshot, Store
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.copying import copy_data, finish_copy, remove_folder
-from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.manifest import iter_segments
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
 from streamkeep.engine.steady import DATA_FILE

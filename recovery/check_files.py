@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.journal import JOURNAL_FOLDER, Reader, journal_files, read_header
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, journal_files, read_header
 from streamkeep.engine.opening import LOCK_FILE, META_UUID, STAGING_FOLDER
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, place_of

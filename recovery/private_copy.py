@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import files
-from streamkeep.engine.journal import JOURNAL_FOLDER
 from streamkeep.engine.journal_head import HEAD_FILE
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE

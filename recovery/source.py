@@ -24,7 +24,7 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.journal import JOURNAL_FOLDER, Reader
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.opening import LOCK_FILE, META_FORMAT
 from streamkeep.engine.recover import is_torn
 from streamkeep.engine.registry import registry

@@ -25,7 +25,7 @@ from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.opening import META_FORMAT
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.journal import FileHeader

@@ -9,7 +9,7 @@ import pytest
 
 from streamkeep import Store
 from streamkeep.engine import files
-from streamkeep.engine.journal import JOURNAL_FOLDER
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 
 
 def test_new_files_are_filled_while_nobody_waits(

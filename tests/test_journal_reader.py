@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from streamkeep import Store
-from streamkeep.engine.journal import JOURNAL_FOLDER, Reader, find_place
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, find_place
 from streamkeep.engine.steady_file import place_of
 
 SEEDS = 4
