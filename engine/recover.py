@@ -39,6 +39,7 @@ from streamkeep.engine.journal_reader import (
     find_place,
     is_there,
     journal_files,
+    named_number,
 )
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
 from streamkeep.engine.steady_file import SteadyFile, place_of
@@ -205,20 +206,30 @@ def _reset_head(journal: Path, place: Place | None, slot: SteadySlot | None) -> 
 
 
 def _cut_behind(journal: Path, slot: SteadySlot, place: Place) -> None:
-    """Remove records behind a place: their commits never were."""
-    reader = Reader(journal, slot, place)
-    if reader.next() is None:
-        return
-    failpoints.hit("recover:cut")
-    if reader.place.file_number == place.file_number:
+    """Remove what is behind a place: commits that never were, or were lost with a file before.
+
+    A later file that outlived the end of this one would else follow it again, as soon as there are
+    as many commits as it begins behind.
+    """
+    later = [
+        path
+        for number, path in journal_files(journal).items()
+        if max(number, named_number(path)) > place.file_number
+    ]
+    follows = Reader(journal, slot, place)
+    body = follows.next()
+    if later or body is not None:
+        failpoints.hit("recover:cut")
+    if body is not None and follows.place.file_number == place.file_number:
         handle = os.open(journal_files(journal)[place.file_number], os.O_RDWR | os.O_CLOEXEC)
         try:
             files.write_at(handle, bytes(RECORD_HEADER.size), place.offset)
             files.sync_data(handle)
         finally:
             os.close(handle)
-    else:
-        journal_files(journal)[reader.place.file_number].unlink()
+    for path in later:
+        path.unlink(missing_ok=True)
+    if later:
         files.sync_folder(journal)
 
 
