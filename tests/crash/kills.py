@@ -75,7 +75,9 @@ class Told:
 
     def read(self, log: Path) -> None:
         """Take in one log; its last line may be cut off."""
-        for line in log.read_text().splitlines():
+        for line in log.read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):
+                break  # its author was killed in the middle of it
             words = json.loads(line)
             self.commands += words[0] == "!"
             getattr(self, f"_{words[1]}")(words[0] == "!", words[2], *words[3:])
