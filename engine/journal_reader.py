@@ -145,6 +145,23 @@ class Reader:
         return offset + size <= self._base + len(self._data)
 
 
+def files_behind_gap(folder: Path, owner: Identity, newest: int) -> dict[int, FileHeader]:
+    """Return, by number, files that begin behind commits after the newest one that is known.
+
+    Those commits were lost with the end of an earlier file; nothing follows without them.
+    """
+    found: dict[int, FileHeader] = {}
+    for number, path in journal_files(folder).items():
+        header = read_header(path)
+        if (
+            header is not None
+            and (header.epoch, header.store_uuid) == (owner.epoch, owner.store_uuid)
+            and header.first_commit > newest + 1
+        ):
+            found[number] = header
+    return found
+
+
 def find_place(folder: Path, owner: Identity, start: Place, commit_number: int) -> Place | None:
     """Return the place behind a commit, read from a place before it; None when it is not there."""
     reader = Reader(folder, owner, start)

@@ -2,8 +2,9 @@
 
 Three states, told apart by LMDB's newest commit, the newest steady point, and the boot:
 
-healthy    the newest commit is that of the steady point, and the journal holds nothing behind it.
-           Closing leaves a store so, and it may be copied anywhere.
+healthy    the newest commit is that of the steady point, and the journal holds nothing behind it,
+           nor a file that begins behind commits that are gone. Closing leaves a store so, and it
+           may be copied anywhere.
 left       the machine has not been booted since: processes died. What LMDB shows is right, for the
            system still has every page; the journal may end with a record whose commit never was.
 torn       the machine was booted, or a sync has failed. LMDB's file may hold any mixture of pages.
@@ -36,6 +37,7 @@ from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poi
 from streamkeep.engine.journal_reader import (
     JOURNAL_FOLDER,
     Reader,
+    files_behind_gap,
     find_place,
     is_there,
     journal_files,
@@ -178,6 +180,7 @@ def _is_healthy(path: Path, slot: SteadySlot) -> bool:
         and meta.commit_number == slot.commit_number
         and meta.data[8:] == slot.meta_page[8:]
         and Reader(path / JOURNAL_FOLDER, slot, place_of(slot)).next() is None
+        and not files_behind_gap(path / JOURNAL_FOLDER, slot, slot.commit_number)
     )
 
 
@@ -206,22 +209,22 @@ def _reset_head(journal: Path, place: Place | None, slot: SteadySlot | None) -> 
 
 
 def _cut_behind(journal: Path, slot: SteadySlot, place: Place) -> None:
-    """Remove what is behind a place: commits that never were, or were lost with a file before.
+    """Remove what is behind a place: records of commits that never were, and later files.
 
-    A later file that outlived the end of this one would else follow it again, as soon as there are
-    as many commits as it begins behind.
+    A file says only behind which commit it begins: it would follow any that get that number.
     """
+    there = journal_files(journal)
     later = [
         path
-        for number, path in journal_files(journal).items()
+        for number, path in there.items()
         if max(number, named_number(path)) > place.file_number
     ]
-    follows = Reader(journal, slot, place)
-    body = follows.next()
-    if later or body is not None:
+    reader = Reader(journal, slot, place)
+    follows = reader.next() is not None
+    if follows or later:
         failpoints.hit("recover:cut")
-    if body is not None and follows.place.file_number == place.file_number:
-        handle = os.open(journal_files(journal)[place.file_number], os.O_RDWR | os.O_CLOEXEC)
+    if follows and reader.place.file_number == place.file_number:
+        handle = os.open(there[place.file_number], os.O_RDWR | os.O_CLOEXEC)
         try:
             files.write_at(handle, bytes(RECORD_HEADER.size), place.offset)
             files.sync_data(handle)

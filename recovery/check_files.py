@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, journal_files, read_header
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, files_behind_gap
 from streamkeep.engine.opening import LOCK_FILE, META_UUID, STAGING_FOLDER
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, place_of
@@ -70,13 +70,9 @@ def check_journal(source: Source) -> Iterator[Finding]:
             where = f"journal record of commit {reader.place.commit_number}"
             yield finding("SK024", where, f"{error.problem} at byte {error.offset}")
     end = reader.place.commit_number
-    for number, path in journal_files(folder).items():
-        header = read_header(path)
-        if header is None or header.first_commit <= end + 1:
-            continue
-        if (header.epoch, header.store_uuid) == (slot.epoch, slot.store_uuid):
-            problem = f"it begins with commit {header.first_commit}, those before end at {end}"
-            yield finding("SK024", f"journal file {number}", problem)
+    for number, header in files_behind_gap(folder, slot, end).items():
+        problem = f"it begins with commit {header.first_commit}, those before end at {end}"
+        yield finding("SK024", f"journal file {number}", problem)
 
 
 def check_strays(source: Source) -> Iterator[Finding]:

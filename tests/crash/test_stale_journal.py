@@ -6,32 +6,57 @@ import shutil
 from pathlib import Path
 
 from crash.losses import small_journal
+from crash.power import another_boot
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, journal_files, read_header
 
 
+def spare(tmp_path: Path) -> tuple[int, int, int]:
+    """Make a store of which a power loss spared the last file of the journal, and nothing between.
+
+    Returns its newest commit, the number of that file, and the commit it begins with.
+    """
+    with Store(tmp_path / "one", sync="none") as store:
+        store.xadd("s", {"f": "v"})
+        last = store.durability().last_commit
+    shutil.copytree(tmp_path / "one", tmp_path / "lost")
+    with Store(tmp_path / "one", sync="none") as store:
+        while len(journal_files(store.path / JOURNAL_FOLDER)) == 1:
+            store.xadd("s", {"f": "x" * 2500})
+        number, path = max(journal_files(store.path / JOURNAL_FOLDER).items())
+        header = read_header(path)
+        assert header is not None
+        stale = path.read_bytes()
+    path = tmp_path / "lost" / JOURNAL_FOLDER / path.name
+    assert not path.exists()
+    path.write_bytes(stale)
+    assert header.first_commit - last in range(2, 10)
+    return last, number, header.first_commit
+
+
 def test_a_later_file_does_not_follow_other_commits(tmp_path: Path) -> None:
     with small_journal():
-        with Store(tmp_path / "one", sync="none") as store:
-            store.xadd("s", {"f": "v"})
-            last = store.durability().last_commit
-        shutil.copytree(tmp_path / "one", tmp_path / "lost")
-        with Store(tmp_path / "one", sync="none") as store:
-            while len(journal_files(store.path / JOURNAL_FOLDER)) == 1:
-                store.xadd("s", {"f": "x" * 2500})
-            number, path = max(journal_files(store.path / JOURNAL_FOLDER).items())
-            header = read_header(path)
-            assert header is not None
-            stale = path.read_bytes()
-        # The power went: of all that, the disk has this file only.
-        path = tmp_path / "lost" / JOURNAL_FOLDER / path.name
-        assert not path.exists()
-        path.write_bytes(stale)
-        assert header.first_commit - last in range(2, 10)
+        last, number, first = spare(tmp_path)
         with Store(tmp_path / "lost") as store:
-            for _ in range(header.first_commit - 1 - last):
+            for _ in range(first - 1 - last):
                 store.xadd("s", {"other": "commit"})
-            assert store.durability().last_commit == header.first_commit - 1
+            assert store.durability().last_commit == first - 1
             assert number not in journal_files(store.path / JOURNAL_FOLDER)
+        assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []
+
+
+def test_a_later_file_in_another_boot_says_that_commits_were_lost(tmp_path: Path) -> None:
+    """Their numbers are given again, so in another epoch: nobody takes the new for the old."""
+    with small_journal():
+        last, number, _ = spare(tmp_path)
+        with Store(tmp_path / "one") as store:
+            epoch = store.durability().epoch
+        with another_boot(), Store(tmp_path / "lost") as store:
+            assert store.durability().epoch == epoch + 1
+            recovered = store.durability().last_recovery
+            assert recovered is not None
+            assert (recovered.steady_commit, recovered.replayed) == (last, 0)
+            assert number not in journal_files(store.path / JOURNAL_FOLDER)
+            assert store.xlen("s") == 1
         assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []
