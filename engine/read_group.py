@@ -16,13 +16,12 @@ from streamkeep.engine.group import Group, find_group, no_such_key_or_group
 from streamkeep.engine.lag import advance
 from streamkeep.engine.read import has_above, read_above
 from streamkeep.engine.scan import read_ids
-from streamkeep.engine.stream import Stream, peek_last
+from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import Entry
 from streamkeep.format.errors import ArgumentError
-from streamkeep.format.group_records import Consumer, peek_last_id
+from streamkeep.format.group_records import Consumer
 from streamkeep.format.id_codec import MAX, clean, id_text, parse_id
-from streamkeep.format.keys import GROUPS, STREAMS, name_key, pack_number
 from streamkeep.format.nacks import MAX_COUNT, Nack
 from streamkeep.format.node import PAIRS, TEXT
 
@@ -161,37 +160,18 @@ def pause(
     """Return in how many milliseconds `xreadgroup` may have something to do, an error among it;
     0 for at once, -1 when only a commit can change that.
     """
-    if min_idle is None:
-        return 0 if any([_has_new(txn, name, group_name) for name, _ in streams]) else -1
     soonest = -1
     for name, _ in streams:
         stream = txn.find_stream(name)
         group = None if stream is None else find_group(txn, stream, group_name)
         if stream is None or group is None or has_above(stream, group.last_id()):
             return 0
-        left = idle_left(txn, stream, group, min_idle, txn.now_ms())
-        if left == 0:
-            return 0
-        soonest = left if soonest < 0 else min(soonest, left)
+        if min_idle is not None:
+            left = idle_left(txn, stream, group, min_idle, txn.now_ms())
+            if left == 0:
+                return 0
+            soonest = left if soonest < 0 else min(soonest, left)
     return soonest
-
-
-def _has_new(txn: Txn, name: bytes, group_name: bytes) -> bool:
-    """Say whether there is an entry that the group has not read, or an error to raise.
-
-    Every wait of every consumer asks this: no row is decoded further than the answer takes.
-    """
-    number = txn.stream_number(name)
-    stream_key = pack_number(number)
-    stream = txn.get(STREAMS, stream_key)
-    group = txn.get_row(GROUPS, name_key(stream_key, group_name), "group row")
-    if stream is None or group is None:
-        return True
-    length, ms, seq = peek_last(stream, "stream row")
-    last_ms, last_seq = peek_last_id(group, "group row")
-    if length == 0 or ms < last_ms:
-        return False
-    return ms > last_ms or seq > last_seq
 
 
 def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:

@@ -18,7 +18,6 @@ from librt.strings import BytesWriter
 from streamkeep.format.envelope import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
-    check_envelope,
     close_envelope,
     decode_envelope,
     put_header,
@@ -26,7 +25,7 @@ from streamkeep.format.envelope import (
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import pack_number
 from streamkeep.format.node import NodeBuilder, builder_from
-from streamkeep.format.records import StreamRecord, decode_stream_record, peek_last_live
+from streamkeep.format.records import StreamRecord, decode_stream_record
 from streamkeep.format.retention import Retention, retention_of, with_retention
 
 ABSENT: Final = b""
@@ -173,12 +172,6 @@ class Stream:
             writer.write(self._data)
         writer.write(self.trimmed)
         return close_envelope(writer)
-
-
-def peek_last(value: bytes, where: str) -> tuple[int, int, int]:
-    """Return from a row of `streams` how many live entries there are, and the ID of the last."""
-    check_envelope(value, where)
-    return peek_last_live(value, HEADER_SIZE, where)
 
 
 def decode_stream(number: int, name: bytes, value: bytes) -> Stream:

@@ -150,20 +150,14 @@ def close_envelope(writer: BytesWriter) -> bytes:
     return content + digest64(content)
 
 
-def check_envelope(value: bytes, where: str) -> None:
-    """Raise CorruptionError naming `where` unless the checksum of a stored envelope is right."""
+def decode_envelope(value: bytes, where: str) -> Envelope:
+    """Check and parse a stored envelope; raise CorruptionError naming `where`."""
     size: i64 = len(value)
     if size < OVERHEAD:
         found = f"envelope of {len(value)} bytes"
         raise CorruptionError(where, f"{found}, at least {OVERHEAD} expected")
     if digest64(value[: size - CHECKSUM_SIZE]) != value[size - CHECKSUM_SIZE :]:
         raise ChecksumError(where, f"checksum of an envelope of {len(value)} bytes does not match")
-
-
-def decode_envelope(value: bytes, where: str) -> Envelope:
-    """Check and parse a stored envelope; raise CorruptionError naming `where`."""
-    check_envelope(value, where)
-    size: i64 = len(value)
     reserved = _u16(value, _RESERVED_AT)
     if value[: len(_START)] != _START or reserved != 0:
         found = f"magic {value[:3]!r} format {value[3]} reserved {int(reserved)}"

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.errors import CorruptionError
@@ -122,31 +130,24 @@ class GroupRecord:
         return writer.getvalue()
 
 
-def peek_last_id(body: bytes, where: str) -> tuple[int, int]:
-    """Return last_delivered_id from the body of a group's row."""
-    if len(body) < GROUP_RECORD.size:
-        raise CorruptionError(where, f"group record of {len(body)} bytes")
-    return unsigned(read_i64_be(body, 8)), unsigned(read_i64_be(body, 16))
-
-
 def decode_group(body: bytes, where: str) -> GroupRecord:
-    """Parse the body of a group's row."""
+    """Parse the body of a group's row, laid out as `GROUP_RECORD`."""
     if len(body) < GROUP_RECORD.size:
         raise CorruptionError(where, f"group record of {len(body)} bytes")
-    group = GroupRecord(b"", 0, 0, 0)
-    (
-        group.number,
-        group.last_ms,
-        group.last_seq,
-        group.entries_read,
-        group.pending,
-        group.nacked,
-        group.next_order,
-        group.last_order_time,
-        group.next_consumer,
-        group.consumers,
-        inline_size,
-    ) = GROUP_RECORD.struct.unpack_from(body)
+    group = GroupRecord(
+        b"",
+        unsigned(read_i64_be(body, 0)),
+        unsigned(read_i64_be(body, 8)),
+        unsigned(read_i64_be(body, 16)),
+    )
+    group.entries_read = int(read_i64_be(body, 24))
+    group.pending = unsigned(read_i64_be(body, 32))
+    group.nacked = unsigned(read_i64_be(body, 40))
+    group.next_order = unsigned(read_i64_be(body, 48))
+    group.last_order_time = unsigned(read_i64_be(body, 56))
+    group.next_consumer = int(i64(read_i32_be(body, 64)) & 0xFFFFFFFF)
+    group.consumers = int(i64(read_i32_be(body, 68)) & 0xFFFFFFFF)
+    inline_size = int(i64(read_i16_be(body, 72)) & 0xFFFF)
     name_at = GROUP_RECORD.size + inline_size
     if len(body) < name_at:
         raise CorruptionError(where, f"group record of {len(body)} bytes, at least {name_at}")

@@ -122,17 +122,6 @@ def decode_stream_record(data: bytes, where: str) -> StreamRecord:
     return record
 
 
-def peek_last_live(data: bytes, at: i64, where: str) -> tuple[int, int, int]:
-    """Return length, last_live_ms and last_live_seq of the stream record at an offset."""
-    if len(data) - at < _RECORD_SIZE:
-        raise CorruptionError(where, f"a stream record of less than {_RECORD_SIZE} bytes")
-    return (
-        unsigned(read_i64_be(data, at)),
-        unsigned(read_i64_be(data, at + 40)),
-        unsigned(read_i64_be(data, at + 48)),
-    )
-
-
 def _u32(data: bytes, at: i64) -> int:
     return int(i64(read_i32_be(data, at)) & 0xFFFFFFFF)
 

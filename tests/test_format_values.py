@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.format import checksum, envelope, keys, records
+from streamkeep.format import checksum, envelope, group_records, keys, records
 from streamkeep.format.errors import (
     ChecksumError,
     CorruptionError,
@@ -55,6 +55,29 @@ def test_the_stream_record_is_what_its_table_says() -> None:
     assert [getattr(again, name) for name in names] == list(range(1, len(names) + 1))
     assert again.extension == b"later"
     assert again.encode() == data
+
+
+def test_the_group_record_is_what_its_table_says() -> None:
+    group = group_records.GroupRecord(b"a name", 1, 2, 3)
+    names = [field.name for field in group_records.GROUP_RECORD.fields][:-1]
+    for place, name in enumerate(names, start=1):
+        setattr(group, name, place)
+    group.inline_nacks = b"nacks"
+    body = group.encode()
+    values = (*range(1, len(names) + 1), len(group.inline_nacks))
+    assert group_records.GROUP_RECORD.struct.unpack_from(body) == values
+    assert vars_of(group_records.decode_group(body, "here")) == vars_of(group)
+    for name, top in (("number", TOP), ("next_order", TOP), ("consumers", (1 << 32) - 1)):
+        setattr(group, name, top)
+    group.entries_read = group_records.UNKNOWN
+    group.inline_nacks = b"n" * 0x7FFF
+    assert vars_of(group_records.decode_group(group.encode(), "here")) == vars_of(group)
+
+
+def vars_of(group: group_records.GroupRecord) -> list[object]:
+    """Return everything that a group's row says, compiled or not."""
+    names = [field.name for field in group_records.GROUP_RECORD.fields][:-1]
+    return [getattr(group, name) for name in [*names, "inline_nacks", "name"]]
 
 
 def test_records_hold_the_highest_numbers() -> None:
