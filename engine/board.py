@@ -68,8 +68,8 @@ _CAPACITY: Final = (_SIZE - _START) // _ROW_SIZE
 _ROW: Final = struct.Struct("=5Q")
 _WORD: Final = struct.Struct("=Q")
 _flock: Final = fcntl.flock
-_ALONE: Final = fcntl.LOCK_EX
-_NONE: Final = fcntl.LOCK_UN
+_EXCLUSIVE: Final = fcntl.LOCK_EX
+_UNLOCK: Final = fcntl.LOCK_UN
 _NOBODY: Final = memoryview(bytes(_START)).cast("Q")
 
 Interest = tuple[bytes, bytes, int]  # key, group (empty for XREAD), kind
@@ -138,7 +138,7 @@ class Board:
         files.create_scratch_folder(folder)
         handle = files.open_shared(folder / BOARD_FILE)
         try:
-            _flock(handle, _ALONE)
+            _flock(handle, _EXCLUSIVE)
             if os.fstat(handle).st_size < _SIZE:
                 _allocate(handle)
             area = mmap.mmap(handle, _SIZE)
@@ -155,7 +155,7 @@ class Board:
             self.words = _NOBODY
             os.close(handle)
             raise
-        _flock(handle, _NONE)
+        _flock(handle, _UNLOCK)
         self._file = handle
 
     def close(self) -> None:
@@ -316,7 +316,7 @@ class Board:
 
     def _enter(self) -> None:
         if self._file >= 0:
-            _flock(self._file, _ALONE)
+            _flock(self._file, _EXCLUSIVE)
             self._held = True
             if self.words[_DIRTY]:
                 self._recount(None)
@@ -326,7 +326,7 @@ class Board:
         if self._held:  # else an interrupt came first, and the mark is another process's
             self._held = False
             self.words[_DIRTY] = 0
-            _flock(self._file, _NONE)
+            _flock(self._file, _UNLOCK)
 
     def _mapped(self) -> mmap.mmap:
         area = self._map

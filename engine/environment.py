@@ -40,10 +40,7 @@ from streamkeep.engine.txn import (
 )
 from streamkeep.engine.upkeep import BUDGET_BYTES, Upkeep
 from streamkeep.engine.waiting import Lobby
-from streamkeep.format.errors import (
-    StoreError,
-    StoreFullError,
-)
+from streamkeep.format.errors import StoreError, StoreFullError
 from streamkeep.format.keys import META
 
 PAGE: Final = 4096

@@ -123,16 +123,12 @@ class JournalHead:
 
     def place_behind(self, commit_number: int) -> Place | None:
         """Return the place behind the newest commit; None when it is not known."""
-        data = self._map[_ODD if commit_number & 1 else _EVEN]
-        return _place(data) if _file_number(data, commit_number) > 0 else None
+        number, offset, chain = self.parts_behind(commit_number)
+        return Place(number, offset, chain, commit_number) if number else None
 
     def parts_behind(self, commit_number: int) -> tuple[int, int, int]:
         """Return file number, offset and chain of that place; zeros when it is not known."""
-        data = self._map[_ODD if commit_number & 1 else _EVEN]
-        number = _file_number(data, commit_number)
-        if number <= 0:
-            return 0, 0, 0
-        return int(number), int(read_i64_le(data, 8)), unsigned(read_i64_le(data, 16))
+        return _parts(self._map[_ODD if commit_number & 1 else _EVEN], commit_number)
 
     def to_sync(self, commit_number: int) -> tuple[int, int] | None:
         """Return the newest commit that is known to be made, and before it the file it ends in.
@@ -248,17 +244,17 @@ class JournalHead:
 
 def _decode(data: bytes) -> Place | None:
     """Return the place that was published; None when it is half written, or there is none."""
-    return _place(data) if _file_number(data, int(read_i64_le(data, 24))) > 0 else None
+    commit_number = int(read_i64_le(data, 24))
+    number, offset, chain = _parts(data, commit_number)
+    return Place(number, offset, chain, commit_number) if number else None
 
 
-def _place(data: bytes) -> Place:
-    """Return a place that is whole."""
-    return Place(
-        int(read_i64_le(data, 0)),
-        int(read_i64_le(data, 8)),
-        unsigned(read_i64_le(data, 16)),
-        int(read_i64_le(data, 24)),
-    )
+def _parts(data: bytes, commit_number: int) -> tuple[int, int, int]:
+    """Return file number, offset and chain of a place behind a commit; zeros unless it is whole."""
+    number = _file_number(data, commit_number)
+    if number <= 0:
+        return 0, 0, 0
+    return int(number), int(read_i64_le(data, 8)), unsigned(read_i64_le(data, 16))
 
 
 def _file_number(data: bytes, commit_number: int) -> i64:

@@ -36,9 +36,9 @@ LONE: Final = -1  # the wave of a process that has the store for itself
 _LOCKS: Final = 4
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
-_ALONE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+_TRY_EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARED: Final = fcntl.LOCK_SH
-_NONE: Final = fcntl.LOCK_UN
+_UNLOCK: Final = fcntl.LOCK_UN
 
 
 class Turns:
@@ -100,14 +100,14 @@ class Turns:
 
 def _try_lock(handle: int) -> bool:
     try:
-        _flock(handle, _ALONE)
+        _flock(handle, _TRY_EXCLUSIVE)
     except BlockingIOError:
         return False
     return True
 
 
 def _unlock(handle: int) -> None:
-    _flock(handle, _NONE)
+    _flock(handle, _UNLOCK)
 
 
 def _await_unlock(handle: int) -> None:
