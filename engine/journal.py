@@ -28,6 +28,7 @@ that its blocks are now in use.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import threading
@@ -39,7 +40,7 @@ from streamkeep.engine.journal_head import JournalHead, Place
 from streamkeep.engine.journal_reader import END, SUFFIX, file_name, highest_number, named_number
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.engine.turns import Turns
-from streamkeep.format.errors import RecoveryNeededError, StoreError
+from streamkeep.format.errors import RecoveryNeededError, StoreError, StreamkeepError
 from streamkeep.format.journal import (
     RECORD_HEADER,
     FileHeader,
@@ -51,7 +52,7 @@ from streamkeep.format.journal import (
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
 _SPARE: Final = "spare"
-_NEW_SPARE: Final = "spare.new"
+NEW_SPARE: Final = "spare.new"  # and a random name, while it is made
 _NEW: Final = "new"
 
 
@@ -94,6 +95,19 @@ class Journal:
             self._sync_handle = -1
         self.turns.close()
         self.head.close()
+
+    def abandon(self) -> None:
+        """Close the files in a forked child, which must neither write to them nor hold locks."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            os.close(self._handle)
+        if self._sync_handle >= 0:
+            os.close(self._sync_handle)
+            self._sync_handle = -1
+        self._sync_lock = threading.Lock()
+        self.turns.close()
+        self.head.abandon()
 
     # --- append, under the write lock -------------------------------------------------------
 
@@ -186,7 +200,7 @@ class Journal:
     def _wipe_spares(self) -> None:
         """Remove what a new file could be made of: it holds old records."""
         try:
-            for name in (_SPARE, _NEW, _NEW_SPARE):
+            for name in (_SPARE, _NEW):
                 wipe_file(self.folder / name)
         except OSError as error:
             raise translate_os(error) from error
@@ -310,8 +324,7 @@ class Journal:
                 files.sync_folder(self.folder)
             failpoints.hit("journal:synced")
         except OSError as error:
-            head.poison()
-            raise sync_failed() from error
+            raise self.failed(error) from error
         head.set_durable(last, made)
         return True
 
@@ -327,6 +340,17 @@ class Journal:
             self._synced = number
         files.sync_data(self._sync_handle)
 
+    def failed(self, error: OSError) -> StreamkeepError:
+        """Return what to raise after an error of the system, which may be that of a sync.
+
+        Nothing was asked of the disk where there were no descriptors. After all else nobody knows
+        what is on it.
+        """
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return translate_os(error)
+        self.head.poison()
+        return sync_failed()
+
     def check(self) -> None:
         """Raise when a sync has failed, in this process or another."""
         if self.head.poisoned():
@@ -339,9 +363,10 @@ class Journal:
         if self._offset < self.file_size // 4 or (self.folder / _SPARE).exists():
             return
         self.head.check_there()
-        path = self.folder / _NEW_SPARE
+        # Of its own: another process may be at it, too, and the first to be ready is used at once.
+        path = self.folder / f"{NEW_SPARE}.{os.urandom(8).hex()}"
         try:
-            handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+            handle = files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 files.reserve(handle, self.file_size)
                 files.fill(handle)

@@ -77,11 +77,12 @@ class JournalHead:
 
     def __init__(self, folder: Path) -> None:
         """Open the file, or create it."""
+        self._path = str(folder / HEAD_FILE)
         self.handle = files.open_file(folder / HEAD_FILE, os.O_RDWR | os.O_CREAT)
-        self._folder = -1
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
-            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            status = os.fstat(self.handle)
+            self._identity = status.st_ino, status.st_dev
             files.reserve(self.handle, _SIZE)
             self._map = mmap.mmap(self.handle, _SIZE)
             here = boot.boot_id()
@@ -90,8 +91,6 @@ class JournalHead:
                 self._map[_BOOT:_BOOT_END] = here
         except BaseException:
             os.close(self.handle)
-            if self._folder >= 0:
-                os.close(self._folder)
             raise
         self._words = memoryview(self._map).cast("q")
         self._words[_OPENINGS] += 1
@@ -109,7 +108,6 @@ class JournalHead:
         self._words.release()
         self._map.close()
         os.close(self.handle)
-        os.close(self._folder)
 
     def reset(self, place: Place, durable_file: int, durable_commit: int) -> None:
         """Set a new file up; no other process has the store open.
@@ -213,13 +211,17 @@ class JournalHead:
         self._words[_OVER] = wave
 
     def check_there(self) -> None:
-        """Raise when the store was deleted: files made from now on would be in the way of another.
+        """Raise when the store was deleted or moved: another may be there, with its own files.
 
         Raises:
             StoreError: the store is not there any more.
         """
-        if not os.access(HEAD_FILE, os.F_OK, dir_fd=self._folder):  # cheaper than fstat
-            raise StoreError("the store was deleted while it was open; close it")
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_ino, found.st_dev) != self._identity:
+            raise StoreError("the store was deleted or moved while it was open; close it")
 
     def poisoned(self) -> bool:
         """Say whether a sync has failed."""

@@ -33,6 +33,7 @@ import lmdb
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.clock import Clock
+from streamkeep.engine.journal import NEW_SPARE
 from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
 from streamkeep.engine.journal_reader import (
     JOURNAL_FOLDER,
@@ -62,6 +63,7 @@ from streamkeep.format.steady import (
 META_EPOCH: Final = b"epoch"
 META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQ")
+CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 
 log = logging.getLogger("streamkeep")
@@ -105,8 +107,10 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
     """
     slot = steady.newest()
     journal = path / JOURNAL_FOLDER
+    for left in journal.glob(f"{NEW_SPARE}*"):
+        left.unlink(missing_ok=True)
     if slot is None:
-        if steady.is_unfinished():
+        if is_unfinished(path, steady):
             discard_unfinished(path)
         if not (path / DATA_FILE).exists():
             steady.mark_unfinished()
@@ -133,6 +137,20 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
     _reset_head(journal, place, slot)
 
 
+def is_unfinished(path: Path, steady: SteadyFile) -> bool:
+    """Say whether the store's creation was begun, and never finished.
+
+    Raises:
+        CorruptionError: it was finished: there were commits, which follow the first steady point.
+    """
+    if not steady.is_unfinished():
+        return False
+    newest = _newest_meta(path)
+    if newest is not None and newest.commit_number > CREATED:
+        raise CorruptionError(str(steady.path), "no steady point is whole; run `streamkeep repair`")
+    return True
+
+
 def discard_unfinished(path: Path) -> None:
     """Remove the files of a store whose creation was never finished."""
     for name in (DATA_FILE, "lock.mdb"):
@@ -142,7 +160,7 @@ def discard_unfinished(path: Path) -> None:
 def needs_recovery(path: Path, steady: SteadyFile) -> bool:
     """Say whether a store that nobody has open is torn, or was never finished."""
     slot = steady.newest()
-    return steady.is_unfinished() if slot is None else is_torn(path, slot)
+    return is_unfinished(path, steady) if slot is None else is_torn(path, slot)
 
 
 def is_ready(path: Path, steady: SteadyFile) -> bool:
@@ -293,6 +311,7 @@ def _restore_meta(data: Path, slot: SteadySlot) -> None:
             page = None
             if root is not None:
                 page = os.pread(handle, meta.page_size, root * meta.page_size)
+                page = page.ljust(meta.page_size, b"\0")  # of a file that was cut off
             if root_checksum(page) != expected:
                 raise CorruptionError(
                     str(data),

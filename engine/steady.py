@@ -143,8 +143,7 @@ class SteadyPoints:
         try:
             yield
         except OSError as error:
-            self.journal.head.poison()
-            raise sync_failed() from error
+            raise self.journal.failed(error) from error
 
     def make_clean(self) -> Hold:
         """As `make`; the journal's files before the point are overwritten and removed.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import boot, failpoints, files
 from streamkeep.engine.journal_head import Place
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.format.errors import CorruptionError, StoreLockedError
@@ -108,7 +108,7 @@ class SteadyFile:
         data = self._read()  # once: another process may be writing
         found = _whole(data)
         if found:
-            return max(found.values(), key=_age)
+            return max(found.values(), key=age)
         if any(data) and not data.startswith(UNFINISHED):
             raise CorruptionError(str(self.path), "neither steady point is whole")
         return None
@@ -130,7 +130,7 @@ class SteadyFile:
         The system took its page for written then, and would not write it again.
         """
         found = _whole(self._read())
-        place = max(found, key=lambda one: _age(found[one]))
+        place = max(found, key=lambda one: age(found[one]))
         files.write_at(self.handle, found[place].encode(), place * SLOT_SIZE)
         files.sync_data(self.handle)
 
@@ -161,7 +161,7 @@ class SteadyFile:
         """
         found = _whole(self._read())
         free = [place for place in range(SLOTS) if place not in found]
-        place = free[-1] if free else min(found, key=lambda one: _age(found[one]))
+        place = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
             files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), place * SLOT_SIZE)
         except OSError as error:
@@ -188,5 +188,7 @@ def _whole(data: bytes) -> dict[int, SteadySlot]:
     return found
 
 
-def _age(slot: SteadySlot) -> tuple[int, int, int, bool]:
-    return slot.epoch, slot.commit_number, slot.journal_file, slot.boot_id == NO_BOOT
+def age(slot: SteadySlot) -> tuple[int, int, int, int]:
+    """Return what slots are ordered by; one that was made again later has another boot."""
+    again = 2 if slot.boot_id == NO_BOOT else int(slot.boot_id == boot.boot_id())
+    return slot.epoch, slot.commit_number, slot.journal_file, again

@@ -26,10 +26,10 @@ import lmdb
 
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.opening import LOCK_FILE, META_FORMAT
-from streamkeep.engine.recover import is_torn
+from streamkeep.engine.recover import CREATED, is_torn
 from streamkeep.engine.registry import registry
 from streamkeep.engine.steady import DATA_FILE
-from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, place_of
+from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, age, place_of
 from streamkeep.engine.switch import is_switching
 from streamkeep.engine.txn import ReadTxn
 from streamkeep.format.envelope import FORMAT, MAGIC
@@ -172,11 +172,7 @@ def _read_slots(path: Path) -> tuple[SteadySlot | None, list[Finding]]:
     found = [finding(code, f"{path.name} slot {place}", "it is not whole") for place in damaged]
     if not whole and not damaged:
         found.append(finding("SK020", path.name, "it holds no steady point"))
-    newest = max(
-        whole,
-        key=lambda slot: (slot.epoch, slot.commit_number, slot.journal_file),
-        default=None,
-    )
+    newest = max(whole, key=age, default=None)
     return newest, found
 
 
@@ -218,7 +214,8 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
     source.slot, slot_findings = read_slots(path / STEADY_FILE)
     source.found += meta_findings + slot_findings
     slot = source.slot
-    if slot is None and lock is not None and lock.is_unfinished():
+    created = not metas or metas[-1].commit_number <= CREATED
+    if slot is None and lock is not None and lock.is_unfinished() and created:
         raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
     if slot is None and not metas and not _holds_nodes(path):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")

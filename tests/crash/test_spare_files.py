@@ -1,0 +1,59 @@
+"""Spare files of the journal are made beside writers, in several processes at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crash.losses import small_journal
+from crash.power import another_boot, copy_store
+from streamkeep.engine import files
+from streamkeep.engine.api import Store
+from streamkeep.engine.journal import NEW_SPARE, Journal
+from streamkeep.engine.journal_reader import JOURNAL_FOLDER
+
+
+def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with small_journal(), Store(path) as store:
+        journal = store._environment.shared.journal
+        assert journal is not None
+        other = Journal(path / JOURNAL_FOLDER, journal.store_uuid, journal.epoch)
+        other.file_size = journal.file_size
+        while journal._offset < journal.file_size // 4:
+            store.xadd("s", {"pad": "x" * 300})
+        assert other.locate(store.durability().last_commit)
+        fill = files.fill
+        slow = [True]
+
+        def fill_late(handle: int) -> None:
+            """Meanwhile the store makes one, too, and uses it."""
+            if slow.pop() if slow else False:
+                journal.prepare_spare()
+                before = journal._number
+                while journal._number == before:
+                    store.xadd("s", {"pad": "y" * 300})
+                for _ in range(5):
+                    store.xadd("s", {"pad": "z" * 300})
+            fill(handle)
+
+        monkeypatch.setattr(files, "fill", fill_late)
+        other.prepare_spare()
+        assert not slow
+        expected = store.xlen("s")
+        copy_store(path, tmp_path / "copy")
+        other.close()
+    with another_boot(), Store(tmp_path / "copy") as copy:
+        assert copy.xlen("s") == expected
+
+
+def test_what_a_killed_process_was_making_is_removed(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.xadd("s", {"f": "v"})
+    left = tmp_path / "store" / JOURNAL_FOLDER / f"{NEW_SPARE}.0123456789abcdef"
+    left.write_bytes(bytes(100))
+    with Store(tmp_path / "store"):
+        assert not left.exists()

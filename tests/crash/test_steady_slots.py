@@ -1,0 +1,96 @@
+"""Which of two steady points counts, and what a damaged one costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crash.losses import in_child
+from crash.power import another_boot
+from streamkeep import recovery
+from streamkeep.engine import files, journal_head
+from streamkeep.engine.api import Store
+from streamkeep.engine.steady_file import STEADY_FILE
+from streamkeep.format.errors import CorruptionError, StoreError
+from streamkeep.format.steady import SLOT_SIZE
+from streamkeep.recovery.repair import repair
+
+
+def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None:
+    """Whatever slot it stands in: else those who come later wait for a recovery that is over."""
+    path = tmp_path / "store"
+    for commits in range(4):
+        with Store(path, sync="none") as store:
+            store.xadd("s", {"n": str(commits)})
+        with another_boot(1000 + commits), Store(path, sync="none") as store:
+            lock = store._environment.lock
+            assert lock is not None
+            store.xadd("s", {"later": "boot"})
+            slot = lock.newest()
+            assert slot is not None
+            assert slot.boot_id == (1000 + commits).to_bytes(16, "big")
+
+
+def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def write_and_die() -> None:
+        store = Store(path)
+        store.xadd_many("s", [{"f": "v" * 100}] * 500)
+        os.kill(os.getpid(), 9)
+
+    assert not in_child(write_and_die)
+    steady = bytearray((path / STEADY_FILE).read_bytes())
+    steady[SLOT_SIZE + 20] ^= 1
+    (path / STEADY_FILE).write_bytes(bytes(steady))
+    size = (path / "data.mdb").stat().st_size
+    for readonly in (False, True):
+        with pytest.raises(CorruptionError):
+            Store(path, readonly=readonly)
+    assert (path / "data.mdb").stat().st_size == size
+    assert any(one.code == "SK020" for one in recovery.check(path))
+    repair(path, tmp_path / "repaired")
+    with Store(tmp_path / "repaired") as store:
+        assert store.xlen("s") == 500
+
+
+def test_a_store_that_was_moved_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    old = Store(path)
+    old.xadd("s", {"of": "the old"})
+    path.rename(tmp_path / "aside")
+    with Store(path) as new:
+        new.xadd("s", {"of": "the new"})
+        with pytest.raises(StoreError, match="moved"):
+            old.xadd("s", {"of": "the old"})
+        with pytest.raises(StoreError, match="moved"):
+            old.close()
+        new.xadd("s", {"of": "the new"})
+        assert new.xlen("s") == 2
+
+
+@pytest.mark.parametrize("where", ["journal", "folder"])
+def test_without_descriptors_nothing_is_known_to_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    with Store(tmp_path / "store") as store:
+        store.xadd("s", {"f": "v"})
+
+        def none_left(*_: object) -> int:
+            raise OSError(24, "Too many open files")
+
+        name = "sync_data" if where == "journal" else "sync_folder"
+        call: Callable[[], object] = (
+            (lambda: store.xadd("s", {"f": "v"}))
+            if where == "journal"
+            else store._environment.make_point
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(files, name, none_left)
+            with pytest.raises(StoreError, match="Too many open files"):
+                call()
+        store.xadd("s", {"f": "v"})
+    assert not journal_head.is_poisoned(tmp_path / "store" / "journal")
