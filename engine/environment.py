@@ -81,7 +81,7 @@ class Environment:
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
         self.relief: Callable[[], None] | None = None  # called when much has been retired
-        self.combiner = Combiner(self.write_alone)
+        self.renew_queue()
         self.segments = SegmentFiles(path / ARCHIVE_FOLDER)
         shared.segment_files = self.segments
         if not readonly and lock is not None:
@@ -89,6 +89,10 @@ class Environment:
             shared.erasures = shared.journal.head.erasures()
             self.points = SteadyPoints(path, shared, lock, shared.journal)
             self.upkeep = Upkeep(shared, self.points)
+
+    def renew_queue(self) -> None:
+        """Have nobody stand in the queue for shared transactions; those of a parent process do."""
+        self.combiner = Combiner(self.write_alone)
 
     # --- transactions -----------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class Environment:
             last_commit,
             None if journal is None else min(journal.head.durable(), last_commit),
             None if slot is None else slot.commit_number,
-            sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0,
+            sum(map(_size, folder.iterdir())) if folder.is_dir() else 0,
             None if row is None else decode_recovery(row),
             read_slots(self.raw, last_commit),
         )
@@ -407,6 +411,14 @@ class Environment:
                 shared.journal.close()
             if self.lock is not None:
                 self.lock.close()
+
+
+def _size(path: Path) -> int:
+    """Return how long a file is that may be removed meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def whole_pages(size: int) -> int:

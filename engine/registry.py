@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import lmdb
 from lmdb import _envid
 
 from streamkeep.engine.steady import DATA_FILE
@@ -37,7 +36,6 @@ class Registry:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.environments: dict[Identity, Environment] = {}
-        self._orphans: list[lmdb.Environment] = []  # of a parent process; never closed here
 
     def find(self, path: Path) -> Environment | None:
         """Return the environment of a store that is open already."""
@@ -54,17 +52,23 @@ class Registry:
             environment.shared.closed = (
                 "the store was opened before this process was forked; open it again in the child"
             )
-            environment.shared.write_lock = threading.Lock()
-            environment.shared.gate = threading.Lock()
+            shared = environment.shared
+            shared.write_lock = threading.Lock()
+            shared.gate = threading.Lock()
+            shared.exit_gate = threading.Lock()
+            shared.writer = 0
+            shared.orphans = []
+            for raw in (environment.raw, shared.pin):
+                if raw is not None:
+                    shared.leave_to_parent(raw)
             environment.lobby.abandon()
-            self._orphans.append(environment.raw)
+            environment.renew_queue()
             # The child must not hold the parent's file locks, which would outlive the parent.
             if environment.lock is not None:
                 environment.lock.close()
             if environment.points is not None:
                 environment.points.close_files()
-                environment.points.journal.turns.close()
-                environment.points.journal.head.abandon()
+                environment.points.journal.abandon()
         if self.environments:
             _let_child_open()
         self.environments.clear()

@@ -28,6 +28,13 @@ class Attached:
         raise NotImplementedError
 
 
+def keep_for_ever(one: object) -> None:
+    """Never free an object, not even when the interpreter ends."""
+    import ctypes  # only in forked children
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
 AttachedKey = tuple[int, bytes]  # stream number, name
 
 
@@ -66,6 +73,7 @@ class Shared:
         self.erasures = 0  # how many erasures the memory of this process was cleared after
         self.most_pages = 0  # that a big commit may have changed; see `memory`
         self.watched = False  # the upkeep thread knows that there are commits
+        self.orphans: list[Any] | None = None  # in a forked child: what belongs to the parent
         self.closed = ""  # why no transaction may begin any more
         self.gate = threading.Lock()  # held while the map is resized
         self.exit_gate = threading.Lock()
@@ -76,6 +84,18 @@ class Shared:
         """Raise unless transactions may begin."""
         if self.closed:
             raise StoreClosedError(self.closed)
+
+    def leave_to_parent(self, raw: Any) -> bool:
+        """In a forked child, keep an LMDB transaction for good: to end it is the parent's matter.
+
+        Its end would give back the parent's slot or lock. Return False in any other process.
+        """
+        orphans = self.orphans
+        if orphans is None:
+            return False
+        orphans.append(raw)
+        keep_for_ever(raw)
+        return True
 
     def forget(self) -> None:
         """Empty the cache: what it holds may not be what is stored."""

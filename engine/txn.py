@@ -164,6 +164,8 @@ class ReadTxn(Txn):
         """End the transaction; its pages may be reused."""
         if self.open:
             self.open = False
+            if self.shared.leave_to_parent(self.raw):
+                return
             self.raw.abort()
             del self.raw  # the reader slot is given back with the last reference
             shared = self.shared
@@ -381,6 +383,7 @@ class WriteTxn(Txn):
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
+        self.shared.check_open()  # a forked child has it, too, and must not
         self.flush()
         shared = self.shared
         if self.retired:
@@ -451,6 +454,8 @@ class WriteTxn(Txn):
         if not self.open:
             return
         self.open = False
+        if self.shared.leave_to_parent(self.raw):
+            return
         self.shared.forget()
         self._note_size(aborted=True)
         try:

@@ -102,6 +102,8 @@ class Upkeep:
         synced = last_point
         seen = -1
         erasures = shared.erasures
+        interval = min(self._intervals, default=None)
+        failure = ""
         while not self._stopping:
             try:
                 now = time.monotonic()
@@ -128,7 +130,10 @@ class Upkeep:
                         return
                     shared.watched = True
             except (StreamkeepError, lmdb.Error, OSError) as error:
-                log.error("upkeep of the store failed: %s", error)  # the next write says it, too
-                shared.watched = False
-                return
+                if str(error) != failure:
+                    log.error("upkeep of the store failed: %s", error)
+                failure = str(error)
+                if not isinstance(error, lmdb.Error):  # else it may pass: no reader slot, say
+                    shared.watched = False
+                    return  # the next write says it, too
             self._wake.wait(_TICK_S if interval is None else min(interval, _TICK_S))

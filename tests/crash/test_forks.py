@@ -1,0 +1,107 @@
+"""A forked child has what the parent had open, and must do no harm with it, however it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crash.power import another_boot, copy_store
+from streamkeep.engine.api import Store
+from streamkeep.format.errors import StoreClosedError
+
+
+def run_to_its_end(code: Callable[[], object]) -> int:
+    """Fork; have the child run a function and end as any Python program does. Return its status."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    # The child's own end: finalizers run, and the interpreter takes everything down.
+    try:
+        code()
+    except BaseException as error:
+        sys.stderr.write(repr(error))
+        os._exit(3)
+    Ending.finalize()
+    os._exit(0)
+
+
+class Ending:
+    """The end of an interpreter, as far as objects see it."""
+
+    @staticmethod
+    def finalize() -> None:
+        import gc
+
+        gc.collect()
+
+
+def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        store.xadd_many("s", [{"n": str(n), "pad": "x" * 100} for n in range(2000)])
+        held = [store.snapshot()]
+        snapshot = held[0]
+        want = snapshot.xrange("s")
+        slots = len(store.durability().readers)
+
+        def drop() -> None:
+            held[0].close()
+            held.clear()
+
+        assert run_to_its_end(drop) == 0
+        assert len(store.durability().readers) == slots
+        for number in range(6):
+            store.delete(f"t{number}")
+            store.xadd_many(f"t{number + 1}", [{"other": "y" * 100}] * 2000)
+            store._environment.make_point()
+        assert snapshot.xrange("s") == want
+        snapshot.close()
+
+
+def test_a_transaction_belongs_to_the_parent(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path) as store:
+        store.xadd("s", {"n": 0})
+        with store.transaction() as txn:
+            txn.xadd("s", {"n": 1})
+
+            def end_it() -> None:
+                txn.xadd("s", {"child": "of the parent"})
+                with pytest.raises(StoreClosedError, match="forked"):
+                    txn.txn.commit()
+                txn.txn.abort()
+
+            assert run_to_its_end(end_it) == 0
+        for number in range(2, 6):
+            store.xadd("s", {"n": number})
+        copy_store(path, tmp_path / "copy")
+    with another_boot(), Store(tmp_path / "copy") as copy:
+        assert [entry.fields[b"n"] for entry in copy.xrange("s")] == [b"%d" % n for n in range(6)]
+
+
+def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.xadd("s", {"n": 0})
+        environment = store._environment
+        leading, go_on = threading.Event(), threading.Event()
+
+        def lead(txn: object) -> None:
+            leading.set()
+            go_on.wait(20)
+
+        thread = threading.Thread(target=lambda: environment.write(lead, wait=True))
+        thread.start()
+        leading.wait(20)
+
+        def add() -> None:
+            with pytest.raises(StoreClosedError, match="forked"):
+                store.xadd("s", {"n": 1})
+
+        assert run_to_its_end(add) == 0
+        go_on.set()
+        thread.join()
+        assert store.xlen("s") == 1
