@@ -34,6 +34,7 @@ from streamkeep.format.errors import (
     StaleSnapshotError,
     StoreClosedError,
     StoreError,
+    StreamkeepError,
 )
 from streamkeep.format.keys import GARBAGE
 from streamkeep.format.records import PAGE_FIT
@@ -268,12 +269,20 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         )
         self._wait = sync == "commit"
         self._read_durable = read_durable and not readonly
-        self._interval_s = interval_ms / 1000 if sync == "interval" else None
-        if self._interval_s is not None and self._environment.upkeep is not None:
-            self._environment.upkeep.add_interval(self._interval_s)
+        self._interval_ms = interval_ms
+        self._interval_s: float | None = None
+        self._note_sync(sync)
         self._archiving: ArchiveThread | None = None
+        try:
+            self._clean_up(readonly, archive_every, retired_max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _clean_up(self, readonly: bool, archive_every: float | None, most_retired: int) -> None:
+        """See to what those who had the store open before have left."""
         if not readonly:
-            self._environment.relief = Relief(self._environment, retired_max_bytes)
+            self._environment.relief = Relief(self._environment, most_retired)
             self._collect_garbage()
             clean_after_crash(self._environment)
             if archive_every is not None:
@@ -287,8 +296,14 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     # --- life -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the store. Threads that are still in a call finish it; later calls raise."""
+        """Close the store. Threads that are still in a call finish it; later calls raise.
+
+        Raises:
+            StoreError: this thread has a transaction open on it.
+        """
         if not self._closed:
+            if self._environment.users == 1:
+                self._environment.shared.check_not_writing()  # it would wait for itself
             self._closed = True
             self._environment.lobby.alarm()  # blocked calls of this store end
             if self._archiving is not None:
@@ -390,6 +405,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """
         wait = self._wait if sync is None else check_sync(sync) == "commit"
         self._check_open()
+        self._note_sync(sync)
         txn = self._environment.begin_write()
         txn.durable = wait
         transaction = Transaction(self, txn)
@@ -413,6 +429,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     def using(self, sync: Sync) -> SyncView[Text]:
         """Return all commands with another sync mode than the store was opened with."""
         self._check_open()
+        self._note_sync(sync)
         return SyncView(self, sync)
 
     def snapshot(self) -> Snapshot[Text]:
@@ -606,18 +623,31 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         self._check_open()
         return self._environment.begin_read(), True
 
+    def _note_sync(self, sync: Sync | None) -> None:
+        """Have the journal synced every `interval_ms`, from the first use of that mode on."""
+        upkeep = self._environment.upkeep
+        if sync == "interval" and self._interval_s is None and upkeep is not None:
+            self._interval_s = self._interval_ms / 1000
+            upkeep.add_interval(self._interval_s)
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the store is closed")
 
     def _collect_garbage(self) -> None:
-        """Remove what deleted streams left, in bounded transactions, and files that may go."""
+        """Remove what deleted streams left, in bounded transactions, and files that may go.
+
+        The command that left it has happened: a failure is the matter of whoever comes next.
+        """
         environment = self._environment
-        if not environment.read(_has_garbage):
-            return
-        while environment.write(keyspace.collect_garbage, wait=False, frees=True):
-            pass
-        garbage_files.remove(environment)
+        try:
+            if not environment.read(_has_garbage):
+                return
+            while environment.write(keyspace.collect_garbage, wait=False, frees=True):
+                pass
+            garbage_files.remove(environment)
+        except StreamkeepError as error:
+            log.warning("%s: what was deleted is removed later: %s", environment.path, error)
 
 
 def check_sync(sync: Sync) -> Sync:

@@ -7,6 +7,7 @@ commands of other tasks go on meanwhile.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -121,13 +122,42 @@ class AsyncArchiveMethods(Generic[Text]):
         return await asyncio.to_thread(call, before=before)
 
 
+class _Steps(Generic[Item]):
+    """An iterator whose steps, and whose end, are run in threads, one at a time."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def next(self) -> Any:
+        """Return the next item, or `_END`."""
+        with self._lock:
+            return _END if self._closed else next(self._items, _END)
+
+    def close(self) -> None:
+        """End it, after the step that is being run."""
+        with self._lock:
+            self._closed = True
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()
+
+
 async def _in_threads(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
-    """Yield what an iterator yields, each step in a thread."""
-    items = await asyncio.to_thread(make)
+    """Yield what an iterator yields, each step in a thread.
+
+    Who cancels the task does not wait for the step that is being run.
+    """
+    steps = _Steps(await asyncio.to_thread(make))
     try:
-        while (item := await asyncio.to_thread(next, items, _END)) is not _END:
+        while (item := await asyncio.to_thread(steps.next)) is not _END:
             yield item
-    finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
+    except asyncio.CancelledError:
+        asyncio.get_running_loop().run_in_executor(None, steps.close)
+        raise
+    except GeneratorExit:
+        steps.close()  # between two steps
+        raise
+    else:
+        await asyncio.to_thread(steps.close)

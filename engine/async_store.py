@@ -65,7 +65,8 @@ class AsyncPipeline(Pipeline):
         self, raise_on_error: bool = True
     ) -> list[Any]:
         """Run the queued commands; see `Pipeline.execute`."""
-        results: list[Any] = await self._worker.run(partial(super().execute, raise_on_error))
+        run = partial(self._run, self._take(), raise_on_error)
+        results: list[Any] = await self._worker.run(run)
         return results
 
     async def __aenter__(self) -> AsyncPipeline:
@@ -85,7 +86,7 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     def __init__(self, store: Store[Text]) -> None:
         self._store: Store[Text] = store
-        self._worker = Worker(store._run_steps)
+        self._worker = Worker(store._run_steps, store._environment.shared.check_open)
         self._lobby = store._environment.lobby
         self._waiting = AsyncLobby(self._lobby)
         self._set_decode(store._decode)
@@ -94,10 +95,13 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     async def close(self) -> None:
         """Close the store when the commands that were called have run; blocked reads raise."""
-        if not self._store._closed:
-            with suppress(StoreClosedError):  # another task was faster
-                await self._worker.run(self._store.close)
-            self._worker.stop()
+        try:
+            if not self._store._closed:
+                with suppress(StoreClosedError):  # another task was faster
+                    await self._worker.run(self._store.close)
+        finally:
+            if self._store._closed:
+                self._worker.stop()
 
     async def __aenter__(self) -> AsyncStore[Text]:
         return self
@@ -314,6 +318,14 @@ class AsyncSyncView(AsyncCommands[Text]):
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
         return await self._store._read(convert, command, *args)
+
+    async def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return await self._store._read_history(convert, command, *args)
+
+    def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
+        return self._store._history_batch(name, wanted)
 
     async def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any

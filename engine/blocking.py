@@ -32,6 +32,7 @@ class BlockingCall:
     up = 0  # the same while it is on the board
     rung_late = False  # a ring for the ticket came when the call was awake already
     slept = False  # it had to wait
+    owes = False  # it was woken, and has not run since: should it not, others must be
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Run the whole command; [] when it has nothing to return."""
@@ -132,9 +133,14 @@ class GroupCall(BlockingCall):
         self.unseen = False
 
     def waiter(self) -> Waiter | None:
-        """Return the consumer; it leaves no trace for a moment, unless it claims."""
+        """Return the consumer; it leaves no trace for a moment, unless it claims.
+
+        One that reads again what is pending does not wait.
+        """
         delivery = self._delivery
-        if delivery.min_idle is not None:
+        if delivery.min_idle is not None or any(
+            [one != read_group.NEW for _, one in self._streams]
+        ):
             return None
         return delivery.group_name, delivery.consumer_name, *[name for name, _ in self._streams]
 

@@ -34,11 +34,19 @@ class Door:
     """The reading side of a door, which this process made."""
 
     def __init__(self, folder: Path) -> None:
+        self.handle = -1
+        self.maker = 0  # the process that has to remove it
         self.number = secrets.randbits(63) | 1
         self.path = door_path(folder, self.number)
+        self.maker = os.getpid()
         self.handle = files.create_pipe(self.path)
         self.poller = select.poll()
         self.poller.register(self.handle, select.POLLIN)
+
+    def __del__(self) -> None:
+        """Remove it where an interrupt came before anybody held it, or while it was closed."""
+        if self.maker == os.getpid():
+            self.close()
 
     def rings(self) -> list[int]:
         """Take and return the tickets that were rung since the last call."""
@@ -55,8 +63,9 @@ class Door:
 
     def close(self) -> None:
         """Remove the door."""
-        with suppress(FileNotFoundError):
-            self.path.unlink()
+        with suppress(OSError):
+            os.unlink(self.path)
+        self.maker = 0
         self.abandon()
 
     def abandon(self) -> None:

@@ -420,12 +420,27 @@ class HistoryCall(ReadCall):
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Read the history above the ID, as far as `count` goes."""
+        out = self._above(txn, self._count or NO_LIMIT)
+        return [[self._name, out]] if out else []
+
+    def pause(self, txn: Any) -> int:
+        """Say whether there is something: it may have been trimmed since it came."""
+        if super().pause(txn) == 0:
+            return 0
+        stream = txn.find_stream(self._name)
+        if stream is None or last_archived(txn, stream.number) <= read.resolve(stream, self._after):
+            return -1
+        try:
+            return 0 if self._above(txn, 1) else -1
+        except Unreadable:
+            return 0  # `run` says so
+
+    def _above(self, txn: Any, limit: int) -> list[Any]:
+        """Return entries of the history above the ID."""
         stream = txn.find_stream(self._name)
         after = read.resolve(stream, self._after)
         start = next_id(*after)
-        if stream is None or start < after:
-            return []
         out: list[Any] = []
-        limit = self._count or NO_LIMIT
-        read_history(txn, stream, Range(*start, MAX, MAX, limit, False, self._shape), out)
-        return [[self._name, out]] if out else []
+        if stream is not None and start > after:
+            read_history(txn, stream, Range(*start, MAX, MAX, limit, False, self._shape), out)
+        return out

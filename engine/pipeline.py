@@ -62,7 +62,14 @@ class Pipeline(StreamCommands[Any]):
             raise_on_error: raise the first command's error after all have run and were committed;
                 otherwise errors stand among the results.
         """
+        return self._run(self._take(), raise_on_error)
+
+    def _take(self) -> list[_Step]:
+        """Return the queued commands, and forget them."""
         steps, self._steps = self._steps, []
+        return steps
+
+    def _run(self, steps: list[_Step], raise_on_error: bool) -> list[Any]:
         if not steps:
             return []
         results: list[Any] = self._store._run_steps(run_all, steps)

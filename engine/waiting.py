@@ -48,6 +48,7 @@ SEEN_WITHIN_S: Final = 0.1  # it is written by then that a consumer which waits 
 _FIRST_POLL_S: Final = 0.0005
 _LONGEST_POLL_S: Final = 0.05
 _MOST_WAITERS: Final = 1024
+_MOST_SPARE: Final = 32
 
 Check = Callable[[], object]  # raises when the wait must end
 Steps = Generator[tuple[int, float], bool, bool]
@@ -101,7 +102,7 @@ class Lobby:
         if door is None:
             return
         with self._lock:
-            if keep and not self._shared.closed:
+            if keep and not self._shared.closed and len(self._spare) < _MOST_SPARE:
                 self._spare.append(door)
             else:
                 self._doors.discard(door)
@@ -205,9 +206,11 @@ class Lobby:
                 if (yield ticket, nap):
                     if call.rung_late:  # perhaps only now, and the rows are still up
                         call.rung_late = not shared.board.take_down(ticket)
+                    call.owes = True
                     call.up = 0
                     return True
             rung = bool(ticket) and not shared.board.take_down(ticket)
+            call.owes = rung
             call.up = 0
         except BaseException:
             # Not `ticket`: an interrupt may come before it is known here.
@@ -255,15 +258,17 @@ class Lobby:
             call.unseen = True
         self._shared.check_not_writing()  # nobody could commit what this call waits for
         deadline = self.deadline(timeout_ms)
-        while not result and self._wait(call, note, deadline, check):
-            ran = True
-            try:
+        try:
+            while not result and self._wait(call, note, deadline, check):
+                ran = call.owes = True
                 result = attempt()
-            except BaseException:
+                call.owes = False
+            if not ran:
+                result = attempt()
+        except BaseException:
+            if call.owes:
                 self.pass_on(call)
-                raise
-        if not ran:
-            result = attempt()
+            raise
         self._expect(waiter, call.slept)
         return result
 
@@ -279,10 +284,12 @@ class Lobby:
     def _wait(
         self, call: BlockingCall, note: Callable[[], object], deadline: float, check: Check
     ) -> bool:
-        door = self.take_door()
-        steps = self.steps(call, door, deadline, check)
+        door: Door | None = None
+        steps: Steps | None = None
         again = False
         try:
+            door = self.take_door()
+            steps = self.steps(call, door, deadline, check)
             ticket, nap = next(steps)
             while True:
                 if nap == NOTE:
@@ -295,8 +302,11 @@ class Lobby:
             again = bool(end.value)
             return again
         finally:
-            steps.close()
-            self.give_back(door, keep=again)
+            try:
+                if steps is not None:
+                    steps.close()
+            finally:
+                self.give_back(door, keep=again)
 
 
 _lobbies: set[Lobby] = set()  # that have doors

@@ -13,10 +13,13 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.pipeline import run_all
 from streamkeep.format.errors import CommandError, StoreClosedError
+
+if TYPE_CHECKING:
+    from streamkeep.engine.txn import WriteTxn
 
 MOST_AT_ONCE: Final = 512
 
@@ -41,8 +44,14 @@ class Job:
 class Worker:
     """One thread, started with its first job, that ends with `stop`."""
 
-    def __init__(self, run_steps: Callable[..., Any]) -> None:
+    def __init__(self, run_steps: Callable[..., Any], check: Callable[[], object]) -> None:
+        """Prepare to run jobs.
+
+        Args:
+            check: raises where there can be no thread: in a forked child.
+        """
         self._run_steps = run_steps
+        self._check = check
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._started = False
@@ -56,6 +65,7 @@ class Worker:
         frees: bool = False,
     ) -> Any:
         """Run something in the thread and return its result."""
+        self._check()
         job = Job(alone, step, frees)
         with self._lock:
             if self._stopped:
@@ -69,8 +79,9 @@ class Worker:
     def stop(self) -> None:
         """Take no more jobs; end when those there are done."""
         with self._lock:
-            self._stopped = True
-            self._jobs.put(None)
+            if not self._stopped:
+                self._stopped = True
+                self._jobs.put(None)
 
     # --- in the thread ----------------------------------------------------------------------
 
@@ -103,10 +114,18 @@ class Worker:
     def _run_together(self, jobs: list[Job]) -> list[Outcome]:
         if len(jobs) > 1:
             frees = all(job.frees for job in jobs)
+            txns: list[WriteTxn] = []
+
+            def run(txn: WriteTxn, steps: list[Any]) -> list[Any]:
+                txns.append(txn)
+                return run_all(txn, steps)
+
             try:
-                results = self._run_steps(run_all, [job.step for job in jobs], frees=frees)
-            except Exception:
-                pass  # nothing was changed; whose fault it was comes out below
+                results = self._run_steps(run, [job.step for job in jobs], frees=frees)
+            except Exception as error:
+                if txns and txns[-1].committed:
+                    return [(job.future, None, error) for job in jobs]
+                # Nothing was changed; whose fault it was comes out below.
             else:
                 return [
                     (job.future, None, result)
@@ -130,6 +149,10 @@ class Worker:
 def _run_alone(job: Job) -> Outcome:
     try:
         return job.future, job.alone(), None
+    except StopIteration as stop:  # a future takes any error but this
+        error = RuntimeError(f"the function raised {stop!r}")
+        error.__cause__ = stop
+        return job.future, None, error
     except BaseException as error:
         return job.future, None, error
 

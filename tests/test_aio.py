@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import inspect
 import os
 import threading
+import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
 from streamkeep.engine import waiting
 from streamkeep.engine.api import Store
+from streamkeep.format.errors import StoreError
 
 NEW = {"s": ">"}
 ROOT = Path(__file__).parent.parent
@@ -413,3 +416,120 @@ def test_follow_and_consume(play: Callable[..., None]) -> None:
             await first(store.consume("s", "none", "c"), 1)
 
     play(use)
+
+
+def test_what_fails_behind_a_commit_does_not_run_again(play: Callable[..., None]) -> None:
+    """With every reader slot taken nothing can be cleaned up; entries were written, once."""
+
+    async def use(store: AsyncStore) -> None:
+        await store.xadd("k", {"n": "first"})
+        held = []
+        with contextlib.suppress(StoreError):
+            while True:
+                held.append(store.snapshot())
+        results = await asyncio.gather(*(store.xadd("k", {"n": n}) for n in "ab"))
+        for one in held:
+            one.close()
+        assert [entry.id for entry in await store.xrange("k")][1:] == results
+        assert await store.xlen("k") == 3
+
+    play(use, max_readers=4)
+
+
+def test_a_function_that_raises_stop_iteration_stops_nobody_else(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        async def bad() -> None:
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await store.run(lambda txn: next(iter([])))
+
+        async def good() -> bytes:
+            return await store.run(lambda txn: txn.xadd("k", {"f": "v"}))
+
+        assert len(await asyncio.gather(bad(), good(), good())) == 3
+        assert await store.xlen("k") == 2
+
+    play(use)
+
+
+def test_a_pipeline_is_empty_when_its_execution_is_cancelled(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        begun, gate = threading.Event(), threading.Event()
+
+        def work(_: object) -> None:
+            begun.set()
+            gate.wait(20)
+
+        busy = asyncio.create_task(store.run(work))
+        await asyncio.to_thread(begun.wait, 20)
+        pipeline = store.pipeline()
+        pipeline.xadd("k", {"n": "1"})
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(pipeline.execute(), 0.05)
+        assert len(pipeline) == 0
+        gate.set()
+        await busy
+        pipeline.xadd("k", {"n": "2"})
+        assert len(await pipeline.execute()) == 1
+        assert [entry.fields for entry in await store.xrange("k")] == [{b"n": b"2"}]
+
+    play(use)
+
+
+def test_another_sync_mode_reads_history(play: Callable[..., None]) -> None:
+    async def use(store: AsyncStore) -> None:
+        view = store.using("none")
+        await store.set_retention("k", archive=True)
+        for number in range(5):
+            await view.xadd("k", {"n": str(number)})
+        await view.xtrim("k", maxlen=1, approximate=False)
+        await store.archive()
+        assert len(await view.xrange("k", history=True)) == 5
+        assert len([entry async for entry in view.scan("k", history=True)]) == 5
+
+    play(use)
+
+
+def test_a_cancelled_iteration_over_segments_is_cancelled_at_once(
+    play: Callable[..., None],
+) -> None:
+    async def use(store: AsyncStore) -> None:
+        await store.set_retention("k", archive=True)
+        for _ in range(50):
+            await store.xadd("k", {"pad": "x" * 100})
+        await store.xtrim("k", maxlen=0, approximate=False)
+        await store.archive()
+        begun, gate = threading.Event(), threading.Event()
+
+        def wait(*_: object) -> None:
+            begun.set()
+            gate.wait(20)
+
+        async def verify() -> None:
+            async for _ in store.verify_archive(progress=wait):
+                pass
+
+        task = asyncio.create_task(verify())
+        await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+
+    play(use)
+
+
+def test_closing_again_ends_the_thread(open_store: Callable[..., Store]) -> None:
+    async def main() -> None:
+        store = AsyncStore(open_store())
+        await store.xadd("k", {"f": "v"})
+        store._store.close()
+        await store.close()
+        await store.close()
+
+    asyncio.run(main())
+    names = [thread.name for thread in threading.enumerate()]
+    deadline = time.monotonic() + 20
+    while "streamkeep" in names and time.monotonic() < deadline:
+        time.sleep(0.01)
+        names = [thread.name for thread in threading.enumerate()]
+    assert "streamkeep" not in names

@@ -730,3 +730,54 @@ def test_consume_needs_a_group(store: Store) -> None:
         next(store.consume("s", "g", "c"))
     with pytest.raises(streamkeep.ArgumentError):
         store.consume("s", "g", "c", count=0)
+
+
+def test_a_consumer_that_waited_reads_its_history_at_once(store: Store) -> None:
+    store.xgroup_create("k", "g", id="0", mkstream=True)
+    store.xadd("k", {"f": "v"})
+    store.xreadgroup("g", "c", {"k": ">"})
+    assert store.xreadgroup("g", "c", {"k": ">"}, block=1) == []
+    started = time.monotonic()
+    ((_, entries),) = store.xreadgroup("g", "c", {"k": "0"}, block=60_000)
+    assert len(entries) == 1
+    assert time.monotonic() - started < 30
+
+
+def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.xadd("k", {"n": "0"})
+    store.set_retention("k", archive=True)
+    lobby = store._environment.lobby
+    take_door = lobby.take_door
+    came = iter([True])
+
+    def trimmed_meanwhile() -> object:
+        """Another process adds and trims between the first look and the row on the board."""
+        if next(came, False):
+            store.xadd("k", {"n": "1"})
+            store.xtrim("k", maxlen=0, approximate=False)
+        return take_door()
+
+    monkeypatch.setattr(lobby, "take_door", trimmed_meanwhile)
+    entries = store.follow("k", "$", history=True, block=60_000)
+    started = time.monotonic()
+    assert next(iter(entries)).fields == {b"n": b"1"}
+    assert time.monotonic() - started < 30
+
+
+def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_MOST_SPARE", 2)
+    threads = [
+        threading.Thread(target=store.xread, args=({"k": "$"},), kwargs={"block": 60_000})
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 30
+    while store._environment.shared.board.tickets() < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    store.xadd("k", {"f": "v"})
+    for thread in threads:
+        thread.join(30)
+    assert len(store._environment.lobby._spare) <= 2
