@@ -97,7 +97,12 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
         ids: ascending.
     """
     mark_due(txn)
-    count = sum(erase_retired(txn, number, ids) for number in sorted(numbers))
+    count = 0
+    for number in sorted(numbers):
+        found = erase_retired(txn, number, ids)
+        count += found
+        for ms, seq in ids if found else ():  # an archiver may be writing them
+            put_erasure(txn, number, ms, seq)
     stream = txn.find_stream(name)
     if stream is None:
         return count

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.archived import has_slot_of, nodes_without
-from streamkeep.engine.archiver import clean
+from streamkeep.engine.archiver import clean, retired_streams, stream_name
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.manifest import (
     delete_segment,
@@ -41,7 +41,7 @@ from streamkeep.format.envelope import (
     trimmed_slots,
 )
 from streamkeep.format.errors import CorruptionError, FormatVersionError
-from streamkeep.format.keys import RETIRED, node_key, unpack_node_key
+from streamkeep.format.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
 from streamkeep.format.manifest import REWRITTEN, SegmentRecord, record_of
 from streamkeep.format.node_erase import erase_slots
 from streamkeep.format.node_marks import history_form
@@ -108,10 +108,22 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
 
 
 def archived_under(txn: Txn, name: bytes) -> set[int]:
-    """Return the numbers of the streams whose archive belongs to a key, deleted ones, too."""
+    """Return the numbers of the streams whose archive belongs to a key, deleted ones, too.
+
+    A segment keeps the key under which it was written; a stream that is alive has the one it has
+    now. What is retired of deleted ones has their last key.
+    """
     numbers = {record.stream_number for record in iter_segments(txn) if record.key == name}
+    gone = {one for one in numbers if not _is_alive(txn, one)}
+    for one in retired_streams(txn):
+        if not _is_alive(txn, one) and stream_name(txn, one) == name:
+            gone.add(one)
     number = txn.stream_number(name)
-    return numbers | {number} if number else numbers
+    return gone | {number} if number else gone
+
+
+def _is_alive(txn: Txn, number: int) -> bool:
+    return txn.get(STREAMS, pack_number(number)) is not None
 
 
 def remove_leftovers(environment: Environment, numbers: set[int]) -> None:

@@ -580,3 +580,54 @@ def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
         assert store.xrange("k", history=True) == expected
         assert grep(path) == []
     assert_sound(path)
+
+
+# --- whose archive it is ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_waits_of_a_deleted_stream_is_erased(
+    open_store: Callable[..., Store], *, replaced: bool
+) -> None:
+    store = open_store(sync="commit")
+    store.set_retention("k", archive=True)
+    ids = [f"{n}-0" for n in range(1, 200)]
+    store.xadd_many("k", [entry(n) for n in range(1, 200)], ids)
+    store.xtrim("k", maxlen=50, approximate=False)
+    dumped = store.dump("k")
+    assert dumped is not None
+    if replaced:
+        store.restore("k", 0, dumped, replace=True)
+    else:
+        store.delete("k")
+    store.erase("k", *ids)
+    store.archive()
+    assert grep(store.path) == []
+
+
+def test_what_waits_of_a_renamed_stream_has_its_last_name(open_store: Callable[..., Store]) -> None:
+    store = open_store(sync="commit")
+    store.set_retention("old", archive=True)
+    ids = [f"{n}-0" for n in range(1, 100)]
+    store.xadd_many("old", [entry(n) for n in range(1, 100)], ids)
+    store.rename("old", "k")
+    store.xtrim("k", maxlen=10, approximate=False)
+    store.delete("k")
+    store.erase("k", *ids)
+    store.archive()
+    assert grep(store.path) == []
+
+
+def test_the_archive_of_a_renamed_stream_is_its_own(open_store: Callable[..., Store]) -> None:
+    """Its segments still name the key they were written under, which another stream has now."""
+    store = open_store()
+    store.set_retention("k", archive=True)
+    store.xadd_many("k", [harmless(n) for n in range(1, 100)], [f"{n}-0" for n in range(1, 100)])
+    store.xtrim("k", maxlen=50, approximate=False)
+    store.archive()
+    store.rename("k", "renamed")
+    store.xadd("k", harmless(0), "1-0")
+    assert store.erase("k", "1-0") == 1
+    assert len(store.xrange("renamed", history=True)) == 99
+    assert store.erase("renamed", "1-0") == 1
+    assert len(store.xrange("renamed", history=True)) == 98
