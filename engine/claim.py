@@ -28,7 +28,7 @@ class ClaimOptions:
         time: int | None,
         retrycount: int,
         force: bool,
-        last_id: Id | None,
+        last_id: bytes | None,
     ) -> None:
         self.idle = idle
         self.time = time
@@ -72,9 +72,11 @@ def xclaim(
     """
     stream, group = existing_group(txn, name, group_name)
     ids = [_claimed_id(text) for text in texts]
-    if options.last_id is not None and options.last_id > group.last_id():
-        group.record.last_ms, group.record.last_seq = options.last_id
-        group.changed = True
+    if options.last_id is not None:
+        last_id = parse_id(options.last_id, 0)
+        if last_id > group.last_id():
+            group.record.last_ms, group.record.last_seq = last_id
+            group.changed = True
     now_ms = txn.now_ms()
     since = options.delivery_time(now_ms)
     sort_by_time = options.idle is not None or options.time is not None

@@ -26,7 +26,7 @@ from streamkeep.engine.blocking import GroupCall
 from streamkeep.engine.command_base import CommandBase, Id, Key, RefPolicy, named_streams, to_text
 from streamkeep.engine.help_texts import HELP
 from streamkeep.format.entry import Text
-from streamkeep.format.errors import ArgumentError
+from streamkeep.format.errors import ArgumentError, InvalidIdError
 from streamkeep.format.id_codec import id_text, visible
 
 NackMode = Literal["SILENT", "FAIL", "FATAL"]
@@ -71,8 +71,7 @@ class GroupCommands(CommandBase[Text]):
         self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
     ) -> bool:
         """Set up to which ID a group has read; what is pending stays (XGROUP SETID)."""
-        wanted = to_id_text(id)
-        last = None if visible(wanted) == b"$" else range_start(_not_open(wanted))
+        last = _setid_start(id)
         read = to_optional_integer(entries_read)
         return self._write(
             None, groups.xgroup_setid, to_bytes(name), to_bytes(groupname), last, read
@@ -371,7 +370,7 @@ class GroupCommands(CommandBase[Text]):
             time,
             -1 if retrycount is None else retrycount,
             force,
-            None if last_id is None else to_id(last_id),
+            None if last_id is None else to_id_text(last_id),
         )
         return self._write(
             self._ids if justid else None,
@@ -505,13 +504,20 @@ def _texts(ids: Any) -> list[bytes]:
     return [to_id_text(one) for one in ids]
 
 
-def _group_start(value: Id) -> tuple[int, int] | None:
-    """Parse the ID of XGROUP CREATE; None for `$`."""
-    return None if visible(to_id_text(value)) == b"$" else to_id(value)
+def _group_start(value: Id) -> groups.StartId:
+    """Parse the ID of XGROUP CREATE."""
+    try:
+        return groups.LAST if visible(to_id_text(value)) == b"$" else to_id(value)
+    except InvalidIdError as error:
+        return error  # raised when there are a key and a group
 
 
-def _not_open(text: bytes) -> bytes:
-    """Return the ID of XGROUP SETID, which may be `-` or `+`, but not `(id`."""
-    if text[:1] == b"(":
-        to_id(text)
-    return text
+def _setid_start(value: Id) -> groups.StartId:
+    """Parse the ID of XGROUP SETID, which may be `-` or `+`, but not `(id`."""
+    text = to_id_text(value)
+    if visible(text) == b"$":
+        return groups.LAST
+    try:
+        return to_id(text) if text[:1] == b"(" else range_start(text)
+    except InvalidIdError as error:
+        return error

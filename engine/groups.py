@@ -17,10 +17,16 @@ from streamkeep.engine.group import (
 )
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
-from streamkeep.format.errors import ArgumentError, GroupExistsError, NoSuchKeyError
+from streamkeep.format.errors import (
+    ArgumentError,
+    GroupExistsError,
+    InvalidIdError,
+    NoSuchKeyError,
+)
 from streamkeep.format.group_records import UNKNOWN
 
 LAST: Final = None  # `$`: the stream's last generated ID
+StartId = tuple[int, int] | InvalidIdError | None  # an ID, what is wrong with it, or LAST
 
 _KEY_REQUIRED: Final = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
@@ -38,7 +44,7 @@ def xgroup_create(
     txn: WriteTxn,
     name: bytes,
     group_name: bytes,
-    last_id: tuple[int, int] | None,
+    last_id: StartId,
     mkstream: bool,
     entries_read: int | None,
 ) -> bool:
@@ -47,6 +53,8 @@ def xgroup_create(
     stream = txn.find_stream(name)
     if stream is None and not mkstream:
         raise NoSuchKeyError(_KEY_REQUIRED)
+    if isinstance(last_id, InvalidIdError):
+        raise last_id
     if stream is not None and find_group(txn, stream, group_name) is not None:
         raise GroupExistsError("BUSYGROUP Consumer Group name already exists")
     if stream is None:
@@ -62,7 +70,7 @@ def xgroup_setid(
     txn: WriteTxn,
     name: bytes,
     group_name: bytes,
-    last_id: tuple[int, int] | None,
+    last_id: StartId,
     entries_read: int | None,
 ) -> bool:
     """Set how far a group has read (XGROUP SETID)."""
@@ -70,7 +78,9 @@ def xgroup_setid(
     stream, group = _existing(txn, name, group_name)
     record = group.record
     record.last_ms, record.last_seq = _resolve(stream, last_id)
-    record.entries_read = UNKNOWN if entries_read is None else entries_read
+    record.entries_read = UNKNOWN
+    if entries_read is not None:
+        record.entries_read = min(entries_read, stream.record.entries_added)
     group.changed = True
     return True
 
@@ -113,7 +123,9 @@ def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_n
     return len(own)
 
 
-def _resolve(stream: Stream, last_id: tuple[int, int] | None) -> tuple[int, int]:
+def _resolve(stream: Stream, last_id: StartId) -> tuple[int, int]:
+    if isinstance(last_id, InvalidIdError):
+        raise last_id
     if last_id is None:
         return stream.record.last_ms, stream.record.last_seq
     return last_id

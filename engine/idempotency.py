@@ -264,13 +264,13 @@ def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | Non
 
     When a value really changes, all producers of the stream are forgotten.
     """
+    stream = _existing(txn, name)
     if duration is not None and not 1 <= duration <= MOST_DURATION:
         raise ArgumentError("IDMP-DURATION must be between 1 and 86400 seconds")
     if maxsize is not None and not 1 <= maxsize <= MOST_MAXSIZE:
         raise ArgumentError("IDMP-MAXSIZE must be between 1 and 10000 entries")
     if duration is None and maxsize is None:
         raise ArgumentError("At least one parameter must be specified")
-    stream = _existing(txn, name)
     tracker = Tracker(txn, stream)
     state = tracker.state
     wanted = (

@@ -19,7 +19,7 @@ from streamkeep.engine.scan import read_ids
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import Entry
-from streamkeep.format.errors import ArgumentError
+from streamkeep.format.errors import ArgumentError, CommandError
 from streamkeep.format.group_records import Consumer
 from streamkeep.format.id_codec import MAX, clean, id_text, parse_id
 from streamkeep.format.nacks import MAX_COUNT, Nack
@@ -35,11 +35,18 @@ _MEANINGLESS: Final = (
 )
 _ENDING: Final = " in XREADGROUP with GROUP option"
 
-Position = Id | str  # an ID, or NEW
+Position = Id | str | CommandError  # an ID, NEW, or what is wrong with it
 
 
 def parse_position(text: bytes) -> Position:
-    """Parse an ID argument of XREADGROUP."""
+    """Parse an ID argument of XREADGROUP; what is wrong with one is told where there is a group."""
+    try:
+        return _parse_position(text)
+    except CommandError as error:
+        return error
+
+
+def _parse_position(text: bytes) -> Position:
     special = clean(text)
     if special == b">":
         return NEW
@@ -107,7 +114,7 @@ def xreadgroup(
         lazy: where nothing has, leave it unwritten that the consumer was seen.
     """
     allowance = allowance.fresh()  # when the map is full it grows, and the command runs again
-    found = [_existing(txn, name, delivery.group_name) for name, _ in streams]
+    found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
     result: list[list[Any]] = []
     unwritten: list[Seen] = []
     min_idle = delivery.min_idle
@@ -172,6 +179,15 @@ def pause(
                 return 0
             soonest = left if soonest < 0 else min(soonest, left)
     return soonest
+
+
+def _existing_at(
+    txn: WriteTxn, name: bytes, group_name: bytes, position: Position
+) -> tuple[Stream, Group]:
+    existing = _existing(txn, name, group_name)
+    if isinstance(position, CommandError):
+        raise position
+    return existing
 
 
 def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:

@@ -53,7 +53,9 @@ class GroupCommands(Keyspace):
         _check_entries_read(entries_read)
         stream, found = self._group(key, group)
         found.last_id = stream.last_id if last_id is None else last_id
-        found.entries_read = UNKNOWN if entries_read is None else entries_read
+        found.entries_read = (
+            UNKNOWN if entries_read is None else min(entries_read, stream.entries_added)
+        )
         return True
 
     def xgroup_destroy(self, key: bytes, group: bytes) -> int:

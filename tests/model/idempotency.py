@@ -20,13 +20,13 @@ class IdempotencyCommands(Keyspace):
         self, key: bytes, *, duration: int | None = None, maxsize: int | None = None
     ) -> bool:
         """XCFGSET: a setting that really changes makes the stream forget all its producers."""
+        stream = self.existing(key)
         if duration is not None and not 1 <= duration <= 86400:
             raise ModelError("ERR IDMP-DURATION must be between 1 and 86400 seconds")
         if maxsize is not None and not 1 <= maxsize <= 10000:
             raise ModelError("ERR IDMP-MAXSIZE must be between 1 and 10000 entries")
         if duration is None and maxsize is None:
             raise ModelError("ERR At least one parameter must be specified")
-        stream = self.existing(key)
         before = stream.idmp_duration, stream.idmp_maxsize
         stream.idmp_duration = before[0] if duration is None else duration
         stream.idmp_maxsize = before[1] if maxsize is None else maxsize
