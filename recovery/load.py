@@ -118,6 +118,8 @@ class Incoming:
 
     def limit_nodes(self, max_bytes: int, max_entries: int) -> None:
         """Set the limits of the stream's macro nodes; by default they are those of the store."""
+        if not (0 <= max_bytes < 1 << 32 and 0 <= max_entries < 1 << 32):
+            raise ValueError("a limit of nodes is below 2^32")
         with self._store.transaction(sync="none") as transaction:
             record = self._intake.stream(transaction.txn).record
             record.node_max_bytes, record.node_max_entries = max_bytes, max_entries

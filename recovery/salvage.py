@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine.bulk import BulkStore
 from streamkeep.engine.recover import META_EPOCH
+from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.checksum import open_row
 from streamkeep.format.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
@@ -67,6 +68,7 @@ from streamkeep.format.records import (
     decode_stream_record,
 )
 from streamkeep.format.retired import former_name_key
+from streamkeep.format.steady import decode_meta_page
 from streamkeep.recovery.check_pages import PageWalk
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
@@ -146,11 +148,26 @@ class Salvage:
             for table in range(len(TABLES)):
                 if table not in _DERIVED and table != GARBAGE:
                     self._copy_table(tables, table)
+        cut_off = walk.cut_off() if walk is not None else self._cut_off()
+        if cut_off:
+            self.report.other.append(f"{DATA_FILE} was {cut_off}: what the rest held")
         if self.damaged:
             self._scan(walk)
             self._place_records()
             self._place_nodes()
         self.report.mended += self.mender.mended
+
+    def _cut_off(self) -> str:
+        """Return how the file was cut off, where no meta page is left: what a steady point says."""
+        slot = self.source.slot
+        meta = None if slot is None else decode_meta_page(slot.meta_page)
+        path = self.source.path / DATA_FILE
+        if meta is None or not path.exists():
+            return ""
+        size, expected = path.stat().st_size, (meta.last_page + 1) * meta.page_size
+        if size >= expected:
+            return ""
+        return f"cut off at {size} bytes, its steady point speaks of {expected}"
 
     # --- what the trees lead to -------------------------------------------------------------
 

@@ -758,3 +758,27 @@ def test_wrong_command_lines_of_bytes() -> None:
         ["dump", "s", "k", "--node", "1-0", "--output", "x"],
     ):
         run(*args, status=2)
+
+
+def test_a_stream_that_has_more_history_than_was_added_to_it_comes_back() -> None:
+    with streamkeep.open("s") as store:
+        store.set_retention("k", archive=True)
+        store.xadd_many("k", [{"n": str(n)} for n in range(100)], [f"{n}-0" for n in range(1, 101)])
+        store.xtrim("k", maxlen=10, approximate=False)
+        store.archive()
+        store.xsetid("k", "100-0", entries_added=20)
+    run("dump", "s", "k", "--history", "--output", "all.jsonl")
+    run("load", "t", "all.jsonl")
+    with streamkeep.open("t") as store:
+        assert store.xlen("k") == 100
+
+
+@pytest.mark.parametrize("fields", ['{"ab":1}', '["ab"]', '[["a"],["b","c","d"]]', "[]"])
+def test_fields_are_pairs(fields: str) -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"f": "v"}, "1-0")
+    run("dump", "s", "--output", "one.jsonl")
+    text = Path("one.jsonl").read_text()
+    Path("bad.jsonl").write_text(text.replace('[["f","v"]]', fields))
+    assert Path("bad.jsonl").read_text() != text
+    assert "bad.jsonl" in run("load", "t", "bad.jsonl", status=1).stderr

@@ -198,6 +198,7 @@ def test_read_prints_what_is_above_an_id() -> None:
 def test_tail_prints_the_last_entries_oldest_first() -> None:
     fill(600)
     assert lines("tail", "s", "k", "-n", "2") == ["599-0  n=599", "600-0  n=600"]
+    assert lines("tail", "s", "k", "-n2") == lines("tail", "s", "-n", "2", "k")
     assert len(lines("tail", "s", "k")) == 10
     assert lines("tail", "s", "k", "-n1000") == lines("range", "s", "k")
     assert lines("tail", "s", "k", "--count", "600") == lines("range", "s", "k")

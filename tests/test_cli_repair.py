@@ -14,6 +14,7 @@ import pytest
 from cli_runner import run
 from streamkeep import recovery
 from streamkeep.engine.api import Store
+from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import NODES
 from streamkeep.recovery.source import open_source
 from test_damaged import PAGE, build, one_byte, other_boot, two_places, zero_leaf
@@ -185,3 +186,17 @@ def test_fsck_agrees_with_the_verifier_of_lmdb(store: Path) -> None:
             problems = verify(str(store))
             found = [one for one in recovery.check(store) if one.code in ("SK004", "SK005")]
             assert bool(found) >= bool(problems), (number, offset, problems)
+
+
+@pytest.mark.parametrize("size", [0, 4096, 8192, 40_960])
+def test_a_store_that_was_cut_off_has_lost_something(store: Path, size: int) -> None:
+    os.truncate(store / "data.mdb", size)
+    run("fsck", store, status=4)
+    result = run("repair", store, "--output", store.with_name("repaired"), status=5)
+    assert "data.mdb" in result.stdout + result.stderr
+
+
+def test_a_store_that_was_emptied_is_damaged_and_not_just_torn(store: Path) -> None:
+    os.truncate(store / "data.mdb", 0)
+    with pytest.raises(CorruptionError, match="repair"):
+        Store(store)

@@ -117,11 +117,23 @@ class StoreCommand(click.Command):
                 values.append(arg)
             else:
                 wanted = takes_values.get(arg, 0)
+                if arg not in takes_values and arg[1] != "-" and len(arg) > 2:
+                    # Short options together: the last may want values, where none before does.
+                    wanted = _values_of(arg[1:], takes_values)
                 following = list(islice(rest, wanted))
                 options += [arg, *following]
                 if len(following) < wanted:
                     return super().parse_args(ctx, options)  # which says what is missing
         return super().parse_args(ctx, [*options, "--", *values])
+
+
+def _values_of(letters: str, takes_values: dict[str, int]) -> int:
+    """Return how many arguments belong to short options that are given together."""
+    for place, letter in enumerate(letters, start=1):
+        wanted = takes_values.get(f"-{letter}", 0)
+        if wanted:
+            return wanted - (place < len(letters))  # `-n5`: one value is there already
+    return 0
 
 
 def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:

@@ -254,7 +254,8 @@ class JsonReader:
             incoming.limit_nodes(_number(head["node_max_bytes"]), _number(head["node_max_entries"]))
         entries = self._entries(incoming)
         if "range" in head or "history" in head:
-            counters = counters._replace(length=entries)
+            added = max(counters.entries_added or 0, entries)  # history may hold more
+            counters = counters._replace(length=entries, entries_added=added)
         groups = [self._group() for _ in range(counters.groups)]
         messages = self._messages() if self._is("messages") else None
         if incoming is not None:
@@ -358,9 +359,9 @@ def _bytes(value: object) -> bytes:
 def _flat(fields: Any) -> list[bytes]:
     if not fields:
         raise ValueError("an entry without fields")
-    flat = list(chain.from_iterable(fields))
-    if len(flat) != 2 * len(fields):
+    if type(fields) is not list or any(type(one) is not list or len(one) != 2 for one in fields):
         raise ValueError("fields are not [field, value] pairs")
+    flat = chain.from_iterable(fields)
     return [one.encode() if type(one) is str else _bytes(one) for one in flat]
 
 

@@ -156,7 +156,7 @@ def read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[bytes | None, int,
     pa = arrow()
     try:
         table = pa.parquet.ParquetFile(file)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise Failure(f"{name}: not a Parquet file: {error}") from None
     columns = table.schema_arrow.names
     if "fields" not in columns or not ("id" in columns or {"ms", "seq"} <= set(columns)):

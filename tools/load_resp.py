@@ -97,7 +97,7 @@ class Replay:
         if run is not None:
             try:
                 run(store, words)
-            except (IndexError, ValueError) as error:
+            except (IndexError, TypeError, ValueError) as error:
                 raise ArgumentError(f"the arguments are not understood: {error}") from error
             self.entries += name == b"XADD"
         elif name not in _SILENT:

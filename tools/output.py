@@ -87,11 +87,10 @@ def quoted(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        text = data.decode("latin-1")
-        return '"' + "".join(_escaped(char, char.encode("latin-1")) for char in text) + '"'
+        return f'"{data.decode("latin-1").translate(_BYTES)}"'
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
-    return '"' + "".join(_escaped(char, char.encode()) for char in text) + '"'
+    return f'"{text.translate(_Characters())}"'
 
 
 def _escaped(char: str, data: bytes) -> str:
@@ -100,6 +99,17 @@ def _escaped(char: str, data: bytes) -> str:
     if char.isprintable() and (len(data) > 1 or data[0] < 0x80):
         return char
     return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+class _Characters(dict[int, str]):
+    """What each character of a text is shown as, found out when it is met first."""
+
+    def __missing__(self, number: int) -> str:
+        shown = self[number] = _escaped(chr(number), chr(number).encode())
+        return shown
+
+
+_BYTES: Final = {byte: _escaped(chr(byte), bytes([byte])) for byte in range(256)}
 
 
 def unquoted(text: str) -> bytes:
