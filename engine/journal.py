@@ -86,18 +86,16 @@ class Journal:
 
     def close(self) -> None:
         """Close the files."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-            os.close(self._handle)
-        if self._sync_handle >= 0:
-            os.close(self._sync_handle)
-            self._sync_handle = -1
-        self.turns.close()
+        self._close_files()
         self.head.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
+        self._close_files()
+        self._sync_lock = threading.Lock()
+        self.head.abandon()
+
+    def _close_files(self) -> None:
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -105,9 +103,7 @@ class Journal:
         if self._sync_handle >= 0:
             os.close(self._sync_handle)
             self._sync_handle = -1
-        self._sync_lock = threading.Lock()
         self.turns.close()
-        self.head.abandon()
 
     # --- append, under the write lock -------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Registry:
             shared.gate = threading.Lock()
             shared.exit_gate = threading.Lock()
             shared.writer = 0
-            shared.orphans = []
+            shared.forked = True
             for raw in (environment.raw, shared.pin):
                 if raw is not None:
                     shared.leave_to_parent(raw)

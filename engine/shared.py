@@ -73,7 +73,7 @@ class Shared:
         self.erasures = 0  # how many erasures the memory of this process was cleared after
         self.most_pages = 0  # that a big commit may have changed; see `memory`
         self.watched = False  # the upkeep thread knows that there are commits
-        self.orphans: list[Any] | None = None  # in a forked child: what belongs to the parent
+        self.forked = False  # this is a child, and all that is open the parent's
         self.closed = ""  # why no transaction may begin any more
         self.gate = threading.Lock()  # held while the map is resized
         self.exit_gate = threading.Lock()
@@ -90,12 +90,9 @@ class Shared:
 
         Its end would give back the parent's slot or lock. Return False in any other process.
         """
-        orphans = self.orphans
-        if orphans is None:
-            return False
-        orphans.append(raw)
-        keep_for_ever(raw)
-        return True
+        if self.forked:
+            keep_for_ever(raw)
+        return self.forked
 
     def forget(self) -> None:
         """Empty the cache: what it holds may not be what is stored."""
