@@ -138,9 +138,9 @@ class GroupCall(BlockingCall):
         One that reads again what is pending does not wait.
         """
         delivery = self._delivery
-        if delivery.min_idle is not None or any(
-            [one != read_group.NEW for _, one in self._streams]
-        ):
+        if delivery.min_idle is not None:
+            return None
+        if any([position != read_group.NEW for _, position in self._streams]):
             return None
         return delivery.group_name, delivery.consumer_name, *[name for name, _ in self._streams]
 

@@ -98,12 +98,13 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
     """
     mark_due(txn)
     count = 0
+    stream = txn.find_stream(name)
     for number in sorted(numbers):
         found = erase_retired(txn, number, ids)
         count += found
-        for ms, seq in ids if found else ():  # an archiver may be writing them
-            put_erasure(txn, number, ms, seq)
-    stream = txn.find_stream(name)
+        if found and (stream is None or number != stream.number):
+            for ms, seq in ids:  # an archiver may be writing them
+                put_erasure(txn, number, ms, seq)
     if stream is None:
         return count
     count += _erase_in_nodes(txn, stream, ids)

@@ -218,7 +218,7 @@ class JournalHead:
         """
         try:
             found = os.stat(self._path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             found = None
         if found is None or (found.st_ino, found.st_dev) != self._identity:
             raise StoreError("the store was deleted or moved while it was open; close it")

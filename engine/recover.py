@@ -63,7 +63,7 @@ from streamkeep.format.steady import (
 META_EPOCH: Final = b"epoch"
 META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQ")
-CREATED: Final = 1  # the commit with which LMDB gets its tables
+_CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 
 log = logging.getLogger("streamkeep")
@@ -145,10 +145,14 @@ def is_unfinished(path: Path, steady: SteadyFile) -> bool:
     """
     if not steady.is_unfinished():
         return False
-    newest = _newest_meta(path)
-    if newest is not None and newest.commit_number > CREATED:
+    if has_commits(_newest_meta(path)):
         raise CorruptionError(str(steady.path), "no steady point is whole; run `streamkeep repair`")
     return True
+
+
+def has_commits(newest: MetaPage | None) -> bool:
+    """Say whether anything was committed to a store after its creation."""
+    return newest is not None and newest.commit_number > _CREATED
 
 
 def discard_unfinished(path: Path) -> None:

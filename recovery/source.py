@@ -26,7 +26,7 @@ import lmdb
 
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.opening import LOCK_FILE, META_FORMAT
-from streamkeep.engine.recover import CREATED, is_torn
+from streamkeep.engine.recover import has_commits, is_torn
 from streamkeep.engine.registry import registry
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, age, place_of
@@ -214,8 +214,8 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
     source.slot, slot_findings = read_slots(path / STEADY_FILE)
     source.found += meta_findings + slot_findings
     slot = source.slot
-    created = not metas or metas[-1].commit_number <= CREATED
-    if slot is None and lock is not None and lock.is_unfinished() and created:
+    newest = metas[-1] if metas else None
+    if slot is None and lock is not None and lock.is_unfinished() and not has_commits(newest):
         raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
     if slot is None and not metas and not _holds_nodes(path):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
@@ -227,7 +227,6 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
         _see_torn(source, steady, slot)
         yield source
         return
-    newest = metas[-1] if metas else None
     if steady is not None and (newest is None or steady.commit_number > newest.commit_number):
         source.see(steady)  # both meta pages are damaged, or the newer one is
         yield source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -16,28 +17,17 @@ from streamkeep.format.errors import StoreClosedError
 
 
 def run_to_its_end(code: Callable[[], object]) -> int:
-    """Fork; have the child run a function and end as any Python program does. Return its status."""
+    """Fork; have the child run a function, and free what nothing leads to; return its status."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    # The child's own end: finalizers run, and the interpreter takes everything down.
     try:
         code()
+        gc.collect()
     except BaseException as error:
         sys.stderr.write(repr(error))
         os._exit(3)
-    Ending.finalize()
     os._exit(0)
-
-
-class Ending:
-    """The end of an interpreter, as far as objects see it."""
-
-    @staticmethod
-    def finalize() -> None:
-        import gc
-
-        gc.collect()
 
 
 def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
