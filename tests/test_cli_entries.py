@@ -11,7 +11,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools import command
+from streamkeep.tools import command as command_module
 
 BINARY = b'\xff\x00\n"'
 MAX = (1 << 64) - 1
@@ -354,4 +354,4 @@ def test_damage_is_status_4_after_what_could_be_read() -> None:
     ("letters", "wanted"), [("fn", 1), ("f", 0), ("n5", 0), ("fn5", 0), ("nf", 0), ("x", 0)]
 )
 def test_short_options_given_together_take_their_values(letters: str, wanted: int) -> None:
-    assert command._values_of(letters, {"-f": 0, "-n": 1, "--count": 1}) == wanted
+    assert command_module._values_of(letters, {"-f": 0, "-n": 1, "--count": 1}) == wanted
