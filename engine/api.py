@@ -37,7 +37,6 @@ from streamkeep.format.errors import (
     StreamkeepError,
 )
 from streamkeep.format.keys import GARBAGE
-from streamkeep.format.records import PAGE_FIT
 
 log = logging.getLogger("streamkeep")
 
@@ -191,7 +190,7 @@ class SyncView(StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        self._store._check_open()
+        self._store._check_writable()
         result = self._store._environment.write(command, *args, wait=self._wait)
         return result if convert is None else convert(result)
 
@@ -251,11 +250,16 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             raise ArgumentError("interval_ms must be at least 1")
         if archive_every is not None and not (archive_every > 0 and not readonly):
             raise ArgumentError("archive_every must be above 0, and the store not readonly")
+        if read_durable and readonly:
+            raise ArgumentError("read_durable needs a store that is not readonly: it may sync")
         self.path = Path(path)
         self.sync_mode = sync
         self._set_decode(decode_responses)
         self._closed = False
-        user_limits = node_max_bytes is not None or node_max_entries is not None
+        self._readonly = readonly
+        node_limits = None
+        if node_max_bytes is not None or node_max_entries is not None:
+            node_limits = (_limit(4096, node_max_bytes), _limit(100, node_max_entries))
         self._environment = opening.open_environment(
             self.path.absolute(),
             readonly=readonly,
@@ -264,11 +268,10 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
             clock=clock or Clock(),
-            node_max_bytes=_limit(4096, node_max_bytes) if user_limits else PAGE_FIT,
-            node_max_entries=_limit(100, node_max_entries),
+            node_limits=node_limits,
         )
         self._wait = sync == "commit"
-        self._read_durable = read_durable and not readonly
+        self._read_durable = read_durable
         self._interval_ms = interval_ms
         self._interval_s: float | None = None
         self._note_sync(sync)
@@ -387,7 +390,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
                 deleted, and erasing again, with or without their IDs, overwrites their bytes.
             StoreError: the store is open for reading only.
         """
-        self._check_open()
+        self._check_writable()
         name = to_bytes(key)
         parsed = parse_ids([to_id_text(one) for one in ids])
         self._collect_garbage()
@@ -404,7 +407,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             sync: when it is durable, where that is not to be as the store was opened.
         """
         wait = self._wait if sync is None else check_sync(sync) == "commit"
-        self._check_open()
+        self._check_writable()
         self._note_sync(sync)
         txn = self._environment.begin_write()
         txn.durable = wait
@@ -412,6 +415,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         try:
             yield transaction
             if txn.open:
+                self._environment.check_limit(txn)
                 txn.commit()
         except lmdb.Error as error:
             txn.abort()
@@ -516,8 +520,12 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         return iterate(self, plan, block, stop)
 
     def sync(self) -> None:
-        """Return when everything committed so far is on disk, whatever the sync mode."""
-        self._check_open()
+        """Return when everything committed so far is on disk, whatever the sync mode.
+
+        Raises:
+            StoreError: the store was opened with readonly=True.
+        """
+        self._check_writable()
         self._environment.sync()
 
     # --- how commands run -------------------------------------------------------------------
@@ -536,8 +544,8 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     def _write(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        if self._closed:
-            self._check_open()
+        if self._closed or self._readonly:
+            self._check_writable()
         environment = self._environment
         if self._wait:
             result = environment.combiner.run(command, args)
@@ -567,14 +575,14 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         command: Callable[..., Any],
         *args: Any,
     ) -> Any:
-        self._check_open()
+        self._check_writable()
         result = self._environment.write(command, *args, wait=wait, frees=True)
         if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)
 
     def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
-        self._check_open()
+        self._check_writable()
         result = self._environment.write(run, steps, wait=self._wait, frees=frees)
         self._collect_garbage()
         return result
@@ -633,6 +641,12 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the store is closed")
+
+    def _check_writable(self) -> None:
+        """Raise unless this store may write; others of this process may, on the same files."""
+        self._check_open()
+        if self._readonly:
+            raise StoreError("the store was opened with readonly=True")
 
     def _collect_garbage(self) -> None:
         """Remove what deleted streams left, in bounded transactions, and files that may go.

@@ -36,6 +36,9 @@ class ArchiveMethods(Generic[Text]):
     def _check_open(self) -> None:
         raise NotImplementedError
 
+    def _check_writable(self) -> None:
+        raise NotImplementedError
+
     def maintain(self) -> maintenance.MaintenanceReport:
         """Enforce the retention of all streams, and of their archives; return what went.
 
@@ -43,7 +46,7 @@ class ArchiveMethods(Generic[Text]):
         to, for settings that are new, and for segments that are too old. Transactions are bounded,
         so that writers are never held for long.
         """
-        self._check_open()
+        self._check_writable()
         with translated():
             report = maintenance.maintain(self._environment)
         if report.dropped:
@@ -75,7 +78,7 @@ class ArchiveMethods(Generic[Text]):
             StoreLockedError: another archiver is at work, and `wait` is False.
             StoreFullError: no room on the disk; what is retired stays so.
         """
-        self._check_open()
+        self._check_writable()
         with translated():
             return archiver.archive(self._environment, options, wait=wait, progress=progress)
 
@@ -185,7 +188,7 @@ class ArchiveMethods(Generic[Text]):
                 appended to since.
             CorruptionError: a segment is missing or damaged; the entries before it are restored.
         """
-        self._check_open()
+        self._check_writable()
         origin = self if from_store is None else from_store
         origin._check_open()
         low, high = range_start(start), range_end(end)
@@ -226,7 +229,7 @@ class ArchiveMethods(Generic[Text]):
             CorruptionError: a file is damaged; those before it stay adopted.
             CommandError: a segment overlaps what the stream has.
         """
-        self._check_open()
+        self._check_writable()
         name = None if key is None else to_bytes(key)
         places = [Path(path) for path in paths]
         with translated():
@@ -271,7 +274,7 @@ class ArchiveMethods(Generic[Text]):
             key: only segments of this stream; without it of all streams, deleted ones too.
             before: an ID, or a time in Unix milliseconds; `+` drops all.
         """
-        self._check_open()
+        self._check_writable()
         number = self._archived_number(key, stream_number)
         limit = range_start(before)
         every = before in ("+", b"+")

@@ -75,8 +75,6 @@ class Environment:
         self.users = 0
         self.identity = identity_of(path)
         self.lobby = Lobby(path, shared, self.read)
-        if not readonly:
-            self.lobby.open_board()  # commits ring whom they find on it
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
@@ -85,10 +83,17 @@ class Environment:
         self.segments = SegmentFiles(path / ARCHIVE_FOLDER)
         shared.segment_files = self.segments
         if not readonly and lock is not None:
-            shared.journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
-            shared.erasures = shared.journal.head.erasures()
-            self.points = SteadyPoints(path, shared, lock, shared.journal)
+            journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
+            try:
+                self.points = SteadyPoints(path, shared, lock, journal)
+            except BaseException:
+                journal.close()
+                raise
+            shared.journal = journal
+            shared.erasures = journal.head.erasures()
             self.upkeep = Upkeep(shared, self.points)
+        if not readonly:
+            self.lobby.open_board()  # commits ring whom they find on it
 
     def renew_queue(self) -> None:
         """Have nobody stand in the queue for shared transactions; those of a parent process do."""
@@ -105,7 +110,6 @@ class Environment:
 
         Since the map cannot grow under it, a quarter of it is kept free beforehand.
         """
-        self.check_writable()
         if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
             self.resize(2 * self.map_size())
         while True:
@@ -151,10 +155,8 @@ class Environment:
         self, command: Callable[..., Any], args: tuple[Any, ...], wait: bool, frees: bool
     ) -> Any:
         """As `write`, in a transaction that is shared with nobody."""
-        if self.readonly:
-            self.check_writable()
         if self.max_store_bytes is not None and not frees:
-            self.limit_again()
+            command, args = self._run_limited, (command, args)
         shared = self.shared
         tried = False
         while True:
@@ -163,11 +165,13 @@ class Environment:
             except PointNeeded:
                 self._make_point_needed()
             except lmdb.MapFullError as error:
-                if not tried and self.max_store_bytes is not None:
+                if self.max_store_bytes is None:
+                    self.resize(2 * self.map_size())
+                elif tried:
+                    raise self._limit_reached() from error
+                else:
                     tried = True  # a steady point lets pages be reused
                     self.make_point()
-                else:
-                    self._make_room(frees, error)
             except StoreFullError:
                 if tried or not frees:
                     raise
@@ -307,11 +311,6 @@ class Environment:
             except lmdb.Error as error:
                 raise translate(error) from error
 
-    def check_writable(self) -> None:
-        """Raise unless the store was opened for writing."""
-        if self.readonly:
-            raise StoreError("the store was opened with readonly=True")
-
     # --- size -------------------------------------------------------------------------------
 
     def map_size(self) -> int:
@@ -325,31 +324,46 @@ class Environment:
     def reusable_size(self) -> int:
         """Return the bytes of used pages that hold nothing any more and will be used again."""
         with self.begin_read() as txn:
-            stats = [txn.raw.stat(), *(txn.raw.stat(table) for table in self.shared.tables)]
+            return max(0, self.used_size() - self._size_in(txn.raw))
+
+    def _size_in(self, raw: lmdb.Transaction[bytes]) -> int:
+        """Return the bytes of pages that hold something, as a transaction sees it."""
+        stats = [raw.stat(), *(raw.stat(table) for table in self.shared.tables)]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
         )
-        return max(0, self.used_size() - (pages + _META_PAGES) * PAGE)
+        return (pages + _META_PAGES) * PAGE
 
-    def _make_room(self, frees: bool, error: lmdb.Error) -> None:
-        """After a full map: grow it, or raise when the store is at its limit."""
-        size = self.map_size()
-        if self.max_store_bytes is None:
-            self.resize(size * 2)
-            return
-        reserve = self.max_store_bytes + max(SMALLEST_STORE, self.max_store_bytes // 8)
-        if frees and size < reserve:
-            self.resize(reserve)
-            return
-        raise StoreFullError(
+    def check_limit(self, txn: WriteTxn) -> None:
+        """Raise when a transaction that is about to be committed takes the store past its limit.
+
+        What holds something counts. The map has a reserve for commands that make room, and for
+        pages that snapshots keep.
+
+        Raises:
+            StoreFullError: the store would hold more than max_store_bytes, and more than now.
+        """
+        if self.max_store_bytes is not None:
+            txn.flush()
+            size = self._size_in(txn.raw)
+            if size > self.max_store_bytes:
+                with self.begin_read() as before:
+                    if size > self._size_in(before.raw):
+                        raise self._limit_reached()
+
+    def _run_limited(
+        self, txn: WriteTxn, command: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """Run a command that does not make room, within the limit."""
+        result = command(txn, *args)
+        self.check_limit(txn)
+        return result
+
+    def _limit_reached(self) -> StoreFullError:
+        return StoreFullError(
             f"the store has reached max_store_bytes={self.max_store_bytes}; "
-            "delete or trim entries, or raise the limit"
-        ) from error
-
-    def limit_again(self) -> None:
-        """Take back the reserve that a command which frees space was given."""
-        if self.max_store_bytes is not None and self.map_size() > whole_pages(self.max_store_bytes):
-            self.resize(whole_pages(self.max_store_bytes))
+            "delete or trim entries, close old snapshots, or raise the limit"
+        )
 
     def resize(self, size: int) -> None:
         """Set the map's size; 0 takes over what another process has set.
@@ -382,19 +396,22 @@ class Environment:
 
     def release(self) -> None:
         """Give up one use; the last one closes the environment."""
-        with registry.lock:
-            self.users -= 1
-            if self.users or self.shared.closed:
-                return
-            registry.environments.pop(self.identity, None)
-            try:
-                if self.upkeep is not None:
-                    self.upkeep.stop()
-                points = self.points
-                if points and (self.shared.pin is not None or points.journal.head.poisoned()):
-                    self.make_point()
-            finally:
-                self.close_files()
+        try:
+            with registry.lock:
+                self.users -= 1
+                if self.users or self.shared.closed:
+                    return
+            if self.upkeep is not None:
+                self.upkeep.stop()
+            points = self.points
+            if points and (self.shared.pin is not None or points.journal.head.poisoned()):
+                self.make_point()
+        finally:
+            if not self.users and not self.shared.closed:
+                try:
+                    self.close_files()
+                finally:
+                    registry.remove(self)
 
     def close_files(self) -> None:
         """Close everything, without a steady point."""
@@ -421,6 +438,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def whole_pages(size: int) -> int:
-    """Return a size without the part of a page at its end."""
-    return size // PAGE * PAGE
+def limited_map(max_store_bytes: int) -> int:
+    """Return the size of the map of a store with a limit, which a reserve comes on top of."""
+    reserve = max(SMALLEST_STORE, max_store_bytes // 8)
+    return (max_store_bytes + reserve) // PAGE * PAGE

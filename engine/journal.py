@@ -64,7 +64,11 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.head = JournalHead(folder)
-        self.turns = Turns(folder, self.head)
+        try:
+            self.turns = Turns(folder, self.head)
+        except BaseException:
+            self.head.close()
+            raise
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
         # The place behind the newest commit, as far as this process knows.

@@ -20,7 +20,7 @@ import lmdb
 
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.environment import SMALLEST_STORE, Environment, whole_pages
+from streamkeep.engine.environment import SMALLEST_STORE, Environment, limited_map
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.recover import META_EPOCH, is_ready, needs_recovery, prepare
@@ -71,6 +71,7 @@ _OURS: Final = {
 }
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 _SPARE_READERS: Final = 4
+_NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
 
 
 def open_environment(
@@ -82,16 +83,21 @@ def open_environment(
     max_readers: int,
     max_store_bytes: int | None,
     clock: Clock,
-    node_max_bytes: int = PAGE_FIT,
-    node_max_entries: int = 100,
+    node_limits: tuple[int, int] | None = None,
 ) -> Environment:
-    """Open the store at `path`, or create it; one more use of it when it is open already."""
+    """Open the store at `path`, or create it; one more use of it when it is open already.
+
+    Args:
+        node_limits: bytes and entries of the nodes of new streams; None for ours.
+    """
     if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
         raise StoreError(f"max_store_bytes must be at least {SMALLEST_STORE}")
     with registry.lock:
         known = registry.find(path)
         if known is not None:
-            _check_compatible(known, readonly=readonly)
+            if force_recovery:
+                raise StoreLockedError(f"{path}: open in this process; close it to recover it")
+            _check_compatible(known, readonly, max_store_bytes, node_limits)
             known.users += 1
             return known
         _check_place(path, create=create and not readonly)
@@ -107,8 +113,7 @@ def open_environment(
                 readonly,
                 max_store_bytes,
                 clock,
-                node_max_bytes,
-                node_max_entries,
+                node_limits or _NODE_LIMITS,
                 lock,
             )
             environment.make_first_point()
@@ -119,6 +124,7 @@ def open_environment(
                 raw.close()
             if lock is not None:
                 lock.close()
+            registry.opening = None
             if isinstance(error, lmdb.Error):
                 raise translate(error) from error
             if isinstance(error, OSError):
@@ -126,6 +132,7 @@ def open_environment(
             raise
         environment.users = 1
         registry.environments[environment.identity] = environment
+        registry.opening = None
         return environment
 
 
@@ -147,8 +154,11 @@ def _lock_store(
                 raise StoreLockedError(
                     f"{path}: open in another process; close it there to recover it"
                 )
+            if not readonly:
+                lock.check_no_unlisted(path / DATA_FILE)
             return is_ready(path, lock)
         if not readonly:
+            lock.check_no_unlisted(path / DATA_FILE)
             finish_switch(path, lock)
             if _is_cold(path) and not needs_recovery(path, lock):
                 _check_is_ours(path)
@@ -164,13 +174,16 @@ def _lock_store(
         return True
 
     try:
-        lock = SteadyFile(path, readonly=readonly)
+        lock = registry.opening = SteadyFile(path, readonly=readonly)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise translate_os(error) from error
     try:
-        lock.share_when_ready(make_ready)
+        if readonly and not is_listed(path):
+            lock.read_unlisted(path / DATA_FILE, make_ready)
+        else:
+            lock.share_when_ready(make_ready)
     except BaseException as error:
         lock.close()
         if isinstance(error, OSError):
@@ -181,11 +194,26 @@ def _lock_store(
     return lock
 
 
-def _check_compatible(known: Environment, *, readonly: bool) -> None:
+def _check_compatible(
+    known: Environment,
+    readonly: bool,
+    max_store_bytes: int | None,
+    node_limits: tuple[int, int] | None,
+) -> None:
     """Raise when an environment that is open cannot serve this use, too."""
+    shared = known.shared
     if known.readonly and not readonly:
         raise StoreError(
             f"{known.path}: open in this process with readonly=True; close that store first"
+        )
+    if max_store_bytes not in (None, known.max_store_bytes) or node_limits not in (
+        None,
+        (shared.node_max_bytes, shared.node_max_entries),
+    ):
+        raise StoreError(
+            f"{known.path}: open in this process with other limits (max_store_bytes="
+            f"{known.max_store_bytes}, node_max_bytes={shared.node_max_bytes}, node_max_entries="
+            f"{shared.node_max_entries}); leave them out, or close that store first"
         )
 
 
@@ -228,16 +256,20 @@ def _check_is_ours(path: Path) -> None:
         raw.close()
 
 
+def is_listed(path: Path) -> bool:
+    """Say whether LMDB's table of readers, which keeps their pages from reuse, will list us."""
+    return os.access(path, os.W_OK) and (
+        not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
+    )
+
+
 def _open_lmdb(
     path: Path, readonly: bool, max_readers: int, max_store_bytes: int | None
 ) -> lmdb.Environment:
-    writable = os.access(path, os.W_OK) and (
-        not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
-    )
     needed = (path / DATA_FILE).stat().st_size if (path / DATA_FILE).exists() else 0
     sizes = [size for size in _MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
-        sizes = [whole_pages(max_store_bytes)]
+        sizes = [limited_map(max_store_bytes)]
     for size in sizes:
         try:
             return lmdb.open(
@@ -250,7 +282,7 @@ def _open_lmdb(
                 max_readers=max_readers,
                 max_dbs=len(TABLES) + 1,
                 max_spare_txns=_SPARE_READERS,
-                lock=writable or not readonly,
+                lock=not readonly or is_listed(path),
                 lib_version=0,
             )
         except lmdb.MemoryError:
@@ -318,8 +350,7 @@ def _initialize(
     readonly: bool,
     max_store_bytes: int | None,
     clock: Clock,
-    node_max_bytes: int,
-    node_max_entries: int,
+    node_limits: tuple[int, int],
     lock: SteadyFile | None,
 ) -> Environment:
     """Read what an existing store says of itself, or write it into a new one."""
@@ -344,7 +375,7 @@ def _initialize(
 
         epoch = decode_number(row(META_EPOCH), where)
         identity = row(META_UUID)
-    shared = Shared(raw, handles, epoch, clock, node_max_bytes, node_max_entries)
+    shared = Shared(raw, handles, epoch, clock, *node_limits)
     return Environment(
         path,
         raw,

@@ -1,9 +1,12 @@
 """Which stores this process has open, and what a fork does to them.
 
 LMDB allows an environment to be open once in a process, so every `Store` on the same files shares
-one `Environment`, found by the identity of `data.mdb` and counted. A forked child must not touch
-what its parent opened: there every environment is marked closed, and kept alive, since closing it
-would disturb the parent.
+one `Environment`, found by the identity of `data.mdb` and counted. The last user closes it, which
+may wait for calls of other threads; meanwhile it stands here without users, and who wants to open
+the store waits.
+
+A forked child must not touch what its parent opened: there every environment is marked closed, and
+kept alive, since closing it would disturb the parent.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from streamkeep.engine.steady import DATA_FILE
 
 if TYPE_CHECKING:
     from streamkeep.engine.environment import Environment
+    from streamkeep.engine.steady_file import SteadyFile
 
 Identity = tuple[int, int]  # device, inode
 
@@ -31,23 +35,44 @@ def identity_of(path: Path) -> Identity:
 
 
 class Registry:
-    """The environments that this process has open; hold `lock` to open and close them."""
+    """The environments that this process has open.
+
+    Hold `lock` to look one up and become its user, and to open one.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = threading.Condition(threading.RLock())
         self.environments: dict[Identity, Environment] = {}
+        self.opening: SteadyFile | None = None  # the lock of a store that is being opened
 
     def find(self, path: Path) -> Environment | None:
-        """Return the environment of a store that is open already."""
+        """Return the environment of a store that is open already.
+
+        Raises:
+            StoreError: another thread waits to close it, for a transaction of this one.
+        """
         with self.lock:
-            try:
-                return self.environments.get(identity_of(path))
-            except OSError:
-                return None
+            while True:
+                try:
+                    known = self.environments.get(identity_of(path))
+                except OSError:
+                    return None
+                if known is None or known.users:
+                    return known
+                known.shared.check_not_writing()
+                self.lock.wait()
+
+    def remove(self, environment: Environment) -> None:
+        """Forget an environment that was closed."""
+        with self.lock:
+            self.environments.pop(environment.identity, None)
+            self.lock.notify_all()
 
     def leave_to_parent(self) -> None:
         """Mark every environment unusable in a forked child; LMDB's locks belong to the parent."""
-        self.lock = threading.RLock()
+        self.lock = threading.Condition(threading.RLock())
+        if self.opening is not None:
+            self.opening.close()
         for environment in self.environments.values():
             environment.shared.closed = (
                 "the store was opened before this process was forked; open it again in the child"
@@ -69,9 +94,10 @@ class Registry:
             if environment.points is not None:
                 environment.points.close_files()
                 environment.points.journal.abandon()
-        if self.environments:
+        if self.environments or self.opening is not None:
             _let_child_open()
         self.environments.clear()
+        self.opening = None
 
 
 def _let_child_open() -> None:

@@ -66,7 +66,11 @@ class SteadyPoints:
         self.lock = threading.RLock()  # taken before `Shared.write_lock`
         self._locked = 0  # how often this process is in `exclusive`
         self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._folder)
+            raise
 
     def close(self) -> None:
         """Let the pin go, and close the files."""

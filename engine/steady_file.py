@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from streamkeep.format.steady import NO_BOOT, SLOT, SLOT_SIZE, SLOTS, SteadySlot
 STEADY_FILE: Final = "steady"
 UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a steady point
 _PATIENCE_S: Final = 60.0
+_SHORT_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.02
 
 
@@ -31,14 +33,16 @@ class SteadyFile:
     def __init__(self, folder: Path, *, readonly: bool) -> None:
         """Open the file, or create it; raise FileNotFoundError where it may not be created."""
         self.path = folder / STEADY_FILE
+        self._unlisted = -1
         flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         self.handle = files.open_file(self.path, flags)
 
     def close(self) -> None:
         """Close the file, which gives up the lock."""
-        if self.handle >= 0:
-            os.close(self.handle)
-            self.handle = -1
+        for handle in (self.handle, self._unlisted):
+            if handle >= 0:
+                os.close(handle)
+        self.handle = self._unlisted = -1
 
     # --- the lock ---------------------------------------------------------------------------
 
@@ -80,6 +84,51 @@ class SteadyFile:
                     return
                 fcntl.flock(self.handle, fcntl.LOCK_UN)
             self._wait(deadline)
+
+    def read_unlisted(self, data: Path, prepare: Callable[[bool], bool]) -> None:
+        """Get the lock of a reader that cannot put itself into LMDB's table of readers.
+
+        It holds a shared lock on the data file, and this one only to get it: nobody may have the
+        store open then, and nobody may write before the reader ends.
+
+        Args:
+            prepare: raises when the store is not ready.
+
+        Raises:
+            StoreLockedError: others have the store open.
+        """
+        deadline = time.monotonic() + _SHORT_PATIENCE_S
+        while not self.try_exclusive():
+            if time.monotonic() > deadline:
+                raise StoreLockedError(
+                    f"{self.path.parent}: open in another process; to read beside it takes "
+                    "permission to write lock.mdb; get that, or read a backup"
+                )
+            time.sleep(_POLL_S)
+        prepare(True)
+        self._unlisted = files.open_file(data, os.O_RDONLY)
+        fcntl.flock(self._unlisted, fcntl.LOCK_SH)
+        fcntl.flock(self.handle, fcntl.LOCK_UN)
+
+    def check_no_unlisted(self, data: Path) -> None:
+        """Raise StoreLockedError while there is a reader as in `read_unlisted`; with this lock."""
+        if not data.exists():
+            return
+        handle = files.open_file(data, os.O_RDONLY)
+        try:
+            deadline = time.monotonic() + _SHORT_PATIENCE_S
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                if time.monotonic() > deadline:
+                    raise StoreLockedError(
+                        f"{self.path.parent}: read by a process without permission to write "
+                        "lock.mdb, beside which nobody may write; end it, or give it that"
+                    )
+                time.sleep(_POLL_S)  # another may be looking, too
+        finally:
+            os.close(handle)
 
     def _wait(self, deadline: float) -> None:
         """Wait a little; raise when it has been long."""

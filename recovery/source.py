@@ -25,7 +25,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader
-from streamkeep.engine.opening import LOCK_FILE, META_FORMAT
+from streamkeep.engine.opening import LOCK_FILE, META_FORMAT, is_listed
 from streamkeep.engine.recover import has_commits, is_torn
 from streamkeep.engine.registry import registry
 from streamkeep.engine.steady import DATA_FILE
@@ -39,6 +39,7 @@ from streamkeep.format.errors import (
     NotAStoreError,
     RecoveryNeededError,
     StoreError,
+    StoreLockedError,
 )
 from streamkeep.format.keys import META, TABLES
 from streamkeep.format.lmdb_pages import META_SIZE, meta_problem
@@ -236,6 +237,11 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
         _check_is_ours(source)
         yield source
         return
+    if lock is not None and not (alone or is_listed(path) or lock.try_exclusive()):
+        raise StoreLockedError(
+            f"{path}: open in another process; to look at it beside that takes permission to write "
+            f"{LOCK_FILE}; get that, or check a backup"
+        )
     raw = _open_lmdb(path)
     pin = None
     try:

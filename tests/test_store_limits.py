@@ -118,6 +118,36 @@ def test_a_full_store_still_reads_deletes_and_trims(open_store: Open) -> None:
     store.xadd_many("s", [{"data": "x" * 1000}] * 500)
 
 
+def test_a_snapshot_does_not_keep_a_full_store_from_making_room(open_store: Open) -> None:
+    store = open_store(max_store_bytes=2 << 20)
+    with pytest.raises(streamkeep.StoreFullError):
+        while True:
+            store.xadd("s", {"data": "x" * 3000})
+    full = store.xlen("s")
+    with store.snapshot() as snapshot:
+        assert store.xtrim("s", maxlen=full // 2, approximate=False) == full - full // 2
+        store.xadd("s", {"data": "y"})
+        assert store.delete("s") == 1
+        assert len(snapshot.xrange("s")) == full
+        with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
+            while True:  # the snapshot keeps what was removed
+                store.xadd("s", {"data": "x" * 3000})
+    store.xadd("s", {"data": "y"})
+    assert store.used_bytes <= 3 << 20
+
+
+def test_a_transaction_is_held_to_the_limit(open_store: Open) -> None:
+    store = open_store(max_store_bytes=2 << 20)
+    store.xadd_many("s", [{"data": "x" * 1000}] * 500)
+    with pytest.raises(streamkeep.StoreFullError), store.transaction() as txn:
+        txn.xadd_many("s", [{"data": "x" * 1000}] * 1500)
+    assert store.xlen("s") == 500
+    with store.transaction() as txn:
+        txn.xtrim("s", maxlen=100, approximate=False)
+        txn.xadd_many("s", [{"data": "x" * 1000}] * 500)
+    assert store.xlen("s") == 600
+
+
 def test_a_full_store_reopens(open_store: Open) -> None:
     with open_store(max_store_bytes=1 << 20) as store, pytest.raises(streamkeep.StoreFullError):
         while True:

@@ -80,14 +80,15 @@ def open(
         interval_ms: how often "interval" syncs, in milliseconds.
         readonly: open without write access; works on read-only media. Implies not creating.
         read_durable: reads return when what they saw is on disk; otherwise they may see commits
-            that a power cut would still take away.
+            that a power cut would still take away. Not with readonly: it may have to sync.
         force_recovery: recover as after a power loss although the machine has not been booted: for
             a disk that was torn off.
         create: make the store when it does not exist; otherwise NotAStoreError.
         decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
         max_readers: how many readers, of all processes, the store has slots for.
-        max_store_bytes: limit of the store's data file; None for none. At the limit, appends raise
-            StoreFullError, and deleting still works.
+        max_store_bytes: limit of what the store's data file holds; None for none. At the limit,
+            appends raise StoreFullError, and deleting still works. The file itself may take an
+            eighth more, or a megabyte, for pages that are to be reused.
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). None for ours: nodes fill
             pages.
@@ -99,9 +100,10 @@ def open(
     Raises:
         NotAStoreError: the path holds something else; it is untouched.
         FormatVersionError: written by a newer version; it is untouched.
-        StoreError: no permission, no file locks, or open in this process in another mode.
+        StoreError: no permission, no file locks, or open in this process with other options.
         RecoveryNeededError: read-only, and the store was left by a power cut.
-        StoreLockedError: another process is recovering the store.
+        StoreLockedError: another process is recovering the store; or this is to recover one that is
+            open; or one of two processes may not write `lock.mdb`, see docs/durability.md.
         CorruptionError: recovery found that the disk has lost what it had confirmed, or the data
             file was cut off.
     """

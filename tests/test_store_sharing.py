@@ -1,0 +1,247 @@
+"""What users of one store owe each other: in one process, with different rights, when it opens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from streamkeep.engine import failpoints, steady_file
+from streamkeep.engine.api import Store
+from streamkeep.engine.async_store import AsyncStore
+from streamkeep.engine.steady_file import SteadyFile
+from test_store_life import run
+
+Open = Callable[..., Store]
+TIMEOUT_S = 30
+
+
+# --- what a second opening asks for -------------------------------------------------------------
+
+
+def test_a_readonly_store_refuses_to_write_beside_one_that_writes(open_store: Open) -> None:
+    store = open_store()
+    store.xadd("s", {"n": 0}, id="1-0")
+    reader = open_store(readonly=True)
+
+    async def add() -> None:
+        await AsyncStore(reader).xadd("s", {"n": 1})
+
+    def pipeline() -> None:
+        with reader.pipeline() as pipe:
+            pipe.xadd("s", {"n": 1})
+            pipe.execute()
+
+    for write in (
+        lambda: reader.xadd("s", {"n": 1}),
+        lambda: reader.xdel("s", "1-0"),
+        lambda: reader.delete("s"),
+        lambda: reader.using(sync="none").xadd("s", {"n": 1}),
+        lambda: reader.using(sync="none").xtrim("s", maxlen=0),
+        lambda: reader.transaction().__enter__(),
+        lambda: reader.erase("s", "1-0"),
+        lambda: reader.archive(),
+        lambda: reader.maintain(),
+        lambda: reader.drop_segments(),
+        lambda: list(reader.adopt_segments("nothing.seg")),
+        lambda: reader.restore_archive("s"),
+        lambda: reader.sync(),
+        lambda: asyncio.run(add()),
+        pipeline,
+    ):
+        with pytest.raises(streamkeep.StoreError, match="readonly=True"):
+            write()
+    assert reader.xlen("s") == 1
+    store.xadd("s", {"n": 1})
+    assert reader.xlen("s") == 2
+
+
+def test_a_second_opening_cannot_have_what_the_first_has_not(
+    open_store: Open, tmp_path: Path
+) -> None:
+    with pytest.raises(streamkeep.StreamkeepError, match="read_durable"):
+        Store(tmp_path / "store", readonly=True, read_durable=True)
+    open_store(max_store_bytes=4 << 20, node_max_entries=10)
+    for options in ({"max_store_bytes": 8 << 20}, {"node_max_entries": 20}, {"node_max_bytes": 9}):
+        with pytest.raises(streamkeep.StoreError, match="max_store_bytes=4194304"):
+            open_store(**options)
+    with pytest.raises(streamkeep.StoreLockedError, match="open in this process"):
+        open_store(force_recovery=True)
+    with open_store() as same, open_store(max_store_bytes=4 << 20, node_max_entries=10):
+        same.xadd("s", {"n": 0})
+
+
+# --- closing beside other threads ---------------------------------------------------------------
+
+
+def in_thread(action: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Start a thread; return it, and the list that gets its result or error."""
+    results: list[object] = []
+
+    def work() -> None:
+        try:
+            results.append(action())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, results
+
+
+@contextmanager
+def closing(store: Store) -> Iterator[threading.Thread]:
+    """Have another thread wait to close a store on which this one has a transaction."""
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": 1})
+        thread, _ = in_thread(store.close)
+        while store._environment.users:
+            time.sleep(0.001)
+        yield thread
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def test_closing_one_store_does_not_stop_the_opening_of_others(
+    open_store: Open, tmp_path: Path
+) -> None:
+    def play() -> str:
+        with closing(open_store("one")), Store(tmp_path / "other", sync="none") as other:
+            other.xadd("s", {"n": 0})
+        return "done"
+
+    thread, results = in_thread(play)
+    thread.join(TIMEOUT_S)
+    assert results == ["done"]
+
+
+def test_opening_waits_for_another_thread_that_closes(open_store: Open, tmp_path: Path) -> None:
+    def open_again() -> int:
+        with Store(tmp_path / "store", sync="none") as store:
+            return store.xlen("s")
+
+    def play() -> object:
+        with closing(open_store()):
+            with pytest.raises(streamkeep.StoreError, match="transaction open"):
+                open_again()  # it would wait for itself
+            thread, results = in_thread(open_again)
+        thread.join(TIMEOUT_S)
+        return results
+
+    thread, results = in_thread(play)
+    thread.join(TIMEOUT_S)
+    assert results == [[1]]
+
+
+# --- what a failed opening leaves ---------------------------------------------------------------
+
+
+def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path) as store:
+        store.xadd("s", {"n": 0})
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = len(os.listdir("/proc/self/fd"))
+    spare = os.dup(0)  # where the next would be
+    os.close(spare)
+    failures = 0
+    try:
+        for more in range(40):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spare + more, before[1]))
+            try:
+                Store(path, sync="none").close()
+            except streamkeep.StreamkeepError:
+                failures += 1
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+                assert len(os.listdir("/proc/self/fd")) == there, more
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert failures > 5
+    with Store(path) as store:
+        assert store.xlen("s") == 1
+        journal = store._environment.shared.journal
+        assert journal is not None
+        assert not journal.head.is_shared()  # nobody counts as having it open
+
+
+def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    opened, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        opened.set()
+        go_on.wait(TIMEOUT_S)
+
+    failpoints.arm("create:named", wait)
+    thread, results = in_thread(lambda: Store(path, sync="none").close())
+    assert opened.wait(TIMEOUT_S)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent closes its end
+        os._exit(0)
+    os.close(reader)
+    try:
+        go_on.set()
+        thread.join(TIMEOUT_S)
+        assert results == [None]
+        lock = SteadyFile(path, readonly=True)
+        assert lock.try_exclusive()
+        lock.close()
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+# --- without permission to write lock.mdb -------------------------------------------------------
+
+UNLISTED = """
+import sys
+from streamkeep.engine import opening
+from streamkeep.engine.api import Store
+opening.is_listed = lambda path: False
+with Store(sys.argv[1], readonly=True) as store:
+    print(store.xlen("s"), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with open_store() as store:
+        store.xadd("s", {"n": 0})
+    monkeypatch.setattr(steady_file, "_SHORT_PATIENCE_S", 0.1)
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", UNLISTED, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    try:
+        for reader in readers:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"1\n"
+        with pytest.raises(streamkeep.StoreLockedError, match=r"permission to write lock\.mdb"):
+            open_store()
+        with open_store(readonly=True) as listed:
+            assert listed.xlen("s") == 1
+    finally:
+        for reader in readers:
+            reader.communicate()
+    with open_store() as store:
+        store.xadd("s", {"n": 1})
+        with pytest.raises(AssertionError, match="open in another process"):
+            run(UNLISTED, path)
