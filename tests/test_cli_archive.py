@@ -123,6 +123,13 @@ def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Pat
     said = run("archive", "restore", path, "may", "--source", "orders", "--end", f"{MAY + HOUR}")
     assert "restored 63 entries into 'may'" in said.stderr
     copy = tmp_path / "copy.store"
+    for wrong, status in (
+        ((path, "nix"), 1),
+        ((path, "orders", "--start", "x"), 1),
+        ((tmp_path / "nix", "orders"), 3),
+    ):
+        run("archive", "restore", *wrong, "--into", copy, status=status)
+        assert not copy.exists()
     run("archive", "restore", path, "orders", "--into", copy)
     run("archive", "restore", path, "old", "--stream-number", "2", "--into", copy)
     with Store(copy) as store:
@@ -145,7 +152,11 @@ def test_export_and_adopt(path: Path, tmp_path: Path) -> None:
     printed = lines("archive", "export", path, out, "orders")
     assert len(printed) == 2
     copy = tmp_path / "copy.store"
-    said = run("archive", "adopt", copy, out)
+    missing = run("archive", "adopt", copy, out, status=3)
+    assert "copy.store: no such store\nnext: --create creates it" in missing.stderr
+    run("archive", "adopt", copy, tmp_path / "missing", "--create", status=2)
+    assert not copy.exists()
+    said = run("archive", "adopt", copy, out, "--create")
     assert "adopted 2 segments with 120 entries" in said.stderr
     *rows, summary = objects("archive", "adopt", copy, out)
     assert [row["known"] for row in rows] == [True, True]
@@ -153,7 +164,6 @@ def test_export_and_adopt(path: Path, tmp_path: Path) -> None:
     run("archive", "export", path, out, "orders", status=3)
     *rows, summary = objects("archive", "export", path, tmp_path / "one", "--end", "2024-05-01")
     assert summary["segments"] == len(rows) == 2
-    run("archive", "adopt", copy, tmp_path / "missing", status=1)
     assert len(lines("archive", "list", copy, "orders")) == 4
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -193,10 +192,10 @@ def test_a_full_store_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **kwargs: object) -> object:
         raise streamkeep.StoreFullError("the disk is full")
 
+    fill(1)
     monkeypatch.setattr(streamkeep.Store, "xadd_pairs", full)
     result = run("add", "s", "k", "f", "v", status=1)
     assert result.stderr == "streamkeep add: the disk is full\nnext: streamkeep trim --help\n"
-    shutil.rmtree("s")
 
 
 def test_every_error_of_streamkeep_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None:

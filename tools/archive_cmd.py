@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -53,14 +54,14 @@ def range_options(function: Function) -> Function:
     """Add --start and --end."""
     function = click.option(
         "--end",
-        type=Id(times=True),
+        type=Id("to"),
         default="+",
         metavar="ID|TIME",
         help="Only up to this ID, included, or the first millisecond of this time.",
     )(function)
     return click.option(
         "--start",
-        type=Id(times=True),
+        type=Id("from"),
         default="-",
         metavar="ID|TIME",
         help="Only from this ID or time on.",
@@ -425,20 +426,24 @@ def restore(
     if into is not None and into.resolve() == store_path.resolve():
         into = None
     began = time.perf_counter()
-    with open_store(into or store_path, create=into is not None, sync=sync) as target:
-        origin = open_store(store_path, readonly=True) if into is not None else None
-        with output.progress(progress, "restoring", None, sized=False) as advance:
-            options: dict[str, Any] = {
-                "stream_number": stream_number,
-                "start": start,
-                "end": end,
-                "progress": lambda done, _: advance(done, done),
-            }
-            if origin is None:
-                report = target.restore_archive(key, source, **options)
-            else:
-                with origin as store:
-                    report = target.restore_archive(key, source, from_store=store, **options)
+    wanted: dict[str, Any] = {"stream_number": stream_number, "start": start, "end": end}
+    with ExitStack() as stack:
+        origin = None
+        if into is not None:
+            origin = stack.enter_context(open_store(store_path, readonly=True))
+            name = None if stream_number is not None else source or key
+            origin.archived_segments(name, **wanted)  # what is wrong here must not create INTO
+        target = stack.enter_context(
+            open_store(into or store_path, create=into is not None, sync=sync)
+        )
+        advance = stack.enter_context(output.progress(progress, "restoring", None, sized=False))
+        report = target.restore_archive(
+            key,
+            source,
+            from_store=origin,
+            progress=lambda done, _: advance(done, done),
+            **wanted,
+        )
     seconds = time.perf_counter() - began
     if as_json:
         output.json_summary(
@@ -472,7 +477,11 @@ def restore(
 @archive.command("adopt", cls=StoreCommand)
 @store_argument
 @click.argument(
-    "paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True
+    "paths",
+    metavar="PATH...",
+    type=click.Path(exists=True, path_type=Path),
+    nargs=-1,
+    required=True,
 )
 @click.option(
     "--key",
@@ -480,6 +489,7 @@ def restore(
     metavar="KEY",
     help="The stream they are to belong to, created when missing; else the one of their time.",
 )
+@click.option("--create", is_flag=True, help="Create STORE when it is missing.")
 @json_option
 @progress_option
 @quoted_option
@@ -487,6 +497,7 @@ def adopt(
     store_path: Path,
     paths: tuple[Path, ...],
     key: bytes | None,
+    create: bool,
     as_json: bool,
     progress: bool | None,
 ) -> None:
@@ -502,10 +513,11 @@ def adopt(
       streamkeep archive export orders.store exported
       streamkeep archive adopt orders.store exported
       streamkeep archive adopt orders.store exported --key orders-2024
+      streamkeep archive adopt history.store exported --create
     """
     adopted = known = entries = 0
     with (
-        open_store(store_path, create=True) as store,
+        open_store(store_path, create=create, hint="--create creates it") as store,
         output.progress(progress, "adopting", None, sized=True, unit="bytes") as advance,
     ):
         for one in store.adopt_segments(
@@ -594,7 +606,7 @@ def export(
 @number_option
 @click.option(
     "--before",
-    type=Id(times=True),
+    type=Id("from"),
     required=True,
     metavar="ID|TIME",
     help="Drop segments whose entries are all older than this; + for all segments.",

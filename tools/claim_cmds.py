@@ -14,6 +14,7 @@ from streamkeep.tools.command import (
     Id,
     StoreCommand,
     consumer_argument,
+    count_option,
     group_argument,
     json_option,
     key_argument,
@@ -151,20 +152,13 @@ def claim(
 @min_idle_option(required=True)
 @click.option(
     "--start",
-    type=Id(),
+    type=Id("from"),
     default="0-0",
     show_default=True,
     metavar="ID",
-    help="Look at pending entries from this ID on.",
+    help="Look at pending entries from this ID or time on.",
 )
-@click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Claim at most N entries, and look at ten times as many.",
-)
+@count_option("Claim at most N entries, and look at ten times as many.", default=100)
 @justid_option
 @json_option
 @sync_option

@@ -12,16 +12,20 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 
 import streamkeep
+from streamkeep.engine.steady import DATA_FILE
+from streamkeep.format.entry import MAX_U64, StreamId
 from streamkeep.format.errors import (
     CommandError,
     CorruptionError,
@@ -47,6 +51,7 @@ else:
     _BytesType = click.ParamType  # generic in newer versions only
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Bound = Literal["from", "to", "after"]
 
 _QUOTED: Final = "streamkeep.quoted_input"
 _NUMBER: Final = re.compile(r"-\.?[0-9]")
@@ -145,7 +150,7 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
             hint = f"streamkeep streams {store}"
         elif isinstance(error, (NoSuchGroupError, GroupExistsError)):
             hint = f"streamkeep group list {store}"
-        elif isinstance(error, IdTooSmallError) and isinstance(ctx.params.get("key"), bytes):
+        elif isinstance(error, IdTooSmallError) and _has_stream(ctx):
             hint = f"streamkeep info stream {store} {shell_key(ctx.params['key'])}"
         return Failure(error.redis_error, hint=hint)
     if isinstance(error, CorruptionError):
@@ -159,13 +164,15 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
         return Failure(str(error), hint=hint, status=Exit.UNREADABLE)
     if isinstance(error, StoreFullError):
         return Failure(str(error), hint="streamkeep trim --help")
-    creates = ctx.command.name not in ("fsck", "repair")
-    if isinstance(error, NotAStoreError) and "no such store" in str(error) and creates:
-        hint = f"streamkeep add {store} KEY FIELD VALUE creates it"
-        return Failure(str(error), hint=hint, status=Exit.UNREADABLE)
     if isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
         return Failure(str(error), status=Exit.UNREADABLE)
     return Failure(str(error))
+
+
+def _has_stream(ctx: click.Context) -> bool:
+    """Say whether the command is about a stream of a store that is there."""
+    known = ctx.params.get("store_path"), ctx.params.get("key")
+    return None not in known and os.path.exists(ctx.params["store_path"] / DATA_FILE)
 
 
 def shell_key(key: bytes) -> str:
@@ -207,13 +214,16 @@ class Id(_BytesType):
     """An entry ID, whose syntax the store checks.
 
     Args:
-        times: also take a date or a time in ISO 8601, as its first millisecond.
+        bound: what the ID bounds, where a date or a time in ISO 8601 may stand for it. That stands
+            for its first millisecond, and `(` leaves all of this millisecond out.
+            "from", "to": the first or the last ID that is wanted, both included.
+            "after": the ID before the first one that is wanted.
     """
 
     name = "id"
 
-    def __init__(self, *, times: bool = False) -> None:
-        self.times = times
+    def __init__(self, bound: Bound | None = None) -> None:
+        self.bound = bound
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -222,25 +232,51 @@ class Id(_BytesType):
         if isinstance(value, bytes):
             return value
         text = str(value)
-        if self.times and _DATE.match(text):
-            try:
-                return str(parse_iso(text)).encode()
-            except ValueError as error:
-                self.fail(f"{text}: {error}", param, ctx)
-        return os.fsencode(text)
+        moment = text.removeprefix("(")
+        if self.bound is None or not _DATE.match(moment):
+            return os.fsencode(text)
+        try:
+            return self._id_of(parse_iso(moment), exclusive=text != moment)
+        except ValueError as error:
+            self.fail(f"{text}: {error}", param, ctx)
+
+    def _id_of(self, ms: int, *, exclusive: bool) -> bytes:
+        """Return the ID that a millisecond stands for.
+
+        Of `(ms` alone, the store would leave one ID out: the first as a start, the last as an end.
+        """
+        if exclusive:
+            return b"(%d-%d" % (ms, 0 if self.bound == "to" else MAX_U64)
+        if self.bound == "after":
+            return bytes(StreamId(ms, 0).previous() if ms else StreamId(0, 0))
+        return b"%d" % ms
+
+
+def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    """Return the path of a store; refuse an empty name."""
+    if value == "":  # an unset variable of a script; Path would take it for the working directory
+        raise click.BadParameter("the name is empty", ctx, param)
+    return None if value is None else Path(value)
 
 
 def store_argument(function: Function) -> Function:
     """Add the argument STORE."""
+    kind = click.Path()
+    return click.argument("store_path", metavar="STORE", type=kind, callback=path_of)(function)
 
-    def as_path(ctx: click.Context, param: click.Parameter, value: str) -> Path:
-        if not value:  # an unset variable of a script; Path would take it for the working directory
-            raise click.BadParameter("the name is empty", ctx, param)
-        return Path(value)
 
-    return click.argument("store_path", metavar="STORE", type=click.Path(), callback=as_path)(
-        function
-    )
+def optional_store(function: Function) -> Function:
+    """Add the argument STORE for commands that also do something without; see `given_store`."""
+    return click.argument(
+        "store_path", metavar="[STORE]", required=False, type=click.Path(), callback=path_of
+    )(function)
+
+
+def given_store(store_path: Path | None) -> Path:
+    """Return what `optional_store` was given, where the command needs it."""
+    if store_path is None:
+        raise click.UsageError("Missing argument 'STORE'.")
+    return store_path
 
 
 def key_argument(function: Function) -> Function:
@@ -285,17 +321,84 @@ def progress_option(function: Function) -> Function:
     )(function)
 
 
-def policy_options(function: Function) -> Function:
-    """Add the reference policies of Redis: what a deletion means to consumer groups."""
-    policies = {
+def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function]:
+    """Add flags of which at most one may be given; the command gets it in capitals, or None.
+
+    Args:
+        name: of the parameter of the command.
+        texts: each flag, in capitals, with its help.
+    """
+
+    def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        chosen = ctx.params.setdefault(name, None)
+        if not value:
+            return
+        if chosen is not None:
+            raise click.UsageError(
+                f"--{chosen.lower()} and {param.opts[0]} cannot be used together"
+            )
+        ctx.params[name] = str(param.name).upper()
+
+    def add(function: Function) -> Function:
+        for flag, text in reversed([*texts.items()]):  # the last decorator comes first in the help
+            option = click.option(
+                f"--{flag.lower()}", is_flag=True, expose_value=False, callback=choose, help=text
+            )
+            function = option(function)
+        return function
+
+    return add
+
+
+policy_options = one_of(
+    "policy",
+    {
         "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
         "DELREF": "Remove that, too: groups forget the deleted entries.",
         "ACKED": "Delete only what every group has read and acknowledged.",
-    }
-    for name, text in reversed(policies.items()):  # the last decorator comes first in the help
-        option = click.option(f"--{name.lower()}", "policy", flag_value=name, help=text)
-        function = option(function)
-    return function
+    },
+)
+
+
+def count_option(
+    text: str, *, least: int = 1, default: int | None = None
+) -> Callable[[Function], Function]:
+    """Return the option -n/--count.
+
+    Args:
+        text: its help.
+        least: the smallest number that it takes.
+    """
+    return click.option(
+        "-n",
+        "--count",
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=text,
+    )
+
+
+def refuse_options(why: str, *names: str) -> None:
+    """Refuse options and arguments that were given although they mean nothing here.
+
+    Args:
+        why: what is said behind the name of the first of them.
+        names: of the parameters of the command.
+    """
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if param.name in names and was_given(ctx, param.name):
+            shown = param.human_readable_name.strip("[]")
+            if isinstance(param, click.Option):
+                shown = max(param.opts, key=len)
+            raise click.UsageError(f"{shown} {why}")
+
+
+def was_given(ctx: click.Context, name: str) -> bool:
+    """Say whether an option stands on the command line, with whatever value."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def yes_option(function: Function) -> Function:
@@ -339,14 +442,26 @@ def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
 
 @contextmanager
 def open_store(
-    path: Path, *, readonly: bool = False, create: bool = False, sync: Sync = "commit"
+    path: Path,
+    *,
+    readonly: bool = False,
+    create: bool = False,
+    sync: Sync = "commit",
+    hint: str = "",
 ) -> Iterator[Store]:
     """Open the store at `path`, and close it.
 
     A process that is about to end syncs what `interval` would have synced later.
+
+    Args:
+        hint: what to do where there is no store; else it is how a store comes to be.
     """
     try:
         store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
+    except NotAStoreError as error:
+        hint = hint or f"streamkeep add {shlex.quote(str(path))} KEY FIELD VALUE creates it"
+        missing = "no such store" in str(error)
+        raise Failure(str(error), hint=hint if missing else "", status=Exit.UNREADABLE) from error
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     with store:
@@ -355,3 +470,14 @@ def open_store(
         finally:
             if sync == "interval":
                 store.sync()
+
+
+def rehearse(path: Path, command: Callable[[Store], object]) -> None:
+    """Where `path` has no store, run the command on an empty one that is thrown away.
+
+    What the store would refuse is refused there, so that a mistyped command leaves no store behind.
+    """
+    if os.path.exists(path / DATA_FILE):
+        return
+    with tempfile.TemporaryDirectory() as scratch, streamkeep.open(scratch, sync="none") as store:
+        command(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -9,15 +10,19 @@ from typing import Any
 
 import click
 
+from streamkeep.format.errors import CorruptionError
 from streamkeep.recovery.diff import BOTH, FIRST, Difference
 from streamkeep.recovery.diff import diff as differences
 from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
     Exit,
+    Failure,
     StoreCommand,
+    count_option,
     json_option,
     open_store,
+    path_of,
     quoted_option,
     store_argument,
 )
@@ -25,11 +30,9 @@ from streamkeep.tools.command import (
 
 @click.command(cls=StoreCommand)
 @store_argument
-@click.argument("other_path", metavar="OTHER", type=click.Path(path_type=Path))
+@click.argument("other_path", metavar="OTHER", type=click.Path(), callback=path_of)
 @click.argument("key", metavar="[KEY]", required=False, type=Bytes())
-@click.option(
-    "-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N differences."
-)
+@count_option("Stop after N differences.")
 @json_option
 @quoted_option
 @click.pass_context
@@ -50,23 +53,33 @@ def diff(
 
     \b
     Exit status: 0  the same
+                 1  neither of them has a stream KEY
                  3  one of them cannot be read
-                 4  different
+                 4  different, or one of them is damaged
 
     \b
     Example:
       streamkeep diff orders.store orders.backup
     """
     found = 0
+    paths = (store_path, other_path)
     with ExitStack() as stack:
         first = stack.enter_context(open_store(store_path, readonly=True))
         second = stack.enter_context(open_store(other_path, readonly=True))
-        for one in islice(differences(first, second, key), count):
-            found += 1
-            if as_json:
-                print_json(one)
-            else:
-                print_text(one)
+        if key is not None and not (first.exists(key) or second.exists(key)):
+            where = f"neither in {store_path} nor in {other_path}"
+            hint = f"streamkeep streams {shlex.quote(str(store_path))}"
+            raise Failure(f"no stream {output.named(key)}, {where}", hint=hint)
+        try:
+            for one in islice(differences(first, second, key), count):
+                found += 1
+                if as_json:
+                    print_json(one)
+                else:
+                    print_text(one)
+        except CorruptionError as error:  # of one of them, and it does not say which
+            checks = (f"streamkeep fsck {shlex.quote(str(path))}" for path in paths)
+            raise Failure(str(error), hint="; ".join(checks), status=Exit.DAMAGED) from error
     if as_json:
         output.json_summary("diff", differences=found, same=not found)
     elif found:

@@ -13,12 +13,13 @@ from typing import Any, BinaryIO, Final, Literal
 
 import click
 
+from streamkeep.engine.arguments import range_end, range_start
 from streamkeep.engine.export import counters_of, group_part
 from streamkeep.engine.files import replacing
 from streamkeep.engine.group import find_group, groups_of, no_such_group
 from streamkeep.engine.info import find_existing
 from streamkeep.engine.lag import lag
-from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.entry import StreamId
 from streamkeep.format.redis_dump import NEWEST, TARGETS, Losses
 from streamkeep.format.stream_parts import NOBODY
 from streamkeep.tools import output
@@ -27,10 +28,14 @@ from streamkeep.tools.command import (
     Failure,
     Id,
     StoreCommand,
+    count_option,
+    given_store,
     json_option,
     open_store,
+    optional_store,
     progress_option,
     quoted_option,
+    refuse_options,
 )
 from streamkeep.tools.dump_bytes import (
     TABLE_NAMES,
@@ -74,7 +79,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 
 
 @click.command(cls=StoreCommand)
-@click.argument("store_path", metavar="[STORE]", required=False, type=click.Path(path_type=Path))
+@optional_store
 @click.argument("key", metavar="[KEY]", required=False, type=Bytes())
 @click.option(
     "--format",
@@ -91,11 +96,9 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     help="Write to FILE, which appears when it is whole; - is standard output.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, once it is whole.")
-@click.option("--start", type=Id(times=True), metavar="ID", help="From this ID or time on.")
-@click.option("--end", type=Id(times=True), metavar="ID", help="Up to this ID or time, included.")
-@click.option(
-    "-n", "--count", type=click.IntRange(min=0), metavar="N", help="At most N entries per stream."
-)
+@click.option("--start", type=Id("from"), metavar="ID", help="From this ID or time on.")
+@click.option("--end", type=Id("to"), metavar="ID", help="Up to this ID or time, included.")
+@count_option("At most N entries per stream, or N rows of --table.", least=0)
 @click.option(
     "--history", is_flag=True, help="Also what was trimmed while the stream archived, as entries."
 )
@@ -180,6 +183,14 @@ def dump(
     if looks:
         if len(looks) > 1 or kind is not None or target != STDOUT:
             raise click.UsageError("--node, --group, --table, --segment, ... each stand alone")
+        refuse_options(
+            "is for entries that are written in another form",
+            *("overwrite", "start", "end", "history", "server", "fields"),
+        )
+        if table is None:
+            refuse_options("is for entries, and for rows of --table", "count")
+        if segment or journal or steady:
+            refuse_options("is not for looking at a file", "store_path", "key")
         printer = Printer(as_json=as_json)
         if segment is not None:
             print_segment(segment, printer, as_bytes=as_bytes)
@@ -188,14 +199,17 @@ def dump(
         elif steady is not None:
             print_file(steady, "steady", printer)
         else:
-            _look(_given(store_path), key, node, group, table, count, printer, as_bytes=as_bytes)
+            _look(
+                given_store(store_path), key, node, group, table, count, printer, as_bytes=as_bytes
+            )
         printer.end()
         return
-    store_path = _given(store_path)
+    store_path = given_store(store_path)
     if as_bytes:
         raise click.UsageError("--bytes needs --node, --group, --table, --segment, ...")
     kind = kind or SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
-    limits = Limits(_id(start, MIN_ID, 0), _id(end, MAX_ID, MAX_ID.seq), count, history)
+    first, last = range_start(start or b"-"), range_end(end or b"+")
+    limits = Limits(StreamId(*first), StreamId(*last), count, history)
     if (history or not limits.whole) and kind in _WHOLE:
         raise click.UsageError(
             f"--start, --end, --count and --history are not for {kind}: it is streams as they are"
@@ -236,12 +250,6 @@ def dump(
     _report(source, target, losses, time.perf_counter() - began, as_json=as_json)
 
 
-def _given(store_path: Path | None) -> Path:
-    if store_path is None:
-        raise click.UsageError("Missing argument 'STORE'.")
-    return store_path
-
-
 def _look(
     store_path: Path,
     key: bytes | None,
@@ -276,12 +284,6 @@ def _look(
             else:
                 writer = _TextWriter(Source(snapshot, key, Limits()), sys.stdout.buffer.write)
                 writer.group(found, lag(stream.record, found.record))
-
-
-def _id(text: bytes | None, default: StreamId, seq: int) -> StreamId:
-    if text is None or text in (b"-", b"+"):
-        return default
-    return StreamId.parse(text, default_seq=seq)
 
 
 @contextmanager

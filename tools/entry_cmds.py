@@ -17,6 +17,8 @@ from streamkeep.tools.command import (
     open_store,
     policy_options,
     quoted_option,
+    refuse_options,
+    rehearse,
     store_argument,
     sync_option,
 )
@@ -24,7 +26,7 @@ from streamkeep.tools.entry_ids import Outcomes, given_ids, ids_argument
 from streamkeep.tools.entry_output import note_missing
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Sync
+    from streamkeep.engine.api import Snapshot, Store, Sync
     from streamkeep.engine.command_base import RefPolicy
 
 maxlen_option = click.option(
@@ -32,7 +34,7 @@ maxlen_option = click.option(
 )
 minid_option = click.option(
     "--minid",
-    type=Id(times=True),
+    type=Id("from"),
     metavar="ID",
     help="Keep entries from this ID, or this time, on.",
 )
@@ -67,6 +69,8 @@ def check_trimming(
         raise click.UsageError("--limit needs --maxlen or --minid")
     if policy is not None and maxlen is None and minid is None:
         raise click.UsageError(f"--{policy.lower()} needs --maxlen or --minid")
+    if maxlen is None and minid is None:
+        refuse_options("needs --maxlen or --minid", "exact")
 
 
 @click.command(cls=StoreCommand)
@@ -100,6 +104,7 @@ def check_trimming(
     metavar="PRODUCER",
     help="Add nothing when PRODUCER has sent the same fields before.",
 )
+@json_option
 @sync_option
 @quoted_option
 @click.pass_context
@@ -117,6 +122,7 @@ def add(
     nomkstream: bool,
     idmp: tuple[bytes, bytes] | None,
     idmpauto: bytes | None,
+    as_json: bool,
     sync: Sync,
 ) -> None:
     """Append one entry to the stream KEY; print its ID (XADD).
@@ -143,8 +149,9 @@ def add(
         raise click.UsageError("--idmp and --idmpauto cannot be used together")
     if (idmp is not None or idmpauto is not None) and entry_id != b"*":
         raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
-    with open_store(store_path, create=not nomkstream, sync=sync) as store:
-        new_id = store.xadd_pairs(
+
+    def append(store: Store) -> bytes | None:
+        return store.xadd_pairs(
             key,
             list(zip(fields[0::2], fields[1::2], strict=True)),
             id=entry_id,
@@ -157,11 +164,19 @@ def add(
             idmpauto=idmpauto,
             idmp=idmp,
         )
+
+    if not nomkstream:
+        rehearse(store_path, append)
+    with open_store(store_path, create=not nomkstream, sync=sync) as store:
+        new_id = append(store)
+        if as_json:
+            added = None if new_id is None else new_id.decode()
+            output.json_summary("add", key=output.json_bytes(key), id=added)
+        elif new_id is not None:
+            output.line(new_id.decode())
         if new_id is None:
             with store.snapshot() as snapshot:
                 note_missing(ctx, snapshot, key)
-        else:
-            output.line(new_id.decode())
 
 
 @click.command("del", cls=StoreCommand)
@@ -213,13 +228,15 @@ def del_(
     "--range",
     "id_range",
     nargs=2,
-    type=Id(times=True),
+    type=(Id("from"), Id("to")),
     metavar="START END",
-    help="Remove the entries from START to END, both included, anywhere in the stream.",
+    help="Remove the entries from START to END, both included unless ( stands before them, "
+    "anywhere in the stream.",
 )
 @exact_option
 @limit_option
 @policy_options
+@json_option
 @sync_option
 @quoted_option
 @click.pass_context
@@ -233,6 +250,7 @@ def trim(
     exact: bool,
     limit: int | None,
     policy: RefPolicy | None,
+    as_json: bool,
     sync: Sync,
 ) -> None:
     """Remove the oldest entries of KEY, or a range of IDs (XTRIM).
@@ -254,13 +272,15 @@ def trim(
       streamkeep trim orders.store orders --maxlen 100000
       streamkeep trim orders.store orders --minid 2024-06-10T00:00:00Z --exact
       streamkeep trim orders.store orders --maxlen 0 --exact --acked
-      streamkeep trim orders.store orders --range 2024-06-10 2024-06-11
+      streamkeep trim orders.store orders --range 2024-06-10 '(2024-06-11'
     """
     if id_range is not None:
-        if maxlen is not None or minid is not None or exact or limit is not None or policy:
-            raise click.UsageError("--range goes with no other way of trimming")
+        refuse_options("cannot be used with --range", "maxlen", "minid", "exact", "limit")
+        if policy is not None:
+            raise click.UsageError(f"--{policy.lower()} cannot be used with --range")
         with open_store(store_path, sync=sync) as store:
-            output.line(str(store.trim_range(key, *id_range)))
+            removed = store.trim_range(key, *id_range)
+            output.result("trim", str(removed), as_json=as_json, count=removed)
             with store.snapshot() as snapshot:
                 note_missing(ctx, snapshot, key)
         return
@@ -271,7 +291,7 @@ def trim(
         removed = store.xtrim(
             key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
         )
-        output.line(str(removed))
+        output.result("trim", str(removed), as_json=as_json, count=removed)
         with store.snapshot() as snapshot:
             note_missing(ctx, snapshot, key)
             hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)

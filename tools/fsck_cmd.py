@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from streamkeep.recovery.catalogue import CATALOGUE, Kind
+from streamkeep.recovery.catalogue import CATALOGUE
 from streamkeep.recovery.findings import Severity
 from streamkeep.recovery.progress import Progress
 from streamkeep.tools import output
@@ -17,31 +17,36 @@ from streamkeep.tools.command import (
     Bytes,
     Exit,
     StoreCommand,
+    given_store,
     json_option,
+    optional_store,
     progress_option,
     quoted_option,
-    store_argument,
+    refuse_options,
 )
 
 
-def explain(ctx: click.Context, param: click.Parameter, code: str | None) -> None:
-    """Print what a code means, and end."""
-    if code is None or ctx.resilient_parsing:
-        return
-    kind = CATALOGUE.get(code.upper())
-    if kind is None:
+def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> str | None:
+    """Return a code as it is listed; refuse one that is not."""
+    if code is not None and code.upper() not in CATALOGUE:
         raise click.BadParameter(f"no such code: {code}; docs/fsck.md lists them", ctx, param)
-    click.echo(explained(code.upper(), kind))
-    ctx.exit(Exit.OK)
+    return code and code.upper()
 
 
-def explained(code: str, kind: Kind) -> str:
-    """Return a code's severity, meaning and advice as text."""
-    return f"{code}: {kind.severity.name.lower()}: {kind.meaning}\nnext: {kind.advice}"
+def explain(code: str, *, as_json: bool) -> None:
+    """Print a code's severity, meaning and advice."""
+    kind = CATALOGUE[code]
+    severity = kind.severity.name.lower()
+    if as_json:
+        members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
+        output.json_line("explanation", code=code, **members)
+        output.json_summary("fsck", explained=code)
+    else:
+        output.line(f"{code}: {severity}: {kind.meaning}\nnext: {kind.advice}")
 
 
 @click.command(cls=StoreCommand)
-@store_argument
+@optional_store
 @click.option(
     "--quick",
     is_flag=True,
@@ -50,17 +55,21 @@ def explained(code: str, kind: Kind) -> str:
 @click.option("--stream", "key", type=Bytes(), metavar="KEY", help="Check only this stream.")
 @click.option(
     "--explain",
+    "code",
     metavar="CODE",
-    is_eager=True,
-    expose_value=False,
-    callback=explain,
+    callback=known_code,
     help="Say what a code such as SK201 means and what to do; needs no STORE.",
 )
 @json_option
 @progress_option
 @quoted_option
 def fsck(
-    store_path: Path, quick: bool, key: bytes | None, as_json: bool, progress: bool | None
+    store_path: Path | None,
+    quick: bool,
+    key: bytes | None,
+    code: str | None,
+    as_json: bool,
+    progress: bool | None,
 ) -> None:
     """Check STORE for damage; never change it.
 
@@ -81,6 +90,11 @@ def fsck(
     """
     from streamkeep.recovery.check import check
 
+    if code is not None:
+        refuse_options("cannot be used with --explain", "store_path", "quick", "key")
+        explain(code, as_json=as_json)
+        return
+    store_path = given_store(store_path)
     began = time.perf_counter()
     counts = dict.fromkeys(Severity, 0)
     with output.progress(progress, "checking", 100, sized=False, unit="pages") as advance:

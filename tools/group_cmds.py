@@ -21,6 +21,7 @@ from streamkeep.tools.command import (
     key_argument,
     open_store,
     quoted_option,
+    rehearse,
     store_argument,
     sync_option,
     yes_option,
@@ -65,11 +66,12 @@ def group() -> None:
 @click.option(
     "--id",
     "last_id",
-    type=Id(),
+    type=Id("after"),
     default="$",
     show_default=True,
-    metavar="ID",
-    help="Deliver what comes after this ID: $ for new entries only, 0 for all.",
+    metavar="ID|TIME",
+    help="Deliver what comes after this ID, or from this time on: $ for new entries only, 0 for "
+    "all.",
 )
 @click.option("--mkstream", is_flag=True, help="Create an empty stream KEY when there is none.")
 @entries_read_option
@@ -91,17 +93,24 @@ def group_create(
     \b
     Examples:
       streamkeep group create orders.store orders billing
+      streamkeep group create orders.store orders june --id 2024-06-01
       streamkeep group create orders.store returns billing --id 0 --mkstream
     """
-    with open_store(store_path, create=mkstream, sync=sync) as store:
+
+    def create(store: Store) -> None:
         store.xgroup_create(key, group, last_id, mkstream, entries_read)
+
+    if mkstream:
+        rehearse(store_path, create)
+    with open_store(store_path, create=mkstream, sync=sync) as store:
+        create(store)
 
 
 @group.command("set-id", cls=StoreCommand)
 @store_argument
 @key_argument
 @group_argument
-@click.argument("last_id", metavar="ID", type=Id())
+@click.argument("last_id", metavar="ID", type=Id("after"))
 @entries_read_option
 @sync_option
 @quoted_option
@@ -116,7 +125,8 @@ def group_set_id(
     """Set up to which ID a group has read (XGROUP SETID).
 
     Entries above ID are delivered next: with 0 the whole stream again, with $ only what is added
-    from now on. What is pending stays pending.
+    from now on, with a time such as 2024-06-10 what came from then on. What is pending stays
+    pending.
 
     \b
     Example, read everything once more:

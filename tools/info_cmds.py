@@ -13,10 +13,12 @@ from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
     StoreCommand,
+    count_option,
     json_option,
     key_argument,
     open_store,
     quoted_option,
+    refuse_options,
     store_argument,
 )
 from streamkeep.tools.entry_output import print_entry
@@ -45,13 +47,10 @@ def info() -> None:
 @store_argument
 @key_argument
 @click.option("--full", is_flag=True, help="Print entries and groups, too.")
-@click.option(
-    "--count",
-    type=click.IntRange(min=0),
+@count_option(
+    "How many entries, and pending entries of each group, --full prints; 0 for all.",
+    least=0,
     default=10,
-    show_default=True,
-    metavar="N",
-    help="How many entries, and pending entries of each group, --full prints; 0 for all.",
 )
 @json_option
 @quoted_option
@@ -66,6 +65,8 @@ def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: b
       streamkeep info stream orders.store orders
       streamkeep info stream orders.store orders --full --count 3
     """
+    if not full:
+        refuse_options("needs --full", "count")
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         counters = snapshot.xinfo_stream(key)
         ends = {"first-entry": next(snapshot.scan(key), None)}

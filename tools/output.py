@@ -226,6 +226,14 @@ def json_summary(command: str, **members: Any) -> None:
     json_line("summary", command=command, **members)
 
 
+def result(command: str, text: str, *, as_json: bool, **members: Any) -> None:
+    """Write a result that is one line: as text, or as a summary with these members."""
+    if as_json:
+        json_summary(command, **members)
+    else:
+        line(text)
+
+
 def json_bytes(data: bytes) -> str | dict[str, str]:
     """Return bytes as JSON holds them without loss."""
     try:

@@ -14,9 +14,11 @@ from streamkeep.tools.command import (
     Bytes,
     Id,
     StoreCommand,
+    count_option,
     group_argument,
     json_option,
     key_argument,
+    one_of,
     open_store,
     policy_options,
     quoted_option,
@@ -109,18 +111,17 @@ def ack(
 @key_argument
 @group_argument
 @ids_argument
-@click.option(
-    "--silent", "mode", flag_value="SILENT", help="Take the delivery back: it does not count."
-)
-@click.option("--fail", "mode", flag_value="FAIL", help="Let it count (the default).")
-@click.option(
-    "--fatal",
+@one_of(
     "mode",
-    flag_value="FATAL",
-    help="Count as many deliveries as there can be: nobody can process it.",
+    {
+        "SILENT": "Take the delivery back: it does not count.",
+        "FAIL": "Let it count (the default).",
+        "FATAL": "Count as many deliveries as there can be: nobody can process it.",
+    },
 )
 @retry_count_option
 @force_option
+@json_option
 @sync_option
 @quoted_option
 def nack(
@@ -131,6 +132,7 @@ def nack(
     mode: NackMode | None,
     retry_count: int | None,
     force: bool,
+    as_json: bool,
     sync: Sync,
 ) -> None:
     """Give pending entries back to the group; print how many (XNACK).
@@ -151,7 +153,7 @@ def nack(
             given_back = store.xnack(
                 key, group, mode or "FAIL", *wanted, retrycount=retry_count, force=force
             )
-        output.line(str(given_back))
+        output.result("nack", str(given_back), as_json=as_json, count=given_back)
 
 
 # --- look ---------------------------------------------------------------------------------------
@@ -161,14 +163,9 @@ def nack(
 @store_argument
 @key_argument
 @group_argument
-@click.option("--start", type=Id(times=True), metavar="ID", help="From this ID or time on.")
-@click.option("--end", type=Id(times=True), metavar="ID", help="Up to this ID or time.")
-@click.option(
-    "--count",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help=f"Print at most N of them; {LISTED} by default, 0 for all.",
-)
+@click.option("--start", type=Id("from"), metavar="ID", help="From this ID or time on.")
+@click.option("--end", type=Id("to"), metavar="ID", help="Up to this ID or time.")
+@count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
 @click.option(
     "--idle",
     type=click.IntRange(min=0),

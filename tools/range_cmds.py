@@ -17,6 +17,8 @@ from streamkeep.tools import output
 from streamkeep.tools.command import (
     Id,
     StoreCommand,
+    count_option,
+    json_option,
     key_argument,
     open_store,
     quoted_option,
@@ -32,9 +34,7 @@ if TYPE_CHECKING:
 history_option = click.option(
     "--history", is_flag=True, help="Also what was trimmed and is archived, in one ordered view."
 )
-count_option = click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="Print at most N entries."
-)
+most_option = count_option("Print at most N entries.")
 
 
 def print_stream(
@@ -61,9 +61,10 @@ def print_stream(
 @click.command("len", cls=StoreCommand)
 @store_argument
 @key_argument
+@json_option
 @quoted_option
 @click.pass_context
-def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
+def len_(ctx: click.Context, store_path: Path, key: bytes, as_json: bool) -> None:
     """Print how many entries the stream KEY has (XLEN).
 
     A stream that does not exist has 0.
@@ -74,7 +75,9 @@ def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         length = snapshot.xlen(key)
-        output.line(str(length))
+        output.result(
+            "len", str(length), as_json=as_json, key=output.json_bytes(key), length=length
+        )
         if not length:
             note_missing(ctx, snapshot, key)
 
@@ -82,9 +85,9 @@ def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
 @click.command("range", cls=StoreCommand)
 @store_argument
 @key_argument
-@click.argument("start", metavar="[START]", type=Id(times=True), default="-")
-@click.argument("end", metavar="[END]", type=Id(times=True), default="+")
-@count_option
+@click.argument("start", metavar="[START]", type=Id("from"), default="-")
+@click.argument("end", metavar="[END]", type=Id("to"), default="+")
+@most_option
 @history_option
 @shape_options
 @quoted_option
@@ -104,7 +107,8 @@ def range_(
 
     START and END are entry IDs, both included: 1718004800000-0, or 1718004800000 for all of that
     millisecond; - and + stand for the ends of the stream, and '(ID' leaves the ID itself out. A
-    time such as 2024-06-10T07:33:20Z stands for its first millisecond.
+    time such as 2024-06-10T07:33:20Z, 2024-06-10T07:33 or 2024-06-10 stands for its first
+    millisecond, and '(2024-06-11' leaves that millisecond out.
 
     A line holds the ID and the fields; what is not plain text is quoted with redis-cli's escapes.
     --json loses nothing, and `streamkeep load` reads it back.
@@ -112,7 +116,7 @@ def range_(
     \b
     Examples:
       streamkeep range orders.store orders
-      streamkeep range orders.store orders 2024-06-10 2024-06-11 --count 10
+      streamkeep range orders.store orders 2024-06-10 '(2024-06-11' --count 10
       streamkeep range orders.store orders --json > page.jsonl
       streamkeep range orders.store orders --history --count 10
     """
@@ -125,9 +129,9 @@ def range_(
 @click.command(cls=StoreCommand)
 @store_argument
 @key_argument
-@click.argument("end", metavar="[END]", type=Id(times=True), default="+")
-@click.argument("start", metavar="[START]", type=Id(times=True), default="-")
-@count_option
+@click.argument("end", metavar="[END]", type=Id("to"), default="+")
+@click.argument("start", metavar="[START]", type=Id("from"), default="-")
+@most_option
 @history_option
 @shape_options
 @quoted_option
@@ -160,15 +164,7 @@ def revrange(
 @click.command(cls=StoreCommand)
 @store_argument
 @key_argument
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="How many entries.",
-)
+@count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on with new entries as they come, until Ctrl-C."
 )
@@ -219,6 +215,8 @@ def last_entries(
     reader: Store | Snapshot, key: bytes, count: int, *, history: bool = False
 ) -> Iterator[ScanEntry]:
     """Yield the last `count` entries, oldest first; walks back and forth rather than keep them."""
+    if not count:
+        return
     newest = reader.scan(key, reverse=True, history=history)
     back = next(islice(newest, count - 1, None), None)
     yield from reader.scan(key, "-" if back is None else back.id, history=history)

@@ -15,6 +15,7 @@ from streamkeep.tools.command import (
     Bytes,
     Id,
     StoreCommand,
+    count_option,
     open_store,
     quoted_option,
     store_argument,
@@ -48,13 +49,12 @@ class Limits(NamedTuple):
 @click.option(
     "--id",
     "ids",
-    type=Id(),
+    type=Id("after"),
     multiple=True,
-    help="The last ID seen, once for all streams or once for each; 0 by default, > with --group.",
+    help="The last ID seen, or a time to read from, once for all streams or once for each; "
+    "0 by default, > with --group.",
 )
-@click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="Print at most N entries per stream."
-)
+@count_option("Print at most N entries per stream.")
 @click.option(
     "--maxcount",
     type=click.IntRange(min=1),
@@ -122,6 +122,7 @@ def read(
     Examples:
       streamkeep read orders.store orders --id 1718004800000-0
       streamkeep read orders.store orders payments --id 1718004800000-0 --id 0
+      streamkeep read orders.store orders --id 2024-06-10 --count 10
       streamkeep read orders.store orders --id 1718004800000-0 --block 60000
       streamkeep read orders.store orders --group mail --consumer ann --count 10
       streamkeep read orders.store orders --group mail --consumer ann --id 0

@@ -25,6 +25,7 @@ from streamkeep.tools.command import (
     confirm_loss,
     json_option,
     key_argument,
+    optional_store,
     progress_option,
     quoted_option,
     store_argument,
@@ -278,7 +279,7 @@ def compact(
 
 
 @spark.command("audit", cls=StoreCommand)
-@click.argument("store_path", metavar="[STORE]", required=False, type=click.Path(path_type=Path))
+@optional_store
 @click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
 @job_options
 def audit(
@@ -406,11 +407,9 @@ def report(
 @key_argument
 @click.option("--as", "into", type=Bytes(), metavar="KEY", help="Write to this stream instead.")
 @click.option(
-    "--start", type=Id(times=True), default="-", show_default=True, help="First ID, or a time."
+    "--start", type=Id("from"), default="-", show_default=True, help="First ID, or a time."
 )
-@click.option(
-    "--end", type=Id(times=True), default="+", show_default=True, help="Last ID, or a time."
-)
+@click.option("--end", type=Id("to"), default="+", show_default=True, help="Last ID, or a time.")
 @staging_option
 @job_options
 @quoted_option

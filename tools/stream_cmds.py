@@ -124,11 +124,17 @@ def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool, sync: Sync) 
 @store_argument
 @click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
 @yes_option
+@json_option
 @sync_option
 @quoted_option
 @click.pass_context
 def drop(
-    ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: bool, sync: Sync
+    ctx: click.Context,
+    store_path: Path,
+    keys: tuple[bytes, ...],
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
 ) -> None:
     """Delete whole streams; print how many there were (DEL).
 
@@ -148,7 +154,8 @@ def drop(
             losses = [loss_text(store, key) for key in there]
             what = "this stream" if len(there) == 1 else f"these {len(there)} streams"
             confirm_loss(losses, f"Delete {what} with all entries?", yes=yes)
-        output.line(str(store.delete(*there) if there else 0))
+        count = store.delete(*there) if there else 0
+        output.result("drop", str(count), as_json=as_json, count=count)
 
 
 def loss_text(store: Store, key: bytes) -> str:
