@@ -310,6 +310,94 @@ def test_one_stream_of_a_file_can_be_chosen() -> None:
         assert "no stream 'nix' in it" in run("load", kind, "nix", f"a.{kind}", status=1).stderr
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_one_stream_of_a_table_can_be_appended(kind: str) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    for number, key in enumerate(("a", "b", "a", "b\xff")):
+        run("add", "s", key, f"n{key}", str(number), "--id", f"{number}-1")
+    table = f"all.{kind}"
+    run("dump", "s", "--output", table)
+    result = run("load", "u", "nix", table, status=1)
+    assert f"{table}: no stream 'nix' in it; there is 'a', 'b', 'b\xff'" in result.stderr
+    assert not Path("u").exists()
+    assert "1 entry into 'b'" in run("load", "u", "b", table).stderr
+    assert lines("range", "u", "b") == ["1-1  nb=1"]
+    assert "2 entries into 'a'" in run("load", "u", "a", table, "--batch", "1").stderr
+    assert lines("range", "u", "a") == ["0-1  na=0", "2-1  na=2"]
+    assert "is not above" in run("load", "u", "a", table, status=1).stderr
+
+
+def test_a_table_that_only_looks_like_a_dump_is_named_by_its_columns() -> None:
+    Path("a.csv").write_text("stream,id,at\nx,1-0,2024-06-10\ny,2-0,2024-06-11\n")
+    run("load", "s", "k", "a.csv", "--time", "at")
+    assert lines("range", "s", "k")[0] == "1717977600000-0  stream=x id=1-0 at=2024-06-10"
+    assert "no stream 'k'" in run("load", "t", "k", "a.csv", "--id", "id", status=1).stderr
+    run("load", "t", "y", "a.csv", "--id", "id")
+    assert lines("range", "t", "y") == ["2-0  at=2024-06-11"]
+
+
+def test_lines_of_several_streams_are_not_mixed() -> None:
+    run("add", "s", "a", "n", "1", "--id", "1-0")
+    run("add", "s", "\xfe", "n", "2", "--id", "2-0")
+    printed = run("read", "s", "a", "\xfe", "--json").stdout
+    run("load", "t", "\xfe", "--format", "jsonl", "-", input=printed)
+    assert lines("range", "t", "\xfe") == ["2-0  n=2"]
+    result = run("load", "t", "c", "--format", "jsonl", "-", input=printed, status=1)
+    assert "standard input: no stream 'c' in it; there is 'a', " in result.stderr
+
+
+def test_what_is_counted_is_what_was_loaded() -> None:
+    fill()
+    run("dump", "s", "--output", "a.jsonl")
+    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
+    for kind in ("jsonl", "rdb"):
+        *_, summary = objects("load", kind, "limited", f"a.{kind}")
+        assert (summary["streams"], summary["entries"]) == (1, 1)
+        *_, summary = objects("load", kind, f"a.{kind}", "--existing", "skip")
+        assert (summary["streams"], summary["skipped"]) == (3, 1)
+        assert summary["entries"] == objects("streams", kind)[-1]["entries"] - 1
+
+
+def test_csv_of_entries_without_a_value_comes_back() -> None:
+    run("add", "s", "k", "a", "", "b", "", "--id", "1-0")
+    run("add", "s", "k", "a", "1", "b", "", "--id", "2-0")
+    run("add", "s", "other", "c", "3", "--id", "3-0")
+    run("dump", "s", "k", "--output", "a.csv")
+    run("load", "t", "a.csv")
+    assert lines("range", "t", "k") == ['1-0  a="" b=""', "2-0  a=1"]
+    run("load", "u", "k", "a.csv")
+    assert differences("t", "u") == []
+    run("dump", "s", "--field", "c", "--output", "c.csv")
+    run("load", "v", "c.csv")
+    assert lines("range", "v", "k") == ['1-0  c=""', '2-0  c=""']
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("k", "a.csv", "--existing", "skip"), "--existing is for whole streams"),
+        (("k", "rows.jsonl", "--existing", "refuse"), "--existing is for whole streams"),
+        (("a.resp", "--existing", "replace"), "--existing is for whole streams"),
+        (("k", "a.csv", "--db", "0"), "--db is for RDB files"),
+        (("a.jsonl", "--db", "0"), "--db is for RDB files"),
+        (("a.jsonl", "--from-line", "1"), "--from-line is for rows and commands"),
+        (("k", "a.rdb", "--from-line", "9"), "--from-line is for rows and commands"),
+        (("a.csv", "--batch", "5"), "--batch is for rows"),
+        (("a.resp", "--sort"), "--sort is for rows"),
+        (("a.jsonl", "--time", "x"), "--time is for rows"),
+        (("k", "a.resp"), "leave KEY out"),
+    ],
+)
+def test_options_of_load_that_cannot_apply(args: tuple[str, ...], message: str) -> None:
+    run("add", "s", "k", "f", "v")
+    for kind in ("jsonl", "rdb", "resp", "csv"):
+        run("dump", "s", "--output", f"a.{kind}")
+    Path("rows.jsonl").write_text('{"a":1}\n')
+    assert message in run("load", "t", *args, status=2).stderr
+    assert not Path("t").exists()
+
+
 def test_streams_that_exist_are_kept_skipped_or_replaced() -> None:
     fill()
     run("dump", "s", "--output", "a.jsonl")
@@ -583,7 +671,7 @@ def test_bytes_that_are_no_commands(data: bytes, problem: str) -> None:
         ("a,b\n1,2\n", "the first columns are a, b, not stream, id"),
         ("stream,id,a\nk,1,x\n", "'1' is not a complete ID"),
         ("stream,id,a\nk,1-0\n", "2 cells, but line 1 names 3"),
-        ("stream,id,a\nk,1-0,\n", "line 2: an entry without fields"),
+        ("stream,id\nk,1-0\n", "line 2: an entry without fields"),
         ("", "an empty file"),
     ],
 )

@@ -181,7 +181,8 @@ class JsonReader:
         self._moved = moved
         self.line = 0
         self.streams = 0
-        self.entries = 0
+        self.entries = 0  # of all streams; of those that are loaded, it is `loaded`
+        self.loaded = 0
         self._lines: Iterator[_Parsed] = iter(())
         self._next: _Parsed | None = None
 
@@ -294,7 +295,8 @@ class JsonReader:
             except CommandError as error:
                 line = lines[error.entry_index or 0]
                 raise RowError(line, f"the ID is not above the one before: {error}") from error
-        self._moved(self.entries)
+            self.loaded += len(batch)
+        self._moved(self.loaded)
 
     def _group(self) -> GroupPart:
         head = self._taken("group")

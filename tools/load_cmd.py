@@ -30,13 +30,14 @@ from streamkeep.tools.command import (
     open_store,
     progress_option,
     quoted_option,
+    refuse_options,
     shell_key,
     store_argument,
     sync_option,
 )
 from streamkeep.tools.dump_table import read_parquet
 from streamkeep.tools.load_resp import CommandFailure, Replay
-from streamkeep.tools.load_rows import Loader, batches, sorted_rows
+from streamkeep.tools.load_rows import Choice, Loader, batches, sorted_rows
 from streamkeep.tools.load_whole import Loaded, WholeLoader
 from streamkeep.tools.rows import (
     DELIMITERS,
@@ -47,6 +48,7 @@ from streamkeep.tools.rows import (
     RowError,
     open_rows,
     read_rows,
+    row_of,
 )
 from streamkeep.tools.times import TIME_UNITS, TimeUnit
 
@@ -144,9 +146,10 @@ def load(
 
     WHOLE STREAMS come from what `streamkeep dump` writes, and from Redis: `jsonl`; `rdb`, an RDB
     file of Redis 5.0 to 8.10 or of Valkey; `dump`, a DUMP payload, which needs KEY for a name, or
-    lines of them; `csv` and `parquet` with a column `stream`. All streams of the file appear at
-    once, when its end has been reached and its checksum was right, or none does; KEY chooses one
-    of them. What a store has no place for, such as keys of other types, is counted.
+    lines of them; without KEY, `csv` whose first columns are `stream` and `id`, and `parquet` with
+    a column `stream`. All streams of the file appear at once, when its end has been reached and its
+    checksum was right, or none does; KEY chooses one of them. What a store has no place for, such
+    as keys of other types, is counted.
 
     COMMANDS (`resp`), as `dump` writes them and append-only files have them, are run in batches.
     A command that is refused ends the command with exit status 1; --from-line goes on.
@@ -155,12 +158,13 @@ def load(
     CSV: the first line names the fields. JSON: one object per line, its members are the fields;
     numbers keep their digits, nested values become compact JSON. Lines that `streamkeep range
     --json` printed come back as they were, IDs and binary values included. Parquet needs the
-    columns `id` and `fields`.
+    columns `id` and `fields`. Where rows say of which stream they are, as in the tables that `dump`
+    writes, those of the stream KEY are taken, with their IDs.
 
-    IDs of rows come from the clock unless --time or --id names a column for them; the column stays
-    among the fields. Times are ISO 8601 (UTC when there is no zone) or Unix seconds, milliseconds
-    or microseconds; several entries in one millisecond are numbered. IDs must rise, so a row that
-    is older than the one before is an error, unless --sort puts the file in order.
+    IDs of other rows come from the clock unless --time or --id names a column for them; the column
+    stays among the fields. Times are ISO 8601 (UTC when there is no zone) or Unix seconds,
+    milliseconds or microseconds; several entries in one millisecond are numbered. IDs must rise, so
+    a row that is older than the one before is an error, unless --sort puts the file in order.
 
     A bad line ends the command with exit status 1. Its batch is not stored, earlier ones are; the
     message says how many entries that is and how to go on. --batch 1 stores each line as it
@@ -193,14 +197,9 @@ def load(
             stream: Any = _seekable(source, name)
         else:
             stream = _opened(source, name)
-        whole = _is_whole(kind, key, stream)
+        whole = kind != "resp" and _is_whole(kind, key, stream)
+        _check_options(kind, key, whole=whole)
         if kind == "resp" or whole:
-            if columns.name is not None or sort or drop_empty:
-                raise click.UsageError(
-                    "--time, --id, --sort and --drop-empty are for rows of a table"
-                )
-            if kind == "resp" and key is not None:
-                raise click.UsageError("commands name their streams: leave KEY out")
 
             def opened() -> Store[Any]:
                 store = stack.enter_context(open_store(store_path, create=True, sync=sync))
@@ -222,12 +221,14 @@ def load(
                 if kind == "parquet"
                 else read_rows(stream, _row_format(kind), columns, drop_empty=drop_empty)
             )
-            rows = (row for row in rows if row.line >= from_line)
+            choice = Choice(key)
+            rows = choice.rows(row for row in rows if row.line >= from_line)
             if sort:
                 rows = iter(sorted_rows(rows, lambda: move(source.done, 0)))
             for part in batches(rows, batch):
                 loader.append(part)
                 move(source.done, loader.stored)
+            choice.check(name, may_be_empty=True)
         except RowError as error:
             loader.fail(error)
         except KeyboardInterrupt:
@@ -261,6 +262,23 @@ def _key_and_file(words: tuple[bytes, ...], kind: Format | None) -> tuple[bytes 
             else f"File {file!r} does not exist."
         )
     return (words[0] if len(words) == 2 else None), file
+
+
+def _check_options(kind: Format, key: bytes | None, *, whole: bool) -> None:
+    """Refuse what means nothing for what a file brings: streams, commands, or rows."""
+    if kind != "rdb":
+        refuse_options("is for RDB files", "db")
+    if not whole:
+        refuse_options("is for whole streams", "existing")
+    if whole or kind == "resp":
+        refuse_options(
+            "is for rows of a table",
+            *("time_column", "id_column", "sort", "drop_empty", "batch"),
+        )
+    if whole:
+        refuse_options("is for rows and commands: streams come whole", "from_line")
+    if kind == "resp" and key is not None:
+        raise click.UsageError("commands name their streams: leave KEY out")
 
 
 def _is_pipe(file: str) -> bool:
@@ -329,9 +347,9 @@ def _size(file: str) -> int | None:
 
 
 def _parquet_rows(stream: BinaryIO, name: str) -> Iterator[Row]:
-    """Yield the rows of a Parquet file as entries of one stream."""
-    for number, (_, ms, seq, flat) in enumerate(read_parquet(stream, name), 1):
-        yield Row(number, list(zip(flat[0::2], flat[1::2], strict=True)), ms, seq)
+    """Yield the rows of a Parquet file."""
+    for number, (key, ms, seq, flat) in enumerate(read_parquet(stream, name), 1):
+        yield row_of(number, key, ms, seq, flat)
 
 
 # --- whole streams ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ because only here is it known which line of the file is to blame.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.entry import MIN_ID, StreamId
 from streamkeep.format.errors import CommandError
 from streamkeep.tools import output
@@ -23,6 +25,7 @@ from streamkeep.tools.rows import Row, RowError
 if TYPE_CHECKING:
     from streamkeep.engine.api import Store, Sync
 
+_NAMED: Final = 8  # streams that a message names
 # A batch ends at this size, too: a thousand entries may be a gigabyte.
 BATCH_BYTES: Final = 64 << 20
 
@@ -54,6 +57,43 @@ def batches(rows: Iterable[Row], count: int) -> Iterator[list[Row]]:
         yield batch
 
 
+class Choice:
+    """Which streams of a file are loaded: KEY, or all of them when that is None.
+
+    What does not say of which stream it is belongs to KEY.
+    """
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._others: dict[bytes, None] = {}  # the first that were left out
+        self._found = False
+
+    def wants(self, stream: bytes | None) -> bool:
+        """Say whether a stream is loaded."""
+        if self._key is None or stream is None or stream == self._key:
+            self._found = True
+            return True
+        if len(self._others) <= _NAMED:
+            self._others[stream] = None
+        return False
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows that are loaded."""
+        return (row for row in rows if self.wants(row.stream))
+
+    def check(self, name: str, *, may_be_empty: bool) -> None:
+        """Raise where the file has no stream KEY; say which there are."""
+        if self._found or self._key is None or (may_be_empty and not self._others):
+            return
+        there = [output.named(one) for one in self._others]
+        told = f"; there is {', '.join(there[:_NAMED])}" if there else ""
+        more = ", ..." if len(there) > _NAMED else ""
+        raise Failure(
+            f"{name}: no stream {output.named(self._key)} in it{told}{more}",
+            hint="KEY is one of these; streamkeep rename gives it another name" if there else "",
+        )
+
+
 class Loader(ExitStack):
     """Appends batches to a stream; opens the store with the first, so a bad file creates none."""
 
@@ -78,6 +118,8 @@ class Loader(ExitStack):
         Raises:
             RowError: an ID is not above the one before; nothing of the batch is stored.
         """
+        if self._store is None and not os.path.exists(self.path / DATA_FILE):
+            self._check_order(batch)  # before there is a store
         store = self._opened()
         self._check_order(batch)
         ids = [row.id_text for row in batch]

@@ -7,7 +7,6 @@ does; `recovery/load.py` says how. What a file holds and a store has no place fo
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -20,12 +19,12 @@ from streamkeep.recovery.load import Incoming, Load
 from streamkeep.tools import output
 from streamkeep.tools.command import Failure
 from streamkeep.tools.dump_jsonl import JsonReader
-from streamkeep.tools.dump_table import ID_COLUMN, KEY_COLUMN, read_parquet
-from streamkeep.tools.rows import MAX_LINE, RowError, parse_full_id
+from streamkeep.tools.dump_table import read_parquet
+from streamkeep.tools.load_rows import Choice
+from streamkeep.tools.rows import MAX_LINE, FlatRow, RowError, read_dump_csv
 
 _BATCH_ENTRIES: Final = 1000
 _BATCH_BYTES: Final = 4 << 20
-_MOST_CELL: Final = 1 << 30
 
 
 class Loaded(NamedTuple):
@@ -61,6 +60,7 @@ class WholeLoader:
         self._made: Load | None = None
         self._name = name
         self._key = key
+        self._choice = Choice(key)
         self._database = database
         self._moved = moved
         self.losses = Losses()
@@ -73,14 +73,13 @@ class WholeLoader:
 
     def publish(self) -> Loaded:
         """Give the streams their names; return what to report."""
+        self._choice.check(self._name, may_be_empty=False)
         load = self._load()
         streams = load.publish()
-        if not streams and not load.skipped and self._key is not None:
-            raise Failure(f"{self._name}: no stream {output.named(self._key)} in it")
         return Loaded(streams, self.entries, len(load.skipped), self.losses)
 
     def _begin(self, key: bytes) -> Incoming | None:
-        if self._key is not None and key != self._key:
+        if not self._choice.wants(key):
             return None
         return self._load().begin(key, f"{self._name}: stream {output.named(key)}")
 
@@ -94,7 +93,7 @@ class WholeLoader:
         """Load what `dump --format jsonl` wrote."""
         reader = JsonReader(self._begin, self._moved)
         reader.read(_bounded_lines(stream))
-        self.entries = reader.entries
+        self.entries = reader.loaded
 
     def rdb(self, stream: BinaryIO) -> None:
         """Load the streams of an RDB file."""
@@ -144,14 +143,14 @@ class WholeLoader:
                 incoming.take(part)
             self._count(incoming.entries)
 
-    def csv(self, stream: BinaryIO, delimiter: str) -> None:
+    def csv(self, stream: io.BufferedReader[Any], delimiter: str) -> None:
         """Load what `dump --format csv` wrote: columns `stream` and `id`, then fields."""
-        self._table(_csv_rows(stream, delimiter), "line")
+        self._table(read_dump_csv(stream, delimiter), "line")
 
     def parquet(self, stream: BinaryIO) -> None:
         """Load a Parquet file that has the column `stream`."""
 
-        def rows() -> Iterator[tuple[int, bytes, int, int, list[bytes]]]:
+        def rows() -> Iterator[FlatRow]:
             for number, (key, ms, seq, flat) in enumerate(read_parquet(stream, self._name), 1):
                 if key is None:
                     raise Failure(
@@ -162,8 +161,8 @@ class WholeLoader:
 
         self._table(rows(), "row")
 
-    def _table(self, rows: Iterable[tuple[int, bytes, int, int, list[bytes]]], unit: str) -> None:
-        """Load rows (number, key, ms, seq, [field, value, ...])."""
+    def _table(self, rows: Iterable[FlatRow], unit: str) -> None:
+        """Load the rows of a table."""
         known: dict[bytes, Incoming | None] = {}
         last = b""
         batch: list[tuple[int, int, list[bytes]]] = []
@@ -223,46 +222,3 @@ def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
         return name, base64.b64decode(members["payload"]["base64"], validate=True)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RowError(number, f"no line with 'key' and 'payload': {error}") from error
-
-
-def _csv_rows(
-    stream: BinaryIO, delimiter: str
-) -> Iterator[tuple[int, bytes, int, int, list[bytes]]]:
-    csv.field_size_limit(_MOST_CELL)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader: Any = csv.reader(text, delimiter=delimiter, strict=True)
-    names: list[bytes] | None = None
-    line = 0
-    try:
-        for cells in reader:
-            began, line = line + 1, reader.line_num
-            if not cells:
-                continue
-            if names is None:
-                if cells[:2] != [KEY_COLUMN, ID_COLUMN]:
-                    raise RowError(
-                        1,
-                        f"the first columns are {', '.join(cells[:2])}, not stream, id",
-                        hint="streamkeep load STORE KEY FILE takes any table",
-                    )
-                names = [_data(cell) for cell in cells[2:]]
-                continue
-            if len(cells) != len(names) + 2:
-                raise RowError(began, f"{len(cells)} cells, but line 1 names {len(names) + 2}")
-            try:
-                ms, seq = parse_full_id(cells[1])
-            except ValueError as error:
-                raise RowError(began, str(error)) from None
-            flat: list[bytes] = []
-            for name, cell in zip(names, cells[2:], strict=True):
-                if cell:
-                    flat += (name, _data(cell))
-            yield began, _data(cells[0]), ms, seq, flat
-    except csv.Error as error:
-        raise RowError(line + 1, f"not CSV: {error}") from None
-    if names is None:
-        raise RowError(1, "an empty file")
-
-
-def _data(cell: str) -> bytes:
-    return cell.encode("utf-8", "surrogateescape")

@@ -5,12 +5,16 @@ be raises `RowError` with the number of the line; nothing is guessed and nothing
 empty lines.
 
 CSV: the first line names the fields, every other one has as many cells. Text is UTF-8 with or
-without BOM; bytes that are not UTF-8 are kept as they are, since a stream can hold them.
+without BOM; bytes that are not UTF-8 are kept as they are, since a stream can hold them. Where the
+first columns are `stream` and `id`, it is what `streamkeep dump` wrote: an entry of that stream
+with that ID in each line, whose fields are the other columns that are not empty. An entry has a
+field, so where all of them are empty, they are fields with an empty value.
 
 JSON Lines: each line is an object, whose members become fields. Strings are taken as they are;
 numbers, true, false and null as they are written, so that no digit is lost; nested values as
 compact JSON. A line with `"type": "entry"` and `fields` is one that `streamkeep range --json`
-printed: ID, order, duplicate fields and binary values are restored. Its `summary` is passed over.
+printed: ID, order, duplicate fields and binary values are restored, and with `key`, as `streamkeep
+read --json` prints it, it is known of which stream it is. Its `summary` is passed over.
 """
 
 from __future__ import annotations
@@ -24,12 +28,13 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import InvalidIdError
+from streamkeep.tools.dump_table import ID_COLUMN, KEY_COLUMN
 from streamkeep.tools.output import count_text
 from streamkeep.tools.times import TimeUnit, parse_time
 
@@ -71,12 +76,14 @@ class Row(NamedTuple):
     """One entry to append.
 
     `ms` is None for an ID from the clock, and `seq` None for the next one in that millisecond.
+    `stream` is None where the file does not say of which stream the entry is.
     """
 
     line: int
     fields: Fields
     ms: int | None
     seq: int | None
+    stream: bytes | None = None
 
     @property
     def id_text(self) -> str:
@@ -109,6 +116,14 @@ class Columns(NamedTuple):
     def name(self) -> str | None:
         """The column that is looked up, if there is one."""
         return self.time if self.time is not None else self.id
+
+
+FlatRow = tuple[int, bytes, int, int, list[bytes]]  # line, key, ms, seq, [field, value, ...]
+
+
+def row_of(line: int, key: bytes | None, ms: int, seq: int, flat: list[bytes]) -> Row:
+    """Return a row with its fields as pairs."""
+    return Row(line, list(zip(flat[0::2], flat[1::2], strict=True)), ms, seq, key)
 
 
 def parse_full_id(text: str) -> tuple[int, int]:
@@ -190,40 +205,82 @@ def read_csv(
     stream: io.BufferedReader[Any], delimiter: str, columns: Columns, *, drop_empty: bool
 ) -> Iterator[Row]:
     """Yield the rows of a CSV file; the first line names the fields."""
-    start = stream.peek(2)[:2]
-    if start in _BOMS_OF_UTF_16:
+    lines = _csv_lines(stream, delimiter)
+    _, names = next(lines, (1, []))
+    if _is_dump(names) and columns.time is None and columns.id in (None, ID_COLUMN):
+        for one in _dump_rows(names, lines):
+            yield row_of(*one)
+        return
+    fields = [_data(name) for name in names]
+    repeats = len(set(fields)) < len(fields)  # a field stands twice
+    place = _column(columns.name, names) if names else None
+    for line, cells in lines:
+        if drop_empty and not any(cells):
+            continue
+        ms, seq = columns.place(line, None if place is None else cells[place])
+        values = [cell.encode("utf-8", "surrogateescape") for cell in cells]
+        pairs = zip(fields, values, strict=True)
+        kept = filter(itemgetter(1), pairs) if drop_empty else pairs
+        yield Row(line, list(kept) if repeats else dict(kept), ms, seq)
+
+
+def read_dump_csv(stream: io.BufferedReader[Any], delimiter: str) -> Iterator[FlatRow]:
+    """Yield the entries of what `streamkeep dump --format csv` wrote."""
+    lines = _csv_lines(stream, delimiter)
+    _, names = next(lines, (1, []))
+    if not names:
+        raise RowError(1, "an empty file")
+    if not _is_dump(names):
+        problem = f"the first columns are {', '.join(names[:2])}, not {KEY_COLUMN}, {ID_COLUMN}"
+        raise RowError(1, problem, hint="streamkeep load STORE KEY FILE takes any table")
+    yield from _dump_rows(names, lines)
+
+
+def _is_dump(names: list[str]) -> bool:
+    return names[:2] == [KEY_COLUMN, ID_COLUMN]
+
+
+def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iterator[FlatRow]:
+    """Yield the entries of lines whose first cells are stream and ID."""
+    fields = [_data(name) for name in names[2:]]
+    empty = list(chain.from_iterable((field, b"") for field in fields))
+    for line, cells in lines:
+        try:
+            ms, seq = parse_full_id(cells[1])
+        except ValueError as error:
+            raise RowError(line, str(error)) from None
+        flat: list[bytes] = []
+        for field, cell in zip(fields, islice(cells, 2, None), strict=True):
+            if cell:
+                flat += (field, _data(cell))
+        yield line, _data(cells[0]), ms, seq, flat or empty
+
+
+def _csv_lines(stream: io.BufferedReader[Any], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each line that is not empty, the one with names first."""
+    if stream.peek(2)[:2] in _BOMS_OF_UTF_16:
         raise RowError(1, "UTF-16 text", hint="iconv -f utf-16 -t utf-8 FILE")
     csv.field_size_limit(_MAX_CELL)
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
-    names: list[str] | None = None
-    fields: list[bytes] = []
-    repeats = False  # a field stands twice
-    place = None
+    width = 0
     line = 1
     try:
         for cells in reader:
             line, began = reader.line_num + 1, line
             if not cells:
                 continue
-            if names is None:
-                names = cells
-                fields = [name.encode("utf-8", "surrogateescape") for name in names]
-                repeats = len(set(fields)) < len(fields)
-                place = _column(columns.name, names)
-                continue
-            if len(cells) != len(names):
+            width = width or len(cells)
+            if len(cells) != width:
                 found = count_text(len(cells), "cell")
-                raise RowError(began, f"{found}, but line 1 names {len(names)}")
-            if drop_empty and not any(cells):
-                continue
-            ms, seq = columns.place(began, None if place is None else cells[place])
-            values = [cell.encode("utf-8", "surrogateescape") for cell in cells]
-            pairs = zip(fields, values, strict=True)
-            kept = filter(itemgetter(1), pairs) if drop_empty else pairs
-            yield Row(began, list(kept) if repeats else dict(kept), ms, seq)
+                raise RowError(began, f"{found}, but line 1 names {width}")
+            yield began, cells
     except csv.Error as error:
         raise RowError(line, f"not CSV: {error}") from None
+
+
+def _data(cell: str) -> bytes:
+    return cell.encode("utf-8", "surrogateescape")
 
 
 def _column(wanted: str | None, names: list[str]) -> int | None:
@@ -364,6 +421,7 @@ def _encoded(line: int, text: str) -> bytes:
 def _lossless_row(line: int, known: dict[str, object]) -> Row:
     """Return an entry as `streamkeep range --json` prints it."""
     entry_id, fields = known.get("id"), known["fields"]
+    key = _lossless(line, known["key"]) if "key" in known else None
     if type(entry_id) is not str:
         raise RowError(line, "an entry whose 'id' is not a string")
     try:
@@ -374,9 +432,10 @@ def _lossless_row(line: int, known: dict[str, object]) -> Row:
         raise RowError(line, "an entry whose 'fields' are not [field, value] pairs, at least one")
     if set(map(type, chain.from_iterable(fields))) == {str}:  # nearly always
         with suppress(UnicodeEncodeError):
-            return Row(line, [(field.encode(), value.encode()) for field, value in fields], ms, seq)
+            pairs = [(field.encode(), value.encode()) for field, value in fields]
+            return Row(line, pairs, ms, seq, key)
     pairs = [(_lossless(line, field), _lossless(line, value)) for field, value in fields]
-    return Row(line, pairs, ms, seq)
+    return Row(line, pairs, ms, seq, key)
 
 
 def _lossless(line: int, value: object) -> bytes:
@@ -390,4 +449,4 @@ def _lossless(line: int, value: object) -> bytes:
                 return base64.b64decode(text, validate=True)
             except ValueError:
                 raise RowError(line, "a value whose base64 is damaged") from None
-    raise RowError(line, 'a field or value that is neither a string nor {"base64": "..."}')
+    raise RowError(line, 'a key, field or value that is neither a string nor {"base64": "..."}')

@@ -1,0 +1,220 @@
+"""What commands have in common: times as IDs, options that exclude each other, JSON, no debris."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run
+from streamkeep.tools.cli import main
+
+DAY = 1_717_977_600_000  # 2024-06-10
+IDS = [f"{DAY - 1}-0", f"{DAY}-0", f"{DAY}-5", f"{DAY + 1}-0", f"{DAY + 86_400_000}-0"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store `s` with entries around the begin of a day, and a group that has read none."""
+    monkeypatch.chdir(tmp_path)
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd_many("k", [{"n": n} for n in range(len(IDS))], IDS)
+        store.xgroup_create("k", "g", "0")
+
+
+def ids(*args: str) -> list[str]:
+    """Return the IDs that a command prints."""
+    return [line.split()[0] for line in lines(*args)]
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """Return every command with its path."""
+    found: list[tuple[str, click.Command]] = []
+
+    def walk(path: str, command: click.Command) -> None:
+        if isinstance(command, click.Group):
+            for name, one in command.commands.items():
+                walk(f"{path} {name}", one)
+        else:
+            found.append((path, command))
+
+    walk("streamkeep", main)
+    return found
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        ("2024-06-10", "+", IDS[1:]),
+        ("2024-06-10T00:00", "+", IDS[1:]),
+        ("(2024-06-10", "+", IDS[3:]),  # all of that millisecond is left out
+        ("-", "2024-06-10", IDS[:3]),
+        ("-", "(2024-06-10T00:00:00Z", IDS[:1]),
+        ("2024-06-10", "(2024-06-11", IDS[1:4]),
+    ],
+)
+def test_a_time_bounds_a_range(start: str, end: str, found: list[str]) -> None:
+    assert ids("range", "s", "k", start, end) == found
+    assert ids("revrange", "s", "k", end, start) == found[::-1]
+    dumped = lines("dump", "s", "k", "--format", "csv", "--start", start, "--end", end)
+    assert [line.split(",")[1] for line in dumped[1:]] == found
+    run("read", "s", "k", "--group", "g", "--consumer", "c")
+    bounds = ("--start", start, "--end", end)
+    pending = lines("pending", "s", "k", "g", *bounds, "--json")
+    assert [line for line in pending if "summary" not in line and '"id"' in line] != []
+    assert len(pending) - 1 == len(found)
+    assert lines("trim", "s", "k", "--range", start, end) == [str(len(found))]
+
+
+def test_reading_from_a_time_gives_what_a_range_from_it_gives() -> None:
+    assert ids("read", "s", "k", "--id", "2024-06-10") == ids("range", "s", "k", "2024-06-10")
+    assert ids("read", "s", "k", "--id", "1970-01-01") == IDS
+    run("group", "create", "s", "k", "new", "--id", "2024-06-10T00:00:00.001Z")
+    assert ids("read", "s", "k", "--group", "new", "--consumer", "c") == IDS[3:]
+    run("group", "set-id", "s", "k", "new", "2024-06-11")
+    assert ids("read", "s", "k", "--group", "new", "--consumer", "c") == IDS[4:]
+    run("read", "s", "k", "--group", "g", "--consumer", "c")
+    again = ("autoclaim", "s", "k", "g", "d", "--min-idle", "0", "--start", "2024-06-11")
+    assert ids(*again) == IDS[4:]
+
+
+def test_a_time_that_is_none_is_a_usage_error() -> None:
+    for args in (("range", "s", "k", "(2024-06-31"), ("read", "s", "k", "--id", "1969-12-31")):
+        assert args[-1].strip("(") in run(*args, status=2).stderr
+    # Redis knows no exclusive ID here, so there is no such time, either.
+    assert "Invalid stream ID" in run("read", "s", "k", "--id", "(2024-06-10", status=1).stderr
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("nack", "s", "k", "g", "1-0", "--silent", "--fatal"), "--silent and --fatal cannot"),
+        (("del", "s", "k", "1-0", "--delref", "--acked"), "--delref and --acked cannot"),
+        (("trim", "s", "k", "--maxlen", "1", "--acked", "--keepref"), "--acked and --keepref"),
+        (("ack", "s", "k", "g", "1-0", "--delete", "--delref", "--acked"), "--delref and --acked"),
+        (("add", "s", "k", "a", "b", "--exact"), "--exact needs --maxlen or --minid"),
+        (("trim", "s", "k", "--range", "-", "+", "--exact"), "--exact cannot be used with --range"),
+        (("trim", "s", "k", "--range", "-", "+", "--acked"), "--acked cannot be used with --range"),
+        (("info", "stream", "s", "k", "--count", "3"), "--count needs --full"),
+        (("fsck", "s", "--explain", "SK201"), "STORE cannot be used with --explain"),
+        (("dump", "s", "k", "--node", "1-0", "--start", "1"), "--start is for entries"),
+        (("dump", "s", "k", "--group", "g", "--count", "1"), "--count is for entries"),
+        (("dump", "s", "--steady", "s/steady"), "STORE is not for looking at a file"),
+    ],
+)
+def test_options_that_cannot_apply_are_refused(args: tuple[str, ...], message: str) -> None:
+    assert message in run(*args, status=2).stderr
+
+
+def test_one_of_several_flags_may_stand_twice() -> None:
+    assert lines("del", "s", "k", IDS[0], "--acked", "--acked") == ["0"]
+    assert lines("del", "s", "k", IDS[0], "--delref") == ["1"]
+
+
+def test_every_count_has_a_short_name() -> None:
+    found = 0
+    for path, command in commands():
+        for param in command.params:
+            if "--count" in param.opts:
+                assert "-n" in param.opts, path
+                found += 1
+    assert found >= 9
+    assert ids("range", "s", "k", "-n2") == IDS[:2]
+
+
+def test_tail_of_no_entries_prints_none() -> None:
+    assert lines("tail", "s", "k", "-n", "0") == []
+    assert objects("tail", "s", "k", "--count", "0")[0]["entries"] == 0
+    assert "no stream 'nix'" in run("tail", "s", "nix", "-n", "0").stderr
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def test_what_prints_one_number_has_json_too() -> None:
+    def summary(*args: str) -> dict[str, object]:
+        [one] = objects(*args)
+        assert (one.pop("type"), one.pop("command")) == ("summary", args[0])
+        return one
+
+    assert summary("len", "s", "k") == {"key": "k", "length": 5}
+    assert summary("len", "s", "nix") == {"key": "nix", "length": 0}
+    assert summary("trim", "s", "k", "--maxlen", "4", "--exact") == {"count": 1}
+    assert summary("trim", "s", "k", "--range", "-", "(2024-06-11") == {"count": 3}
+    new = f"{DAY + 86_400_001}-0"
+    assert summary("add", "s", "k", "a", "b", "--id", new) == {"key": "k", "id": new}
+    assert summary("add", "s", "nix", "a", "b", "--nomkstream") == {"key": "nix", "id": None}
+    run("read", "s", "k", "--group", "g", "--consumer", "c")
+    assert summary("nack", "s", "k", "g", new, "1-0") == {"count": 1}
+    assert summary("drop", "s", "k", "nix", "--yes") == {"count": 1}
+
+
+def test_a_code_is_explained_in_json() -> None:
+    found = objects("fsck", "--explain", "sk201")
+    assert found[0]["type"] == "explanation"
+    assert (found[0]["code"], found[0]["severity"]) == ("SK201", "error")
+    assert "pending for a consumer" in found[0]["meaning"]
+    assert "streamkeep repair" in found[0]["advice"]
+
+
+# --- stores that are not there ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (("add", "new", "k", "a", "b", "--id", "x"), 1),
+        (("add", "new", "k", "a", "b", "--id", "0-0"), 1),
+        (("add", "new", "k", "a", "b", "--idmp", "", ""), 1),
+        (("add", "new", "k", "a", "b", "--nomkstream"), 3),
+        (("add", "new", "k", "a"), 2),
+        (("group", "create", "new", "k", "g", "--mkstream", "--id", "x"), 1),
+        (("group", "create", "new", "k", "g"), 3),
+        (("load", "new", "k", "nix.csv"), 2),
+        (("load", "new", "nix", "s.jsonl"), 1),
+        (("load", "new", "k", "falling.csv", "--time", "at"), 1),
+        (("archive", "adopt", "new", "s"), 3),
+    ],
+)
+def test_a_command_that_fails_leaves_no_store_behind(args: tuple[str, ...], status: int) -> None:
+    run("dump", "s", "--output", "s.jsonl")
+    Path("falling.csv").write_text("at\n2024-06-11\n2024-06-10\n")
+    result = run(*args, status=status)
+    assert not Path("new").exists()
+    assert "info stream new" not in result.stderr
+
+
+def test_a_command_that_creates_a_store_runs_once() -> None:
+    run("add", "new", "k", "a", "b", "--idmpauto", "p", "--id", "*")
+    counters = objects("info", "stream", "new", "k")[0]
+    assert (counters["entries_added"], counters["iids_duplicates"]) == (1, 0)
+
+
+def test_diff_names_the_store_that_is_not_there() -> None:
+    assert "next: streamkeep add nix KEY" in run("diff", "s", "nix", status=3).stderr
+    assert "next: streamkeep add nix KEY" in run("diff", "nix", "s", status=3).stderr
+    run("add", "t", "other", "a", "b")
+    result = run("diff", "s", "t", "nokey", status=1)
+    assert re.search(
+        r"no stream 'nokey', neither in s nor in t\nnext: .* streams s$", result.stderr[:-1]
+    )
+    assert lines("diff", "s", "t", "other", status=4) == ["+ stream 'other': 1 entry"]
+
+
+def test_diff_does_not_guess_which_store_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> object:
+        raise streamkeep.ChecksumError("macro node 5-0", "wrong checksum")
+
+    monkeypatch.setattr("streamkeep.tools.diff_cmd.differences", fail)
+    run("add", "t", "k", "a", "b")
+    told = run("diff", "s", "t", status=4).stderr
+    assert "next: streamkeep fsck s; streamkeep fsck t" in told
