@@ -571,7 +571,7 @@ def test_an_output_file_appears_only_when_it_is_whole() -> None:
 def test_an_output_file_is_not_replaced_unasked() -> None:
     fill()
     Path("a.jsonl").write_text("former")
-    assert "the file exists" in run("dump", "s", "--output", "a.jsonl", status=1).stderr
+    assert "the file exists" in run("dump", "s", "--output", "a.jsonl", status=3).stderr
     assert Path("a.jsonl").read_text() == "former"
     run("dump", "s", "--output", "a.jsonl", "--overwrite")
     assert Path("a.jsonl").read_text() != "former"

@@ -199,6 +199,35 @@ def test_a_command_that_creates_a_store_runs_once() -> None:
     assert (counters["entries_added"], counters["iids_duplicates"]) == (1, 0)
 
 
+def test_a_missing_stream_is_an_empty_one_where_redis_has_it_so() -> None:
+    for args in (
+        *(("len",), ("range",), ("revrange",), ("read",), ("tail",), ("del", "1-0")),
+        *(
+            ("trim", "--maxlen", "1"),
+            ("erase", "1-0", "--yes"),
+            ("drop", "--yes"),
+            ("ack", "g", "1"),
+        ),
+    ):
+        told = run(args[0], "s", "nix", *args[1:]).stderr
+        assert "'nix'" in told, args
+    for args in (("info", "stream"), ("stat",), ("dump",), ("config",), ("group", "list")):
+        assert "no such key" in run(*args, "s", "nix", status=1).stderr
+
+
+def test_a_target_that_exists_is_status_3() -> None:
+    Path("full").mkdir()
+    Path("full/file").touch()
+    run("dump", "s", "--output", "full/file", status=3)
+    run("repair", "s", "--output", "full", status=3)
+    run("backup", "s", "full", status=3)
+
+
+def test_a_damaged_file_of_no_store_names_no_store() -> None:
+    Path("a.seg").write_bytes(b"x")
+    assert "next:" not in run("dump", "--segment", "a.seg", status=4).stderr
+
+
 def test_diff_names_the_store_that_is_not_there() -> None:
     assert "next: streamkeep add nix KEY" in run("diff", "s", "nix", status=3).stderr
     assert "next: streamkeep add nix KEY" in run("diff", "nix", "s", status=3).stderr

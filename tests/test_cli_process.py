@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import streamkeep
 from cli_runner import run, spawn, start
+from conftest import ROOT
+from streamkeep.__main__ import main as program
 from streamkeep.format import listpack
 from streamkeep.format.checksum import seal_row
 from streamkeep.format.keys import META
@@ -33,8 +36,8 @@ def fill(count: int) -> None:
 
 
 def test_the_entry_point_is_the_root_command() -> None:
-    found = importlib.metadata.entry_points(group="console_scripts", name="streamkeep")
-    assert {point.value for point in found} == {"streamkeep.tools.cli:main"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"streamkeep": "streamkeep.__main__:main"}
     script = Path(sys.executable).with_name("streamkeep")
     if not script.exists():
         pytest.skip("the package is not installed in this environment")
@@ -140,6 +143,61 @@ def test_an_interrupt_is_status_1_without_a_traceback() -> None:
         for pipe in (child.stdin, child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def test_an_interrupt_while_the_program_is_loaded_is_status_1_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "streamkeep.tools.cli", Interrupted("cli"))
+    with pytest.raises(SystemExit) as ended:
+        program()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "\nAborted!\n"
+
+
+def closed(redirections: str, *args: str, **changes: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with redirections of the shell, and output that Python buffers."""
+    script = f'exec "$0" -m streamkeep "$@" {redirections}'
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = ["bash", "-c", script, sys.executable, *args]
+    return subprocess.run(command, capture_output=True, env={**env, **changes}, check=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "problem", "unbuffered", "args"),
+    [
+        (">&-", "Bad file descriptor", "", ("streams", "s")),
+        (">&-", "Bad file descriptor", "1", ("len", "s", "k")),
+        (">/dev/full", "No space left", "", ("dump", "s")),
+        (">/dev/full", "No space left", "1", ("range", "s", "k", "--json")),
+        (">&-", "Bad file descriptor", "", ("--help",)),
+    ],
+)
+def test_output_that_nobody_takes_is_an_error_of_one_line(
+    where: str, problem: str, unbuffered: str, args: tuple[str, ...]
+) -> None:
+    fill(10)
+    result = closed(where, *args, PYTHONUNBUFFERED=unbuffered)
+    told = result.stderr.decode()
+    assert result.returncode == 1, told
+    assert told.startswith("streamkeep")
+    assert problem in told
+    assert told.count("\n") == 1
+
+
+def test_a_command_without_output_needs_no_standard_streams() -> None:
+    Path("a.csv").write_text("n\n1\n")
+    assert closed(">&- 2>&- <&-", "load", "s", "k", "a.csv").returncode == 0
+    assert closed(">&- 2>&- <&-", "fsck", "s").returncode == 0  # nothing went into the store
+    result = closed("<&-", "load", "s", "k", "-", "--format", "csv")
+    assert (result.returncode, b"Bad file descriptor" in result.stderr) == (1, True)
+    result = closed("<&-", "drop", "s", "k")
+    assert (result.returncode, b"Bad file descriptor" in result.stderr) == (1, True)
+    assert spawn("len", "s", "k").stdout == b"1\n"
 
 
 def test_output_that_cannot_show_unicode_gets_escapes() -> None:

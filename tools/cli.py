@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 import streamkeep
+from streamkeep.tools import output
 from streamkeep.tools.archive_cmd import archive
 from streamkeep.tools.claim_cmds import autoclaim, claim
 from streamkeep.tools.copy_cmds import backup, compact
@@ -49,11 +50,17 @@ class Root(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; text that a terminal cannot show is escaped, not an error."""
+        output.open_closed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         kwargs.setdefault("prog_name", "streamkeep")
-        return super().main(*args, **kwargs)
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # of a help text: commands see to theirs
+            where = "standard output: " if output.give_up() else ""
+            output.note(f"{kwargs['prog_name']}: {where}{error.strerror or error}")
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the help text."""
@@ -119,9 +126,9 @@ def main() -> None:
     \b
     Exit status: 0  done
                  1  aborted, a Redis error such as an ID that is too small, or a bug
-                 2  the command line is not right
-                 3  cannot read: no store, locked, or written by a newer version
-                 4  the store is damaged
+                 2  the command line is not right, or names a file that is not there
+                 3  cannot use: no store, locked, of a newer version; or the target exists
+                 4  the store is damaged; with `diff`, stores are different
                  5  repaired, and something was lost
     """
 

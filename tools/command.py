@@ -95,6 +95,8 @@ class StoreCommand(click.Command):
             if error.errno == errno.EPIPE:
                 raise
             where = f"{error.filename}: " if error.filename else ""
+            if output.give_up():
+                where = "standard output: "
             failure = Failure(f"{where}{error.strerror or error}")
         output.note(f"{ctx.command_path}: {failure}")
         if failure.hint:
@@ -143,7 +145,8 @@ def _values_of(letters: str, takes_values: dict[str, int]) -> int:
 
 def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     """Choose words, hint and status for an error of the store."""
-    store = shlex.quote(str(ctx.params.get("store_path", "STORE")))
+    path = ctx.params.get("store_path")
+    store = shlex.quote(str(path or "STORE"))
     if isinstance(error, CommandError):
         hint = ""
         if isinstance(error, NoSuchKeyError):
@@ -155,7 +158,7 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
         return Failure(error.redis_error, hint=hint)
     if isinstance(error, CorruptionError):
         root = ctx.find_root().command
-        known = isinstance(root, click.Group) and "fsck" in root.commands
+        known = path is not None and isinstance(root, click.Group) and "fsck" in root.commands
         return Failure(
             str(error), hint=f"streamkeep fsck {store}" if known else "", status=Exit.DAMAGED
         )

@@ -25,6 +25,7 @@ from streamkeep.format.stream_parts import NOBODY
 from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
+    Exit,
     Failure,
     Id,
     StoreCommand,
@@ -219,7 +220,8 @@ def dump(
     if as_json and target == STDOUT:
         raise click.UsageError("--json tells how it went: with --output; --format jsonl is JSON")
     if target != STDOUT and not overwrite and Path(target).is_file():
-        raise Failure(f"{target}: the file exists", hint="--overwrite, or another name")
+        hint = "--overwrite, or another name"
+        raise Failure(f"{target}: the file exists", hint=hint, status=Exit.UNREADABLE)
     began = time.perf_counter()
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         source = Source(snapshot, key, limits)

@@ -20,6 +20,7 @@ from streamkeep.tools.command import (
     yes_option,
 )
 from streamkeep.tools.entry_ids import given_ids
+from streamkeep.tools.entry_output import note_missing
 
 
 @click.command(cls=StoreCommand)
@@ -39,7 +40,9 @@ from streamkeep.tools.entry_ids import given_ids
 @json_option
 @progress_option
 @quoted_option
+@click.pass_context
 def erase(
+    ctx: click.Context,
     store_path: Path,
     key: bytes | None,
     ids: tuple[bytes, ...],
@@ -86,3 +89,6 @@ def erase(
             output.json_summary("erase", count=count)
         else:
             output.line(str(count))
+        if key is not None:
+            with store.snapshot() as snapshot:
+                note_missing(ctx, snapshot, key)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sys
 import time
@@ -65,6 +66,30 @@ def note(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def open_closed() -> None:
+    """Open those of the standard streams that the caller has closed.
+
+    The next file that is opened would get their number, and what a library or a child prints would
+    go into the store. Reading and writing fails; what would be said on standard error is dropped.
+    """
+    ways = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
+    for name, (mode, access) in ways.items():
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, access)
+            setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8"))
+
+
+def give_up() -> bool:
+    """Drop what standard output does not take, which every flush would try again; say whether."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        return True
+    return False
 
 
 def shown(data: bytes, stops: str = "") -> str:
