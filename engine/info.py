@@ -164,7 +164,10 @@ def xsetid(
     entries_added: int | None,
     max_deleted_id: tuple[int, int] | None,
 ) -> bool:
-    """Set last_generated_id, and entries_added and max_deleted_id where given (XSETID)."""
+    """Set last_generated_id, and entries_added and max_deleted_id where given (XSETID).
+
+    No group has then read more than was ever added: its lag would be negative.
+    """
     if entries_added is not None and entries_added < 0:
         raise ArgumentError("entries_added must be positive")
     if max_deleted_id is not None and last_id < max_deleted_id:
@@ -193,6 +196,10 @@ def xsetid(
     record.last_ms, record.last_seq = last_id
     if entries_added is not None:
         record.entries_added = entries_added
+        for group in groups_of(txn, stream):
+            if group.record.entries_read > entries_added:
+                group.record.entries_read = entries_added
+                group.changed = True
     if max_deleted_id is not None and max_deleted_id != (0, 0):
         record.max_deleted_ms, record.max_deleted_seq = max_deleted_id
     stream.changed = True

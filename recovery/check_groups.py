@@ -6,9 +6,9 @@ consumer owns, once for every `_COUNTED` consumers. Then each row of the two ind
 the page that it names. Memory is bounded by one page, and those counts.
 
 What Redis lets happen is no finding. A group's last_delivered_id may be any ID (XGROUP SETID),
-entries_read may be above entries_added (ENTRIESREAD, or XSETID afterwards), and a pending ID may
-be above last_delivered_id (SETID, FORCE), gone from the stream, and even above its
-last_generated_id: XSETID may go back in a stream whose entries were all trimmed.
+entries_read may be above entries_added (in what an older Redis dumped), and a pending ID may be
+above last_delivered_id (SETID, FORCE), gone from the stream, and even above its last_generated_id:
+XSETID may go back in a stream whose entries were all trimmed.
 """
 
 from __future__ import annotations

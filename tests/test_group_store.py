@@ -142,6 +142,25 @@ def test_counters_end_where_a_signed_number_does(store: Store) -> None:
     assert (group["entries-read"], group["lag"]) == (most, 1)
 
 
+def test_xsetid_leaves_no_group_with_more_read_than_was_added(store: Store) -> None:
+    """To the letter of Redis since the summer of 2026; such a group had a negative lag."""
+    for number in range(1, 11):
+        store.xadd("s", FIELDS, id=f"1-{number}")
+    store.xgroup_create("s", "all", 0)
+    store.xreadgroup("all", "ann", NEW, count=10)
+    store.xgroup_create("s", "one", 0)
+    store.xreadgroup("one", "ann", NEW, count=1)
+    store.xgroup_create("s", "unknown", "1-5")
+    store.xtrim("s", maxlen=2, approximate=False)
+    with store.pipeline() as pipe:
+        pipe.xgroup_create("s", "new", "1-10", entries_read=10)
+        pipe.xsetid("s", "1-10", entries_added=2)
+        pipe.execute()
+    groups = store.xinfo_groups("s")
+    assert [group["entries-read"] for group in groups] == [2, 2, 1, None]
+    assert groups[0]["lag"] == 0
+
+
 # --- reopening ----------------------------------------------------------------------------------
 
 

@@ -374,11 +374,9 @@ def test_a_pending_id_may_be_above_the_last_generated_one(path: Path) -> None:
 
 
 def test_entries_read_may_be_above_entries_added(path: Path) -> None:
-    with Store(path, sync="none") as store:
-        store.xgroup_setid("s", "idle", "5-0", entries_read=50)
-        store.xtrim("s", maxlen=1, approximate=False)
-        store.xsetid("s", store.xinfo_stream("s")["last-generated-id"], entries_added=1)
-        assert store.xinfo_groups("s")[1]["entries-read"] == 50
+    """As in a dump of Redis 7.0, which takes any ENTRIESREAD."""
+    with raw_store(path) as raw:
+        set_in_group(b"idle", entries_read=10**6)(raw)
     assert codes(path) == []
 
 

@@ -311,6 +311,8 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         stream.last_id = last_id
         if entries_added is not None:
             stream.entries_added = entries_added
+            for group in stream.groups.values():
+                group.entries_read = min(group.entries_read, entries_added)
         if max_deleted_id is not None and max_deleted_id != ZERO:
             stream.max_deleted_id = max_deleted_id
         return True
