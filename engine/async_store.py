@@ -42,7 +42,7 @@ from streamkeep.engine.maintenance import MaintenanceReport
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.worker import Worker
 from streamkeep.format.entry import Entry, Text
-from streamkeep.format.errors import StoreClosedError
+from streamkeep.format.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node import Range
 
 Result = TypeVar("Result")
@@ -143,7 +143,11 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
         def transact() -> Result:
             with self._store.transaction(sync) as txn:
-                return work(txn)
+                result = work(txn)
+                if asyncio.iscoroutine(result):
+                    result.close()
+                    raise ArgumentError("`run` takes an ordinary function, not a coroutine")
+                return result
 
         result: Result = await self._worker.run(transact)
         return result

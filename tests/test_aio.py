@@ -190,9 +190,19 @@ def test_a_function_is_one_transaction(play: Callable[..., None]) -> None:
             txn.xadd("a", {"f": "v"})
             raise ZeroDivisionError
 
+        async def add(txn: streamkeep.Transaction[bytes]) -> None:
+            txn.xadd("a", {"f": "v"})
+
+        def add_and_return(txn: streamkeep.Transaction[bytes]) -> object:
+            txn.xadd("a", {"f": "v"})
+            return add(txn)
+
         assert await store.run(move) == 1
         with pytest.raises(ZeroDivisionError):
             await store.run(fail)
+        for coroutine in (add, add_and_return):
+            with pytest.raises(streamkeep.ArgumentError, match="ordinary function"):
+                await store.run(coroutine)
         assert await store.xlen("a") == 1
         with store.snapshot() as snapshot:
             await store.xadd("a", {"f": "v"})
