@@ -16,7 +16,7 @@ import click
 import pytest
 
 from cli_runner import run
-from streamkeep.tools import spark_cmd
+from streamkeep.tools import spark_cmd, spark_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(spark_cmd, "_running", session)
+    monkeypatch.setattr(spark_job, "running", session)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
         raise launch.SparkMissingError("not here")
 
     monkeypatch.setattr(launch, "session", session)
-    monkeypatch.setattr(spark_cmd, "_check_lake", lambda _: None)
+    monkeypatch.setattr(spark_job, "check_lake", lambda _: None)
     command = ("spark", "compact", "l", "--master", "spark://h:7077", "--conf", "spark.a=b")
     assert "not here" in run(*command, "--ship-code", status=1).stderr
     run(*command, status=1)

@@ -23,9 +23,9 @@ from contextlib import ExitStack, contextmanager
 
 import test_docs_snippets as pages
 from cli_runner import run
-from streamkeep.tools import spark_cmd
+from streamkeep.tools import spark_job
 
-shell, start = pages.run_shell, spark_cmd._running
+shell, start = pages.run_shell, spark_job.running
 jobs, sessions, open_ones = [], [], ExitStack()
 
 
@@ -47,7 +47,7 @@ def run_shell(command):
     return done.stderr + done.stdout
 
 
-pages.run_shell, spark_cmd._running = run_shell, running
+pages.run_shell, spark_job.running = run_shell, running
 pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
 """
 
