@@ -104,10 +104,12 @@ class JournalHead:
         self.abandon()
 
     def abandon(self) -> None:
-        """As `close`, in a forked child: the parent still has it open."""
-        self._words.release()
-        self._map.close()
-        os.close(self.handle)
+        """As `close`, in a forked child: the parent has it open, or was closing it."""
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            self._words.release()
+            self._map.close()
+            os.close(handle)
 
     def reset(self, place: Place, durable_file: int, durable_commit: int) -> None:
         """Set a new file up; no other process has the store open.

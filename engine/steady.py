@@ -66,11 +66,13 @@ class SteadyPoints:
         self.lock = threading.RLock()  # taken before `Shared.write_lock`
         self._locked = 0  # how often this process is in `exclusive`
         self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._handles = [self._folder]
         try:
             self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
-            os.close(self._folder)
+            self.close_files()
             raise
+        self._handles.append(self._data)
 
     def close(self) -> None:
         """Let the pin go, and close the files."""
@@ -78,9 +80,10 @@ class SteadyPoints:
         self.close_files()
 
     def close_files(self) -> None:
-        """Close the files."""
-        os.close(self._folder)
-        os.close(self._data)
+        """Close the files; a forked child does so, too, and its parent may have been at it."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            os.close(handle)
 
     # --- the pin ----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import streamkeep
 from streamkeep.engine import failpoints, steady_file
 from streamkeep.engine.api import Store
 from streamkeep.engine.async_store import AsyncStore
+from streamkeep.engine.registry import registry
 from streamkeep.engine.steady_file import SteadyFile
 from test_store_life import run
 
@@ -202,6 +203,32 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
     finally:
         os.close(writer)
         os.waitpid(child, 0)
+
+
+def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    store = Store(path, sync="none")
+    store.xadd("s", {"n": 0})
+    environment = store._environment
+    assert environment.lock is not None
+    half, go_on = threading.Event(), threading.Event()
+
+    def close_lobby() -> None:
+        half.set()
+        go_on.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(environment.lobby, "close", close_lobby)
+    thread, results = in_thread(store.close)
+    assert half.wait(TIMEOUT_S)  # the files of steady points are closed, the lock is not
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if environment.lock.handle < 0 and not registry.environments else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go_on.set()
+    thread.join(TIMEOUT_S)
+    assert results == [None]
 
 
 # --- without permission to write lock.mdb -------------------------------------------------------
