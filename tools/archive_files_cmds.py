@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from streamkeep.engine.arguments import range_start
 from streamkeep.format.entry import StreamId
 from streamkeep.format.manifest import SegmentRecord
 from streamkeep.tools import output
@@ -259,7 +260,7 @@ def drop(
       streamkeep archive drop orders.store orders --before 2024-01-01 --yes
     """
     with open_store(store_path) as store:
-        limit = None if before == b"+" else StreamId.parse(before)
+        limit = None if before == b"+" else StreamId(*range_start(before))
         doomed = [
             one
             for one in store.archived_segments(key, stream_number=stream_number)

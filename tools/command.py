@@ -14,7 +14,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from itertools import islice
 from pathlib import Path
@@ -479,8 +479,13 @@ def rehearse(path: Path, command: Callable[[Store], object]) -> None:
     """Where `path` has no store, run the command on an empty one that is thrown away.
 
     What the store would refuse is refused there, so that a mistyped command leaves no store behind.
+    Where there is no room to try it, the store itself refuses, or has room.
     """
     if os.path.exists(path / DATA_FILE):
         return
-    with tempfile.TemporaryDirectory() as scratch, streamkeep.open(scratch, sync="none") as store:
+    with (
+        suppress(OSError, StoreError),
+        tempfile.TemporaryDirectory() as scratch,
+        streamkeep.open(scratch, sync="none") as store,
+    ):
         command(store)

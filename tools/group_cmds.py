@@ -141,11 +141,18 @@ def group_set_id(
 @key_argument
 @group_argument
 @yes_option
+@json_option
 @sync_option
 @quoted_option
 @click.pass_context
 def group_destroy(
-    ctx: click.Context, store_path: Path, key: bytes, group: bytes, yes: bool, sync: Sync
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
 ) -> None:
     """Destroy a group with all it knows; print 1, or 0 (XGROUP DESTROY).
 
@@ -166,7 +173,8 @@ def group_destroy(
         ]
         if losses:
             confirm_loss(losses, f"Destroy this group of {output.named(key)}?", yes=yes)
-        output.line(str(int(store.xgroup_destroy(key, group))))
+        count = int(store.xgroup_destroy(key, group))
+        output.result("group destroy", str(count), as_json=as_json, count=count)
         if not losses:
             note_no_group(ctx, store, key, group)
 
@@ -277,10 +285,11 @@ def consumer() -> None:
 @key_argument
 @group_argument
 @consumer_argument
+@json_option
 @sync_option
 @quoted_option
 def consumer_create(
-    store_path: Path, key: bytes, group: bytes, consumer: bytes, sync: Sync
+    store_path: Path, key: bytes, group: bytes, consumer: bytes, as_json: bool, sync: Sync
 ) -> None:
     """Create a consumer; print 1, or 0 if it exists (CREATECONSUMER).
 
@@ -291,7 +300,8 @@ def consumer_create(
       streamkeep consumer create orders.store orders mail bob
     """
     with open_store(store_path, sync=sync) as store:
-        output.line(str(store.xgroup_createconsumer(key, group, consumer)))
+        count = store.xgroup_createconsumer(key, group, consumer)
+        output.result("consumer create", str(count), as_json=as_json, count=count)
 
 
 @consumer.command("delete", cls=StoreCommand)
@@ -300,6 +310,7 @@ def consumer_create(
 @group_argument
 @consumer_argument
 @yes_option
+@json_option
 @sync_option
 @quoted_option
 @click.pass_context
@@ -310,6 +321,7 @@ def consumer_delete(
     group: bytes,
     consumer: bytes,
     yes: bool,
+    as_json: bool,
     sync: Sync,
 ) -> None:
     """Delete a consumer; print how much it had pending (DELCONSUMER).
@@ -330,7 +342,8 @@ def consumer_delete(
             pending = output.entries_text(known[consumer])
             loss = f"{output.named(consumer)}: {pending} pending, never to be delivered again"
             confirm_loss([loss], "Delete this consumer?", yes=yes)
-        output.line(str(store.xgroup_delconsumer(key, group, consumer)))
+        lost = store.xgroup_delconsumer(key, group, consumer)
+        output.result("consumer delete", str(lost), as_json=as_json, pending=lost)
 
 
 @consumer.command("list", cls=StoreCommand)
