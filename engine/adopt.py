@@ -30,7 +30,7 @@ from streamkeep.format.errors import ArgumentError, CommandError
 from streamkeep.format.keys import META, STREAMS, pack_number
 from streamkeep.format.manifest import ADOPTED, SegmentRecord, record_of
 from streamkeep.format.node import has_live
-from streamkeep.format.records import decode_number, encode_file_garbage, is_safe_path
+from streamkeep.format.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment_writer import SegmentWriter
 
@@ -152,7 +152,7 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
     index, trailer = segment.index, segment.trailer
     first, last = trailer.first_id, trailer.last_id
     body = txn.get_row(META, NEXT_STREAM, "meta")
-    following = 1 if body is None else decode_number(body, "meta")
+    following = 1 if body is None else decode_counter(body, "meta")
     ours = index.store_uuid == own_uuid and 0 < index.stream_number < following
     name = index.key if key is None else key
     named = txn.find_stream(name)

@@ -20,7 +20,7 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.opening import open_environment
-from streamkeep.engine.recover import META_EPOCH, decode_epoch
+from streamkeep.engine.recover import META_EPOCH, stored_epoch
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.checksum import seal_row
 from streamkeep.format.keys import META, TABLES
@@ -64,7 +64,7 @@ def copy_data(
         try:
             meta = copy.open_db(TABLES[META].name.encode(), create=False)
             with copy.begin(write=True) as writer:
-                epoch = decode_epoch(writer.get(META_EPOCH, None, meta)) + 1
+                epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
                 added = {META_EPOCH: encode_number(epoch), **rows(writer.id())}
                 for key, body in added.items():
                     writer.put(key, seal_row(META, key, body), db=meta)

@@ -23,6 +23,8 @@ from streamkeep.format.id_codec import rises
 from streamkeep.format.keys import (
     CONSUMERS,
     GROUPS,
+    LAST_MEMBER,
+    check_number,
     is_name_key,
     name_key,
     number_key,
@@ -105,6 +107,7 @@ class Group(Attached):
         consumer = self.find_consumer(name)
         if consumer is None:
             number = self.record.next_consumer
+            check_number(number, LAST_MEMBER, self._where())
             consumer = Consumer(name, number, now_ms)
             consumer.changed = True
             self._consumers[name] = consumer

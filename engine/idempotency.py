@@ -30,7 +30,9 @@ from streamkeep.format.extension import (
 from streamkeep.format.keys import (
     IDEMPOTENCY,
     IDEMPOTENCY_ORDER,
+    LAST_MEMBER,
     PRODUCERS,
+    check_number,
     name_key,
     number_key,
     pack_number,
@@ -81,6 +83,7 @@ class Tracker:
             state.number = self.txn.take_number(NEXT_IDEMPOTENCE)
         producer = self._producer(producer_name)
         if producer is None:
+            check_number(state.next_producer, LAST_MEMBER, _WHERE)
             producer = Producer(state.next_producer, 0, 0)
             self.txn.put_row(PRODUCERS, self._number_key(producer.number), producer_name)
             state.next_producer += 1

@@ -74,4 +74,5 @@ def advance(record: StreamRecord, group: GroupRecord, ids: list[Id]) -> None:
         group.last_ms, group.last_seq = entry_id
     if ids:
         group.last_ms, group.last_seq = ids[-1]
-        group.entries_read = min(group.entries_read, _MOST_READ)
+        # Below UNKNOWN it comes where the stream has a wrong length, above the entries ever added.
+        group.entries_read = max(UNKNOWN, min(group.entries_read, _MOST_READ))

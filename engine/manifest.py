@@ -30,7 +30,7 @@ from streamkeep.format.manifest import (
     encode_erasure,
     erasure_key,
 )
-from streamkeep.format.records import decode_number
+from streamkeep.format.records import decode_counter
 
 NEXT_SEQUENCE: Final = b"next_manifest_sequence"
 NEXT_FILE: Final = b"next_segment_file"
@@ -68,7 +68,7 @@ def delete_segment(txn: WriteTxn, record: SegmentRecord) -> None:
 def sequence(txn: Txn) -> int:
     """Return the sequence of the newest change of the manifest; 0 before the first."""
     body = txn.get_row(META, NEXT_SEQUENCE, "meta")
-    return 0 if body is None else decode_number(body, "meta") - 1
+    return 0 if body is None else decode_counter(body, "meta") - 1
 
 
 def iter_segments(txn: Txn, number: int | None = None) -> Iterator[SegmentRecord]:

@@ -46,7 +46,13 @@ from streamkeep.format.errors import (
     StoreLockedError,
 )
 from streamkeep.format.keys import META, TABLES
-from streamkeep.format.records import PAGE_FIT, decode_number, encode_number
+from streamkeep.format.records import (
+    PAGE_FIT,
+    decode_epoch,
+    decode_number,
+    decode_uuid,
+    encode_number,
+)
 from streamkeep.format.versions import STORE_VERSION
 
 LOCK_FILE: Final = "lock.mdb"
@@ -373,8 +379,8 @@ def _initialize(
                 raise CorruptionError(where, f"the row {name.decode()!r} is missing")
             return open_row(META, name, value, where)
 
-        epoch = decode_number(row(META_EPOCH), where)
-        identity = row(META_UUID)
+        epoch = decode_epoch(row(META_EPOCH), where)
+        identity = decode_uuid(row(META_UUID), where)
     shared = Shared(raw, handles, epoch, clock, *node_limits)
     return Environment(
         path,

@@ -50,7 +50,7 @@ from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.journal import DELETE, MOVE, RECORD_HEADER, read_changes
 from streamkeep.format.keys import META, TABLES
-from streamkeep.format.records import decode_number, encode_number
+from streamkeep.format.records import decode_epoch, encode_number
 from streamkeep.format.steady import (
     NO_BOOT,
     MetaPage,
@@ -272,7 +272,8 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) ->
         replayed = _replay(raw, tables, Reader(path / JOURNAL_FOLDER, slot, place_of(slot)))
         done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed)
         with raw.begin(write=True) as txn:
-            _put_meta(txn, tables[META], META_EPOCH, encode_number(_epoch(txn, tables[META]) + 1))
+            epoch = stored_epoch(txn.get(META_EPOCH, db=tables[META]))
+            _put_meta(txn, tables[META], META_EPOCH, encode_number(epoch + 1))
             _put_meta(txn, tables[META], META_RECOVERY, done.encode())
         failpoints.hit("recover:epoch-raised")
         pin.abort()
@@ -288,15 +289,11 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) ->
     )
 
 
-def _epoch(txn: lmdb.Transaction[bytes], meta: lmdb._Database) -> int:
-    return decode_epoch(txn.get(META_EPOCH, db=meta))
-
-
-def decode_epoch(value: bytes | None) -> int:
+def stored_epoch(value: bytes | None) -> int:
     """Return the epoch of the value stored under `META_EPOCH`; raise CorruptionError."""
     if value is None:
         raise CorruptionError("meta", "the row of the epoch is missing")
-    return decode_number(open_row(META, META_EPOCH, value, "meta"), "meta")
+    return decode_epoch(open_row(META, META_EPOCH, value, "meta"), "meta")
 
 
 def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, body: bytes) -> None:

@@ -37,12 +37,22 @@ from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError, StreamkeepError
 from streamkeep.format.journal import Operations
-from streamkeep.format.keys import GARBAGE, KEYS, META, RETIRED, STREAMS, name_key, pack_number
+from streamkeep.format.keys import (
+    GARBAGE,
+    KEYS,
+    LAST_NUMBER,
+    META,
+    RETIRED,
+    STREAMS,
+    check_number,
+    name_key,
+    pack_number,
+)
 from streamkeep.format.records import (
     STREAM_NODES,
     StreamRecord,
+    decode_counter,
     decode_key_row,
-    decode_number,
     encode_garbage,
     encode_key_row,
     encode_number,
@@ -338,7 +348,8 @@ class WriteTxn(Txn):
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; none is given twice."""
         body = self.get_row(META, counter, "meta")
-        number = 1 if body is None else decode_number(body, "meta")
+        number = 1 if body is None else decode_counter(body, "meta")
+        check_number(number, LAST_NUMBER, f"meta {counter.decode()}")
         self.put_row(META, counter, encode_number(number + 1))
         return number
 

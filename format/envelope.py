@@ -167,8 +167,11 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
     if _u32(value, _LENGTH_AT) != size or trimmed_start + CHECKSUM_SIZE > size:
         problem = f"envelope lengths do not add up to {len(value)} bytes"
         raise CorruptionError(where, problem, offset=4)
+    number = read_i64_be(value, _NUMBER_AT)
+    if number < 0:  # as in `keys`: above LAST_NUMBER
+        raise CorruptionError(where, f"stream number {unsigned(number)}", offset=int(_NUMBER_AT))
     return Envelope(
-        unsigned(read_i64_be(value, _NUMBER_AT)),
+        int(number),
         unsigned(read_i64_be(value, _MS_AT)),
         unsigned(read_i64_be(value, _SEQ_AT)),
         int(_u32(value, _EPOCH_AT)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import LAST_MEMBER, LAST_NUMBER, check_number
 from streamkeep.format.layout import Field, Layout
 
 IDEMPOTENCE: Final = 1
@@ -75,6 +76,8 @@ IDEMPOTENCE_SECTION: Final = Layout(
     ),
 )
 
+_U64: Final = 1 << 64
+
 DEFAULT_DURATION: Final = 100
 DEFAULT_MAXSIZE: Final = 100
 MOST_DURATION: Final = 86_400
@@ -97,6 +100,8 @@ class Idempotence:
 
     def encode(self) -> bytes:
         """Return the section."""
+        self.added %= _U64  # RESTORE may have set these two as high as they go
+        self.duplicates %= _U64
         values = [getattr(self, field.name) for field in IDEMPOTENCE_SECTION.fields]
         return IDEMPOTENCE_SECTION.struct.pack(*values)
 
@@ -111,4 +116,6 @@ def idempotence_of(extension: bytes, where: str) -> Idempotence:
         values = IDEMPOTENCE_SECTION.struct.unpack(data)
         for field, value in zip(IDEMPOTENCE_SECTION.fields, values, strict=True):
             setattr(found, field.name, value)
+        check_number(max(found.number, found.tracked), LAST_NUMBER, where)
+        check_number(max(found.producers, found.swept), LAST_MEMBER, where)
     return found

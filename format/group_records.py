@@ -21,7 +21,9 @@ from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import bits, unsigned
+from streamkeep.format.keys import LAST_MEMBER, LAST_NUMBER, check_number
 from streamkeep.format.layout import Field, Layout
+from streamkeep.format.nacks import ORDERS, OWNED
 
 UNKNOWN: Final = -1  # entries_read that nobody knows
 NEVER: Final = -1  # active_time of a consumer that was never given anything
@@ -86,6 +88,7 @@ def decode_consumer(body: bytes, where: str) -> Consumer:
     if len(body) < CONSUMER_RECORD.size:
         raise CorruptionError(where, f"consumer record of {len(body)} bytes")
     number, seen, active, pending = CONSUMER_RECORD.struct.unpack_from(body)
+    check_number(number, LAST_MEMBER, where)
     consumer = Consumer(body[CONSUMER_RECORD.size :], number, seen)
     consumer.active_time = active
     consumer.pending = pending
@@ -147,6 +150,11 @@ def decode_group(body: bytes, where: str) -> GroupRecord:
     group.last_order_time = unsigned(read_i64_be(body, 56))
     group.next_consumer = int(i64(read_i32_be(body, 64)) & 0xFFFFFFFF)
     group.consumers = int(i64(read_i32_be(body, 68)) & 0xFFFFFFFF)
+    check_number(group.number, LAST_NUMBER, where)
+    check_number(group.consumers, LAST_MEMBER, where)
+    if group.next_order > ORDERS or group.last_order_time >= OWNED:
+        problem = f"update counter {group.next_order}, ordering time {group.last_order_time}"
+        raise CorruptionError(where, f"{problem}: no group comes so far")
     inline_size = int(i64(read_i16_be(body, 72)) & 0xFFFF)
     name_at = GROUP_RECORD.size + inline_size
     if len(body) < name_at:

@@ -79,6 +79,11 @@ TABLES: Final[tuple[Table, ...]] = (
     Table("erasures", "stream number, ms, seq", "when this entry was erased"),
 )
 
+# Numbers are given one after the other, from 1 on: no store comes near these. Higher ones are
+# damage, and that the next number fits its field needs no check anywhere else. Permanent.
+LAST_NUMBER: Final = (1 << 63) - 1  # of a stream, a group, whatever a counter of `meta` gives
+LAST_MEMBER: Final = (1 << 32) - 2  # of a consumer in its group, of a producer in its stream
+
 MAX_DB_KEY: Final = 511
 _DIGEST_SIZE: Final = 32
 
@@ -120,6 +125,29 @@ _NUMBERED: Final = b"\2"  # behind the two prefixes of names
 _CONSUMER: Final = struct.Struct(">I")
 _OWNED: Final = struct.Struct(">QIQQ")
 
+_ORDERED_KEY_SIZE: Final = 20  # of `pel_order` and `idempotency_order`: number, 12 bytes of order
+_UNNUMBERED: Final = (META, KEYS, PENDING_IN, SCHEDULE)
+_KEY_SIZES: Final = {  # least and most bytes
+    META: (1, MAX_DB_KEY),
+    KEYS: (1, MAX_DB_KEY),
+    STREAMS: (_U64.size, _U64.size),
+    NODES: (_NODE.size, _NODE.size),
+    GROUPS: (_U64.size + 1, MAX_DB_KEY),
+    CONSUMERS: (_U64.size + 1, MAX_DB_KEY),
+    PEL: (_NODE.size, _NODE.size),
+    CONSUMER_PEL: (_OWNED.size, _OWNED.size),
+    PEL_ORDER: (_ORDERED_KEY_SIZE, _ORDERED_KEY_SIZE),
+    PRODUCERS: (_U64.size + 1, MAX_DB_KEY),
+    IDEMPOTENCY: (_U64.size + _CONSUMER.size + 1, MAX_DB_KEY),
+    IDEMPOTENCY_ORDER: (_ORDERED_KEY_SIZE, _ORDERED_KEY_SIZE),
+    PENDING_IN: (1, MAX_DB_KEY),
+    GARBAGE: (_U64.size, _U64.size),
+    RETIRED: (_NODE.size, _NODE.size),
+    SEGMENTS: (_NODE.size, _NODE.size),
+    SCHEDULE: (1, MAX_DB_KEY),
+    ERASURES: (_NODE.size, _NODE.size),
+}
+
 page_key = _NODE.pack  # group number, ms, seq
 owned_key = _OWNED.pack  # group number, consumer number, ms, seq
 
@@ -132,6 +160,39 @@ def number_key(prefix: bytes, number: int) -> bytes:
 def is_name_key(db_key: bytes) -> bool:
     """Say whether a key behind an 8-byte prefix is that of a name, not of a number."""
     return db_key[8:9] != _NUMBERED
+
+
+def check_key(table: int, db_key: bytes) -> None:
+    """Raise CorruptionError unless a key has the shape of its table, and numbers that are given."""
+    least, most = _KEY_SIZES[table]
+    if not least <= len(db_key) <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise CorruptionError("LMDB key", f"{len(db_key)} bytes, not {expected}")
+    if table not in _UNNUMBERED:
+        number: int = _U64.unpack_from(db_key)[0]
+        check_number(number, LAST_NUMBER, "LMDB key")
+    if table in (CONSUMERS, PRODUCERS) and not is_name_key(db_key):
+        if len(db_key) != _U64.size + 1 + _CONSUMER.size:
+            raise CorruptionError("LMDB key", f"{len(db_key)} bytes for the number of a member")
+        check_number(int.from_bytes(db_key[-_CONSUMER.size :], "big"), LAST_MEMBER, "LMDB key")
+    elif table in (CONSUMER_PEL, IDEMPOTENCY, IDEMPOTENCY_ORDER):
+        member: int = _CONSUMER.unpack_from(db_key, _U64.size)[0]
+        check_number(member, LAST_MEMBER, "LMDB key")
+
+
+def fits(table: int, db_key: bytes) -> bool:
+    """Say whether `check_key` has nothing against a key."""
+    try:
+        check_key(table, db_key)
+    except CorruptionError:
+        return False
+    return True
+
+
+def check_number(number: int, last: int, where: str) -> None:
+    """Raise CorruptionError for a number that is above the last one that can be given."""
+    if number > last:
+        raise CorruptionError(where, f"number {number}, at most {last} expected")
 
 
 def unpack_owned_key(data: bytes) -> tuple[int, int, int, int]:

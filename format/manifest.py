@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import node_key, unpack_node_key
+from streamkeep.format.keys import LAST_NUMBER, check_number, node_key, unpack_node_key
 from streamkeep.format.layout import Field, Layout
 from streamkeep.format.records import is_safe_path
 from streamkeep.format.segment import Segment
@@ -154,6 +154,10 @@ def decode_segment_record(db_key: bytes, body: bytes, where: str) -> SegmentReco
     if not is_safe_path(path):
         raise CorruptionError(where, f"the path {path!r} leads out of the archive")
     record = SegmentRecord._make((*place, *values, path, body[key_at:]))
+    for count in (record.entries, record.nodes, record.size_bytes, record.raw_bytes):
+        check_number(count, LAST_NUMBER, where)
+    for number in (record.sequence, record.created_ms, record.erased):
+        check_number(number, LAST_NUMBER, where)
     if record.first_id > record.last_id or record.entries == 0:
         raise CorruptionError(where, "its last ID is below its first, or it has no entries")
     if record.origin >= len(ORIGINS):

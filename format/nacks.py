@@ -31,6 +31,7 @@ from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import below, bits, pack_id, unsigned
+from streamkeep.format.keys import LAST_MEMBER
 from streamkeep.format.layout import Field, Layout
 
 NACK: Final = Layout(
@@ -57,6 +58,7 @@ _COUNT_AT: Final[i64] = 34
 _CONSUMER_AT: Final[i64] = 42
 
 OWNED: Final = 1 << 47
+ORDERS: Final = 1 << 47  # the update counter of a NACK is below; no group comes near
 MAX_COUNT: Final = (1 << 63) - 1
 
 
@@ -90,6 +92,10 @@ class Nack:
     def id(self) -> tuple[int, int]:
         """Return the entry ID."""
         return self.ms, self.seq
+
+    def order(self) -> int:
+        """Return the update counter in its order key."""
+        return int.from_bytes(self.order_key[6:], "big")
 
     def idle_ms(self, now_ms: int) -> int:
         """Return for how long it has been pending: not less than 0, should the clock go back."""
@@ -347,6 +353,9 @@ def validate_page(page: bytes, ms: int, seq: int) -> None:
             raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: zone and owner differ")
         if nack.delivery_count > MAX_COUNT:
             raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: the count is too high")
+        if nack.delivery_time >= OWNED or nack.order() >= ORDERS or nack.consumer > LAST_MEMBER:
+            problem = "time, update counter or owner is too high"
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
         previous = nack.id()
 
 
@@ -379,7 +388,7 @@ def examine_page(page: bytes, ms: int, seq: int) -> PageFacts:
     for index in range(count):
         nack = decode_nack(page, index)
         owners[nack.consumer] = owners.get(nack.consumer, 0) + 1
-        order = int.from_bytes(nack.order_key[6:], "big")
+        order = nack.order()
         if order > facts.highest_order:
             facts.highest_order = order
         sorted_by = order_time(nack.order_key)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_128_intdigest
 
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import name_key
+from streamkeep.format.keys import LAST_MEMBER, LAST_NUMBER, check_number, name_key
 from streamkeep.format.layout import Field, Layout
 
 PRODUCER_ROW: Final = Layout(
@@ -85,7 +85,11 @@ def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
     """Parse a row of `producers`; return the producer and its name."""
     if len(body) < _PRODUCER.size:
         raise CorruptionError(where, f"a producer's row of {len(body)} bytes")
-    return Producer(*_PRODUCER.unpack_from(body)), body[_PRODUCER.size :]
+    producer = Producer(*_PRODUCER.unpack_from(body))
+    check_number(producer.number, LAST_MEMBER, where)
+    check_number(producer.tracked, LAST_NUMBER, where)
+    check_number(producer.next_order, LAST_NUMBER + 1, where)
+    return producer, body[_PRODUCER.size :]
 
 
 def decode_message(body: bytes, where: str) -> Message:
@@ -93,6 +97,7 @@ def decode_message(body: bytes, where: str) -> Message:
     if len(body) < _MESSAGE.size:
         raise CorruptionError(where, f"a message's row of {len(body)} bytes")
     ms, seq, order = _MESSAGE.unpack_from(body)
+    check_number(order, LAST_NUMBER, where)
     return Message(ms, seq, order, body[_MESSAGE.size :])
 
 
@@ -101,6 +106,7 @@ def unpack_order_key(data: bytes) -> tuple[int, int, int]:
     if len(data) != _ORDER.size:
         raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_ORDER.size}")
     number, producer, order = _ORDER.unpack(data)
+    check_number(producer, LAST_MEMBER, "LMDB key")
     return number, producer, order
 
 

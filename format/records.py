@@ -15,7 +15,8 @@ from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, w
 from mypy_extensions import i32, i64
 
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.id_codec import bits, unsigned
+from streamkeep.format.id_codec import MAX, bits, unsigned
+from streamkeep.format.keys import LAST_NUMBER, check_number
 from streamkeep.format.layout import Field, Layout
 
 REOPEN: Final = 1  # bit of `flags`
@@ -74,7 +75,14 @@ class StreamRecord:
         return _RECORD_SIZE + len(self.extension)
 
     def put(self, writer: BytesWriter) -> None:
-        """Append the record as `STREAM_RECORD` lays it out."""
+        """Append the record as `STREAM_RECORD` lays it out.
+
+        Raises:
+            CorruptionError: a counter that was wrong would leave its bounds now.
+        """
+        if not 0 <= self.length <= LAST_NUMBER or self.entries_added > MAX:
+            problem = f"length {self.length}, entries_added {self.entries_added}"
+            raise CorruptionError("stream record", f"{problem}; run `streamkeep repair`")
         write_i64_be(writer, bits(self.length))
         write_i64_be(writer, bits(self.last_ms))
         write_i64_be(writer, bits(self.last_seq))
@@ -118,6 +126,8 @@ def decode_stream_record(data: bytes, where: str) -> StreamRecord:
     record.sealed_bytes = unsigned(read_i64_be(data, 88))
     record.tombstones = unsigned(read_i64_be(data, 96))
     record.flags = _u32(data, 112)
+    if record.flags & ~REOPEN:
+        raise CorruptionError(where, f"flags 0x{record.flags:x}, at most 0x{REOPEN:x} expected")
     record.extension = data[_RECORD_SIZE:]
     return record
 
@@ -130,12 +140,12 @@ _U64: Final = struct.Struct(">Q")
 
 
 def encode_number(number: int) -> bytes:
-    """Return the body of a `meta` counter."""
+    """Return the body of a number in `meta`."""
     return _U64.pack(number)
 
 
 def decode_number(body: bytes, where: str) -> int:
-    """Parse the body of a `meta` counter."""
+    """Parse the body of a number in `meta`."""
     if len(body) != 8:
         raise CorruptionError(where, f"a counter of {len(body)} bytes, not 8")
     number: int = _U64.unpack(body)[0]
@@ -147,11 +157,42 @@ def encode_key_row(number: int, name: bytes) -> bytes:
     return _U64.pack(number) + name
 
 
+def decode_counter(body: bytes, where: str) -> int:
+    """Parse the body of a counter of `meta`: the number that is given next, from 1 on."""
+    number = decode_number(body, where)
+    check_number(number, LAST_NUMBER + 1, where)
+    if number == 0:
+        raise CorruptionError(where, "the next number would be 0, which is none")
+    return number
+
+
+LAST_EPOCH: Final = (1 << 32) - 2  # so that the next one fits, too
+
+
+def decode_epoch(body: bytes, where: str) -> int:
+    """Parse the body of the row of `meta` that holds the epoch."""
+    epoch = decode_number(body, where)
+    if not 1 <= epoch <= LAST_EPOCH:
+        raise CorruptionError(where, f"epoch {epoch}, expected 1 to {LAST_EPOCH}")
+    return epoch
+
+
+UUID_SIZE: Final = 16
+
+
+def decode_uuid(body: bytes, where: str) -> bytes:
+    """Return the identity of a store, the body of a row of `meta`."""
+    if len(body) != UUID_SIZE:
+        raise CorruptionError(where, f"a store UUID of {len(body)} bytes, not {UUID_SIZE}")
+    return body
+
+
 def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
     """Parse the body of a `keys` row."""
     if len(body) < 8:
         raise CorruptionError(where, f"a row of {len(body)} bytes, at least 8 expected")
     number: int = _U64.unpack_from(body)[0]
+    check_number(number, LAST_NUMBER, where)
     return number, body[8:]
 
 
@@ -177,6 +218,7 @@ def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
     kind, number = _GARBAGE.unpack_from(body)
     if kind != ARCHIVE_FILE and len(body) != _GARBAGE.size:
         raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
+    check_number(number, LAST_NUMBER, where)
     return kind, number
 
 

@@ -446,7 +446,7 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> N
     _put_id(out, group.last_id)
     if kind >= TYPE_2:
         read = group.entries_read
-        put_length(out, _MINUS_ONE if read is None or read == UNKNOWN else read)
+        put_length(out, _MINUS_ONE if read is None or read <= UNKNOWN else read)
     owned: list[list[bytes]] = [[] for _ in group.consumers]
     put_length(out, len(group.pending))
     for one in group.pending:

@@ -36,7 +36,7 @@ from streamkeep.format.manifest import SegmentRecord, record_of
 from streamkeep.format.node import end_ids, has_live
 from streamkeep.format.node_check import validate
 from streamkeep.format.node_marks import history_form
-from streamkeep.format.records import ARCHIVE_FILE, decode_number
+from streamkeep.format.records import ARCHIVE_FILE, decode_counter
 from streamkeep.format.retired import decode_former_name, is_former_name
 from streamkeep.format.segment import Segment
 from streamkeep.recovery.catalogue import finding
@@ -205,7 +205,7 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
     streams = max([streams, *numbers_in(tables, RETIRED)])
     try:
         body = tables.get_row(META, NEXT_STREAM, "meta")
-        following = 1 if body is None else decode_number(body, "meta")
+        following = 1 if body is None else decode_counter(body, "meta")
     except CorruptionError:
         return  # reported by check_counter
     if streams >= following and tables.complete(META):

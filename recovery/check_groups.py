@@ -103,12 +103,12 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
         if tables.lacks(STREAMS, prefix):
             yield finding("SK203", where, f"stream {row.stream} does not exist")
         numbers.add(record.number, row.stream)
-    previous = 0
+    previous = -1
     for number, stream in numbers:
         if number == previous:
             yield finding("SK204", f"stream {stream}", f"two groups have the number {number}")
         previous = number
-    yield from check_counter(tables, NEXT_GROUP, previous)
+    yield from check_counter(tables, NEXT_GROUP, max(0, previous))
     garbage = rows.garbage(GROUP_ROWS)
     known = numbers.firsts()
     for number, _ in garbage:

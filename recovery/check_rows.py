@@ -16,7 +16,7 @@ from streamkeep.format.batches import decode_batch
 from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import META, PENDING_IN, SCHEDULE, TABLES
-from streamkeep.format.records import decode_number
+from streamkeep.format.records import decode_counter, decode_epoch, decode_number, decode_uuid
 from streamkeep.format.versions import STORE_VERSION
 from streamkeep.recovery.catalogue import finding
 from streamkeep.recovery.findings import Finding
@@ -33,7 +33,6 @@ _COUNTERS: Final = (
     NEXT_FILE,
 )
 _NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
-_UUID_SIZE: Final = 16
 
 
 def check_meta(tables: Tables) -> Iterator[Finding]:
@@ -44,7 +43,7 @@ def check_meta(tables: Tables) -> Iterator[Finding]:
         name = cursor.key()
         where = f"meta {name.decode(errors='backslashreplace')}"
         try:
-            _check_meta_row(name, open_row(META, name, cursor.value(), where), where)
+            check_meta_row(name, open_row(META, name, cursor.value(), where), where)
         except CorruptionError as error:
             if name not in _COUNTERS:  # those are looked at where they are needed
                 yield finding("SK002", where, error.problem)
@@ -54,16 +53,20 @@ def check_meta(tables: Tables) -> Iterator[Finding]:
             yield finding("SK002", f"meta {name.decode()}", "it is missing")
 
 
-def _check_meta_row(name: bytes, body: bytes, where: str) -> None:
+def check_meta_row(name: bytes, body: bytes, where: str) -> None:
+    """Raise CorruptionError unless a row of `meta` can be read; one of no known name may be."""
     if name == META_FORMAT:
         version = decode_number(body, where)
         if not 1 <= version <= STORE_VERSION:
             raise CorruptionError(where, f"version {version}, expected 1 to {STORE_VERSION}")
     elif name == META_UUID:
-        if len(body) != _UUID_SIZE:
-            raise CorruptionError(where, f"{len(body)} bytes, not {_UUID_SIZE}")
-    elif name in (META_EPOCH, META_CREATED, *_COUNTERS):
+        decode_uuid(body, where)
+    elif name == META_EPOCH:
+        decode_epoch(body, where)
+    elif name == META_CREATED:
         decode_number(body, where)
+    elif name in _COUNTERS:
+        decode_counter(body, where)
     elif name == META_RECOVERY:
         decode_recovery(body)
     elif name.startswith(BATCH_PREFIX):
@@ -102,7 +105,7 @@ def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Find
     where = f"meta {counter.decode()}"
     try:
         body = tables.get_row(META, counter, where)
-        following = 1 if body is None else decode_number(body, where)
+        following = 1 if body is None else decode_counter(body, where)
     except CorruptionError as error:
         yield finding("SK002", where, error.problem)
         return

@@ -17,8 +17,9 @@ from streamkeep.engine.stream import Stream, decode_stream
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import NODES, STREAMS, pack_number, unpack_node_key
+from streamkeep.format.keys import NODES, STREAMS, check_key, pack_number, unpack_node_key
 from streamkeep.format.records import StreamRecord
+from streamkeep.format.restoring import restoring_of
 from streamkeep.format.retention import retention_of
 from streamkeep.format.stream_facts import Problem, StreamFacts
 from streamkeep.recovery.catalogue import finding
@@ -39,12 +40,13 @@ def stream_place(number: int, name: bytes | None) -> str:
 
 def check_stream_keys(tables: Tables) -> Iterator[Finding]:
     """SK001: every key in `streams` and `nodes` is one."""
-    for table, size in ((STREAMS, NUMBER_SIZE), (NODES, NODE_KEY_SIZE)):
+    for table in (STREAMS, NODES):
         for page in tables.cursor(table).leaves():
             for db_key in page.keys:
-                if len(db_key) != size:
-                    problem = f"a key of {len(db_key)} bytes, not {size}"
-                    yield finding("SK001", row_place(table, db_key), problem)
+                try:
+                    check_key(table, db_key)
+                except CorruptionError as error:
+                    yield finding("SK001", row_place(table, db_key), error.problem)
 
 
 class NodeWalk:
@@ -166,6 +168,7 @@ def check_stream(
             return  # SK012
         stream = decode_stream(number, name or b"", value)
         retention_of(stream.record.extension, where)
+        restoring_of(stream.record.extension, where)
     except CorruptionError as error:
         yield finding("SK001", where, error.problem)
         return

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from streamkeep.format.checksum import open_row
 from streamkeep.format.envelope import FORMAT, MAGIC, OVERHEAD, Envelope, decode_envelope
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES, node_key, pack_number
+from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
 from streamkeep.format.lmdb_pages import (
     BIG,
     HEADER_SIZE,
@@ -198,7 +198,7 @@ def _node(pages: PageFile, end: int, number: int, node: LooseNode) -> Raw | None
             open_row(table, node.db_key, value, "page")
         except CorruptionError:
             continue
-        return RawRow(number, table, node.db_key, value)
+        return RawRow(number, table, node.db_key, value) if fits(table, node.db_key) else None
     return None
 
 

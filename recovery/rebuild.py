@@ -11,11 +11,14 @@ from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.opening import META_CREATED, META_FORMAT, META_UUID
 from streamkeep.engine.recover import META_EPOCH
 from streamkeep.engine.txn import NEXT_STREAM
+from streamkeep.format.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.checksum import open_row
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import META, STREAMS
-from streamkeep.format.records import decode_number, encode_number
+from streamkeep.format.records import LAST_EPOCH, decode_number, encode_number
 from streamkeep.format.steady import SteadySlot
 from streamkeep.format.versions import STORE_VERSION
+from streamkeep.recovery.check_rows import check_meta_row
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
 from streamkeep.recovery.rebuild_groups import GroupRebuilder
@@ -42,9 +45,8 @@ def rebuild(
         holes: keys of `nodes` between which rows may be missing.
         highest_stream: the highest number of a stream in the archive.
     """
-    epoch = 1 + max(
-        highest_epoch, _number(out, META_EPOCH, report), 0 if slot is None else slot.epoch
-    )
+    known = max(highest_epoch, _number(out, META_EPOCH), 0 if slot is None else slot.epoch)
+    epoch = min(1 + known, LAST_EPOCH)
     out.put_row(META, META_EPOCH, encode_number(epoch))
     StreamRebuilder(out, report, lost, epoch, holes).run()
     groups = GroupRebuilder(out, report, lost)
@@ -60,41 +62,40 @@ def rebuild(
         (NEXT_GROUP, groups.highest),
         (NEXT_IDEMPOTENCE, messages.highest),
     ):
-        following = _number(out, counter, report)
+        following = _number(out, counter)
         if used >= max(following, 1):
             report.rebuild("counters of `meta`")
             out.put_row(META, counter, encode_number(used + 1))
 
 
+def drop_meta(out: BulkStore, report: Report) -> None:
+    """Drop the rows of `meta` that cannot be read; what is needed of them is made anew later."""
+    for name, value in out.rows(META):
+        try:
+            check_meta_row(name, open_row(META, name, value, "meta"), "meta")
+        except CorruptionError as error:
+            out.delete(META, name)
+            if name.startswith(BATCH_PREFIX):
+                report.other.append(f"which batch an application wrote last: {error.problem}")
+            else:
+                report.rebuild("rows of `meta`")
+
+
 def _identity(out: BulkStore, slot: SteadySlot | None, report: Report) -> None:
     """The store keeps its identity; where nobody knows it, it gets a new one."""
-    if _row(out, META_UUID) is None:
+    if out.get(META, META_UUID) is None:
         report.rebuild("rows of `meta`")
         store_uuid = uuid.uuid4().bytes if slot is None else slot.store_uuid
         out.put_row(META, META_UUID, store_uuid)
-    if _number(out, META_FORMAT, report) != STORE_VERSION:
+    if _number(out, META_FORMAT) != STORE_VERSION:
         report.rebuild("rows of `meta`")
         out.put_row(META, META_FORMAT, encode_number(STORE_VERSION))
-    if _row(out, META_CREATED) is None:
+    if out.get(META, META_CREATED) is None:
         report.rebuild("rows of `meta`")
         out.put_row(META, META_CREATED, encode_number(Clock().now_ms()))
 
 
-def _row(out: BulkStore, name: bytes) -> bytes | None:
-    try:
-        return out.get_row(META, name, "meta")
-    except CorruptionError:
-        return None
-
-
-def _number(out: BulkStore, name: bytes, report: Report) -> int:
-    """Return a number of `meta`, 0 when it is missing; one that cannot be read is removed."""
-    body = _row(out, name)
-    if body is None:
-        return 0
-    try:
-        return decode_number(body, "meta")
-    except CorruptionError:
-        report.rebuild("rows of `meta`")
-        out.delete(META, name)
-        return 0
+def _number(out: BulkStore, name: bytes) -> int:
+    """Return a number of `meta`, 0 when it is missing."""
+    body = out.get_row(META, name, "meta")
+    return 0 if body is None else decode_number(body, "meta")

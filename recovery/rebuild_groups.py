@@ -8,6 +8,7 @@ owner is gone stays pending: for a consumer with another name.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.bulk import BulkStore
@@ -24,6 +25,7 @@ from streamkeep.format.keys import (
     CONSUMER_PEL,
     CONSUMERS,
     GROUPS,
+    LAST_MEMBER,
     PEL,
     PEL_ORDER,
     STREAMS,
@@ -37,6 +39,7 @@ from streamkeep.format.keys import (
 from streamkeep.format.nacks import (
     MAX_COUNT,
     NACK_SIZE,
+    ORDERS,
     OWNED,
     PAGE_NACKS,
     Nack,
@@ -54,7 +57,6 @@ from streamkeep.recovery.lost_found import LostAndFound
 
 _OWNER: Final = b"G"  # note: the group, by number, and the key of its row
 _NUMBER_SIZE: Final = 8
-_ORDER_BITS: Final = 48
 
 
 class GroupRebuilder:
@@ -68,6 +70,9 @@ class GroupRebuilder:
 
     def run(self) -> None:
         """Rebuild everything."""
+        for db_key, value in self.out.rows(GROUPS):
+            with suppress(CorruptionError):  # `_place` drops it
+                self.highest = max(self.highest, _decode(db_key, value).number)
         for db_key, value in self.out.rows(GROUPS):
             self._place(db_key, value)
         for db_key, value in self.out.rows(GROUPS):
@@ -94,7 +99,6 @@ class GroupRebuilder:
                 return
             self.report.rebuild("groups under the key of another name")
             self.out.put_row(GROUPS, place, record.encode())
-        self.highest = max(self.highest, record.number)
         owner = self.out.noted(_OWNER + pack_number(record.number))
         if owner is not None and owner != place:
             self._renumber(place, record)
@@ -179,7 +183,7 @@ class GroupRebuilder:
                 for nack in nacks:
                     pending += 1
                     nacked += nack.consumer == 0
-                    highest_order = max(highest_order, _order(nack))
+                    highest_order = max(highest_order, nack.order())
         for db_key, value in self.out.rows(PEL, prefix):
             body = open_row(PEL, db_key, value, "NACK page")
             good = self._sound_page(db_key, body, highest)
@@ -261,6 +265,12 @@ class GroupRebuilder:
                 self.out.delete(CONSUMERS, db_key)
                 continue
             place = name_key(prefix, consumer.name)
+            if place == db_key and numbers.get(consumer.number) == consumer.name:
+                continue  # it was put here a moment ago
+            if place != db_key and self.out.get(CONSUMERS, place) is not None:
+                self.report.rebuild("consumers")
+                self.out.delete(CONSUMERS, db_key)
+                continue  # under its own key there is one: seen, or still to come
             if consumer.number in numbers or consumer.number == 0:
                 self.out.delete(CONSUMERS, db_key)
                 losses.append(f"consumer {quoted(consumer.name)} of {where}: its number is taken")
@@ -294,10 +304,12 @@ class GroupRebuilder:
         taken = set(numbers.values())
         for number in sorted({*owned, *names} - set(numbers)):
             name = names.get(number, b"lost+found-%d" % number)
-            if name in taken or number == 0:
-                name = b"lost+found-%d" % number
             if number == 0 or (number not in owned and name in taken):
                 continue
+            if name in taken:
+                name = b"lost+found-%d" % number
+            while name in taken:
+                name += b"'"
             consumer = Consumer(name, number, 0)
             consumer.pending = owned.get(number, 0)
             self.out.put_row(CONSUMERS, name_key(prefix, name), consumer.encode())
@@ -334,10 +346,6 @@ def _key_id(db_key: bytes) -> tuple[int, int]:
     return int.from_bytes(db_key[8:16], "big"), int.from_bytes(db_key[16:24], "big")
 
 
-def _order(nack: Nack) -> int:
-    return int.from_bytes(nack.order_key, "big") % (1 << _ORDER_BITS)
-
-
 def _nacks_in(page: bytes) -> Iterator[Nack]:
     """Yield the NACKs of a page that make sense, sorted, each ID once."""
     whole = len(page) // NACK_SIZE * NACK_SIZE
@@ -347,6 +355,12 @@ def _nacks_in(page: bytes) -> Iterator[Nack]:
         if nack.id() == previous or nack.delivery_count > MAX_COUNT:
             continue
         previous = nack.id()
+        if nack.consumer > LAST_MEMBER:
+            nack.consumer = 0  # nobody has such a number, nor can have
+        if nack.delivery_time >= OWNED:
+            nack.delivery_time = 0  # nobody knows when: whoever asks may claim it
+        if nack.order() >= ORDERS:
+            nack.order_key = nack.order_key[:6] + (nack.order() % ORDERS).to_bytes(6, "big")
         yield nack
 
 
@@ -359,7 +373,7 @@ def _encoded(nacks: list[Nack]) -> bytes:
         order_key = nack.order_key
         zone = order_key[0] & 0x80 != 0
         if zone != owned or (owned and order_time(order_key) < time) or not owned:
-            by = max(time, order_time(order_key)) % OWNED if owned else 0
-            order_key = make_order_key(owned, by, _order(nack))
+            by = max(time, order_time(order_key)) if owned else 0
+            order_key = make_order_key(owned, by, nack.order())
         page += encode_nack(nack.ms, nack.seq, nack.consumer, time, nack.delivery_count, order_key)
     return page

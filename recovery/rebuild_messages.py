@@ -121,7 +121,8 @@ class MessageRebuilder:
         for db_key, value in self.out.rows(IDEMPOTENCY_ORDER, prefix):
             producer = int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
             message = _message(IDEMPOTENCY_ORDER, db_key, value)
-            if message is None or order_key(state.number, producer, message.order) != db_key:
+            place = None if message is None else order_key(state.number, producer, message.order)
+            if message is None or place != db_key or producer == 0:
                 self.out.delete(IDEMPOTENCY_ORDER, db_key)
                 continue
             own = message_key(state.number, producer, message.iid)
@@ -138,7 +139,8 @@ class MessageRebuilder:
         for db_key, value in self.out.rows(IDEMPOTENCY, prefix):
             producer = int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
             message = _message(IDEMPOTENCY, db_key, value)
-            if message is None or message_key(state.number, producer, message.iid) != db_key:
+            own = b"" if message is None else message_key(state.number, producer, message.iid)
+            if message is None or own != db_key or producer == 0:
                 self.report.rebuild("messages")
                 self.out.delete(IDEMPOTENCY, db_key)
                 continue
@@ -176,19 +178,23 @@ class MessageRebuilder:
                     continue
             rows[producer.number] = (name, producer)
         found: dict[int, bytes] = {}
+        taken: set[bytes] = set()
         for number in sorted({*names, *rows, *self._with_messages(state)}):
             counted, highest = self._count(state.number, number)
             while counted > state.maxsize:
                 self._forget_oldest(state, number)
                 counted -= 1
             name, producer = rows.get(number, (names.get(number, b""), Producer(number, 0, 0)))
-            if number not in rows and number not in names:
+            if counted and (name in taken or (number not in rows and number not in names)):
                 name = b"lost+found-%d" % number
+                while name in taken:
+                    name += b"'"
                 losses.append(f"the name of a producer; it is {quoted(name)} now")
-            if counted == 0 or number == 0 or name in found.values():
+            if counted == 0:
                 self._remove(prefix, number, name)
                 continue
             found[number] = name
+            taken.add(name)
             self._put_producer(prefix, name, producer, counted, highest)
         return found
 

@@ -7,7 +7,7 @@ else in a record follows from the nodes. What `salvage` could not read is read h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from streamkeep.engine.bulk import BulkStore
@@ -21,7 +21,7 @@ from streamkeep.format.envelope import (
     trimmed_slots,
 )
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.extension import split_sections
+from streamkeep.format.extension import RESTORING, RETENTION, split_sections, without_section
 from streamkeep.format.keys import (
     KEYS,
     NODES,
@@ -41,6 +41,8 @@ from streamkeep.format.records import (
     decode_stream_record,
     encode_key_row,
 )
+from streamkeep.format.restoring import restoring_of
+from streamkeep.format.retention import retention_of
 from streamkeep.format.stream_facts import Problem, StreamFacts
 from streamkeep.recovery.losses import IdRange, Report, StreamLoss
 from streamkeep.recovery.lost_found import LostAndFound
@@ -56,6 +58,10 @@ from streamkeep.recovery.tree import Hole
 _NODE_ENTRIES: Final = 100  # stream-node-max-entries of a record that is made anew
 _NAMED: Final = b"K"  # note: the name of a stream
 _NUMBER_SIZE: Final = 8
+_SETTINGS: Final[tuple[tuple[int, Callable[[bytes, str], object], str], ...]] = (
+    (RETENTION, retention_of, "its retention"),
+    (RESTORING, restoring_of, "how far its archive has been restored"),
+)
 
 
 class StreamRebuilder:
@@ -95,7 +101,13 @@ class StreamRebuilder:
     def _names(self) -> None:
         """Every name stands under its own key, and no two lead to one stream."""
         for db_key, value in self.out.rows(KEYS):
-            number, name = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
+            try:
+                number, name = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
+            except CorruptionError as error:
+                self.out.delete(KEYS, db_key)
+                self.lost.keep_value("name", error.problem, value, key=db_key.hex())
+                self.report.other.append(f"the name of a stream: {error.problem}")
+                continue
             place = name_key(b"", name)
             if place != db_key:
                 self.out.delete(KEYS, db_key)
@@ -241,6 +253,7 @@ class StreamRebuilder:
         except CorruptionError:
             self._loss(number).notes.append("its record cannot be read: settings are made anew")
             record = StreamRecord(PAGE_FIT, _NODE_ENTRIES)
+        self._sound_settings(number, record)
         facts = self._sound_nodes(number)
         tail = self._sound_tail(envelope, facts) if envelope.listpack else None
         if envelope.listpack and tail is None:
@@ -252,6 +265,19 @@ class StreamRebuilder:
         if record.encode() != stated or (envelope.listpack and tail is not envelope):
             self.report.rebuild("stream records")
             self._put_stream(number, record, tail)
+
+    def _sound_settings(self, number: int, record: StreamRecord) -> None:
+        """Drop the sections of a record that cannot be read; `rebuild_messages` has one of its own.
+
+        Args:
+            record: its sections can be told from each other.
+        """
+        for tag, decode, what in _SETTINGS:
+            try:
+                decode(record.extension, "stream")
+            except CorruptionError as error:
+                record.extension = without_section(record.extension, tag)
+                self._loss(number).notes.append(f"{what}: {error.problem}")
 
     def _sound_nodes(self, number: int) -> StreamFacts:
         """Walk the nodes of a stream, and mend what is wrong with them; return what they hold."""

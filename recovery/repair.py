@@ -22,7 +22,7 @@ from streamkeep.recovery.findings import Finding, Severity
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LOST_AND_FOUND, LostAndFound
 from streamkeep.recovery.private_copy import recovered_copy
-from streamkeep.recovery.rebuild import rebuild
+from streamkeep.recovery.rebuild import drop_meta, rebuild
 from streamkeep.recovery.salvage import Salvage
 from streamkeep.recovery.salvage_archive import ArchiveSalvage
 from streamkeep.recovery.source import Source, open_source
@@ -71,6 +71,7 @@ def repair(
         try:
             salvage = Salvage(newest, out, report, lost, progress)
             salvage.run()
+            drop_meta(out, report)
             uuid = None if newest.slot is None else newest.slot.store_uuid
             archive = ArchiveSalvage(store, out, report, lost, uuid)
             archive.run(rows_lost=salvage.damaged)

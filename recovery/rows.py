@@ -27,15 +27,14 @@ from streamkeep.format.keys import (
     PRODUCERS,
     SEGMENTS,
     TABLES,
+    check_key,
     is_name_key,
-    number_key,
     pack_number,
     unpack_node_key,
     unpack_number,
     unpack_owned_key,
 )
 from streamkeep.format.manifest import decode_erasure, decode_segment_record
-from streamkeep.format.nacks import ORDER_KEY_SIZE
 from streamkeep.format.producers import (
     Message,
     decode_message,
@@ -148,24 +147,15 @@ class ErasureRow(NamedTuple):
 # --- how they are parsed ------------------------------------------------------------------------
 
 
-def _check_size(db_key: bytes, least: int, most: int) -> None:
-    if not least <= len(db_key) <= most:
-        raise CorruptionError("LMDB key", f"{len(db_key)} bytes")
-
-
 def _parse_group(db_key: bytes, body: bytes, where: str) -> GroupRow:
-    _check_size(db_key, _PREFIX_SIZE + 1, MAX)
     return GroupRow(db_key, unpack_number(db_key[:_PREFIX_SIZE]), decode_group(body, where))
 
 
 def _parse_name_of(db_key: bytes, body: bytes) -> NameOf:
-    size = len(number_key(db_key[:_PREFIX_SIZE], 0))
-    _check_size(db_key, size, size)
     return NameOf(int.from_bytes(db_key[_PREFIX_SIZE + 1 :], "big"), body)
 
 
 def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | NameOf:
-    _check_size(db_key, _PREFIX_SIZE + 1, MAX)
     if not is_name_key(db_key):
         return _parse_name_of(db_key, body)
     consumer = decode_consumer(body, where)
@@ -173,7 +163,6 @@ def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | NameOf:
 
 
 def _parse_producer(db_key: bytes, body: bytes, where: str) -> Member | NameOf:
-    _check_size(db_key, _PREFIX_SIZE + 1, MAX)
     if not is_name_key(db_key):
         return _parse_name_of(db_key, body)
     producer, name = decode_producer(body, where)
@@ -186,8 +175,6 @@ def _parse_page(db_key: bytes, body: bytes, where: str) -> PageRow:
 
 
 def _parse_order(db_key: bytes, body: bytes, where: str) -> OrderRow:
-    size = _PREFIX_SIZE + ORDER_KEY_SIZE
-    _check_size(db_key, size, size)
     if len(body) != _ID_SIZE:
         raise CorruptionError(where, f"the key of a page of {len(body)} bytes, not {_ID_SIZE}")
     return OrderRow(db_key[_PREFIX_SIZE:], db_key[:_PREFIX_SIZE] + body)
@@ -201,7 +188,6 @@ def _parse_owned(db_key: bytes, body: bytes, where: str) -> OwnedRow:
 
 
 def _parse_message(db_key: bytes, body: bytes, where: str) -> MessageRow:
-    _check_size(db_key, _PREFIX_SIZE + 5, MAX)
     producer = int.from_bytes(db_key[_PREFIX_SIZE : _PREFIX_SIZE + 4], "big")
     return MessageRow(db_key, producer, decode_message(body, where))
 
@@ -263,6 +249,7 @@ def row_place(table: int, db_key: bytes) -> str:
 def parse_row(shape: Shape[T], db_key: bytes, value: bytes) -> T:
     """Return what a stored row says; raise CorruptionError."""
     where = row_place(shape.table, db_key)
+    check_key(shape.table, db_key)
     return shape.parse(db_key, open_row(shape.table, db_key, value, where), where)
 
 

@@ -50,6 +50,7 @@ from streamkeep.format.keys import (
     SCHEDULE,
     STREAMS,
     TABLES,
+    fits,
     is_name_key,
     node_key,
     pack_number,
@@ -63,8 +64,8 @@ from streamkeep.format.records import (
     IDEMPOTENCE_ROWS,
     STREAM_NODES,
     StreamRecord,
+    decode_epoch,
     decode_garbage,
-    decode_number,
     decode_stream_record,
 )
 from streamkeep.format.retired import former_name_key
@@ -84,6 +85,7 @@ Id = tuple[int, int]
 
 _DERIVED: Final = (CONSUMER_PEL, PEL_ORDER)  # made anew by `rebuild`
 _UNUSED: Final = (PENDING_IN, SCHEDULE)
+_BAD_KEY: Final = "no row of its table has such a key"
 _NUMBER_SIZE: Final = 8
 NODE_KEY_SIZE: Final = 24
 _NO_ID: Final = bytes(16)
@@ -194,7 +196,7 @@ class Salvage:
         try:
             body = tables.get_row(META, META_EPOCH, "meta")
             if body is not None:
-                return decode_number(body, "meta"), tables.meta.commit_number
+                return decode_epoch(body, "meta"), tables.meta.commit_number
         except CorruptionError:
             pass
         slot = self.source.slot
@@ -225,7 +227,9 @@ class Salvage:
         else:
             good = _good_row(table, db_key, value) or self.mender.row(table, db_key, value)
             if good is None:
-                self._lose_row(table, db_key, value)
+                self._lose_row(table, db_key, value, "its checksum does not hold")
+            elif not fits(table, db_key):
+                self._lose_row(table, db_key, value, _BAD_KEY)
             elif table in _UNUSED:
                 why = "this version has no use for it"
                 self.lost.keep_value("row", why, value, key=db_key.hex())
@@ -236,9 +240,12 @@ class Salvage:
     def _copy_node(self, table: int, db_key: bytes, value: bytes) -> None:
         good = value if _envelope(value) is not None else self.mender.envelope(value)
         envelope = None if good is None else _envelope(good)
-        if good is None or envelope is None or len(db_key) != NODE_KEY_SIZE:
+        if good is None or envelope is None:
             self.damaged = True
-            self.out.note((DAMAGED_NODE if table == NODES else DAMAGED_RETIRED) + db_key, value)
+            if fits(table, db_key):
+                self.out.note((DAMAGED_NODE if table == NODES else DAMAGED_RETIRED) + db_key, value)
+            else:
+                self._lose_row(table, db_key, value, _BAD_KEY)
             return
         own_key = node_key(envelope.number, envelope.ms, envelope.seq)
         if own_key != db_key:
@@ -265,17 +272,21 @@ class Salvage:
             self.out.put(STREAMS, db_key, good)
             return
         self.damaged = True
-        if len(db_key) == _NUMBER_SIZE:
+        if fits(STREAMS, db_key):
             self.out.note(DAMAGED_STREAM + db_key, value)
+        elif good is not None and envelope is not None and envelope.record:
+            age = (envelope.epoch, envelope.commit_number)
+            noted = _CANDIDATE.pack(*age, False, True) + good
+            self._note_newest(_RECORD + pack_number(envelope.number), noted)
+        else:
+            self._lose_row(STREAMS, db_key, value, _BAD_KEY)
 
-    def _lose_row(self, table: int, db_key: bytes, value: bytes) -> None:
+    def _lose_row(self, table: int, db_key: bytes, value: bytes, why: str) -> None:
         self.damaged = True
         name = TABLES[table].name
         if table in (IDEMPOTENCY, IDEMPOTENCY_ORDER):
             return  # each has what the other holds; `rebuild` counts what is lost
-        self.lost.keep_value(
-            "row", "its checksum does not hold", value, table=name, key=db_key.hex()
-        )
+        self.lost.keep_value("row", why, value, table=name, key=db_key.hex())
         if table == RETIRED and len(db_key) == NODE_KEY_SIZE:
             number = unpack_node_key(db_key)[0]
             self.report.other.append(f"the name of stream {number}, which is deleted and archived")

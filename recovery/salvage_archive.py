@@ -317,6 +317,8 @@ class ArchiveSalvage:
                 envelope = decode_envelope(value, "retired node")
                 shown = history_form(envelope.listpack, ms, seq, envelope.trimmed)
                 last = validate(shown, ms, seq).last_slot if shown else (ms, seq)
+                if envelope.record:
+                    raise CorruptionError("retired node", "a stream record stands in it")
             except CorruptionError as error:
                 self.out.delete(RETIRED, db_key)
                 slots = slots_of(value, number, (ms, seq), None)
@@ -366,8 +368,11 @@ class ArchiveSalvage:
         value = self.out.get(STREAMS, pack_number(number))
         if value is None:
             return bool(segments)
-        record = decode_stream_record(decode_envelope(value, "stream").record, "stream")
-        retention = retention_of(record.extension, f"stream {number}")
+        try:
+            record = decode_stream_record(decode_envelope(value, "stream").record, "stream")
+            retention = retention_of(record.extension, f"stream {number}")
+        except CorruptionError:
+            return bool(segments)
         archives = bool(segments) or (retention is not None and retention.archive)
         return archives and last < (record.first_ms, record.first_seq)
 

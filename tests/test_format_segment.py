@@ -20,6 +20,7 @@ from streamkeep.format import node, node_check, node_marks
 from streamkeep.format.checksum import digest64
 from streamkeep.format.envelope import decode_envelope, encode_envelope, set_trimmed
 from streamkeep.format.errors import CorruptionError, FormatVersionError
+from streamkeep.format.keys import LAST_NUMBER
 from streamkeep.format.manifest import (
     SEGMENT_RECORD,
     SegmentRecord,
@@ -434,6 +435,7 @@ def test_hostile_parts_with_right_checksums(rng: random.Random, damage_index: bo
 # --- the manifest -------------------------------------------------------------------------------
 
 u64 = st.integers(0, TOP)
+numbers = st.integers(0, LAST_NUMBER)
 paths = st.text("abc.%-", min_size=1, max_size=10).filter(lambda text: text not in (".", ".."))
 records = st.builds(
     lambda numbers, first, last, epoch, origin, path, key: SegmentRecord._make(
@@ -449,7 +451,7 @@ records = st.builds(
             key,
         )
     ),
-    st.lists(u64, min_size=9, max_size=9),
+    st.lists(numbers, min_size=9, max_size=9),
     ids,
     ids,
     st.integers(0, (1 << 32) - 1),

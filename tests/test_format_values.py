@@ -17,14 +17,17 @@ from streamkeep.format.errors import (
     NoSuchGroupError,
     NoSuchKeyError,
 )
+from streamkeep.format.keys import LAST_MEMBER, LAST_NUMBER
 from streamkeep.format.layout import Layout
+from streamkeep.format.nacks import ORDERS, OWNED
 
 TOP = (1 << 64) - 1
 u64 = st.integers(0, TOP)
+numbers = st.integers(0, LAST_NUMBER)
 LISTPACK = bytes.fromhex("4c000000")
 
 
-@given(u64, u64, u64, st.integers(0, (1 << 32) - 1), u64, st.binary(max_size=30), st.binary())
+@given(numbers, u64, u64, st.integers(0, (1 << 32) - 1), u64, st.binary(max_size=30), st.binary())
 def test_envelopes_survive(
     number: int, ms: int, seq: int, epoch: int, commit: int, record: bytes, data: bytes
 ) -> None:
@@ -47,12 +50,14 @@ def test_the_stream_record_is_what_its_table_says() -> None:
     names = [field.name for field in records.STREAM_RECORD.fields]
     for place, name in enumerate(names, start=1):
         setattr(record, name, place)
+    record.flags = records.REOPEN
+    values = [*range(1, len(names)), records.REOPEN]
     record.extension = b"later"
     data = record.encode()
-    assert records.STREAM_RECORD.struct.unpack_from(data) == tuple(range(1, len(names) + 1))
+    assert records.STREAM_RECORD.struct.unpack_from(data) == tuple(values)
     assert len(data) == record.size()
     again = records.decode_stream_record(data, "here")
-    assert [getattr(again, name) for name in names] == list(range(1, len(names) + 1))
+    assert [getattr(again, name) for name in names] == values
     assert again.extension == b"later"
     assert again.encode() == data
 
@@ -67,11 +72,38 @@ def test_the_group_record_is_what_its_table_says() -> None:
     values = (*range(1, len(names) + 1), len(group.inline_nacks))
     assert group_records.GROUP_RECORD.struct.unpack_from(body) == values
     assert vars_of(group_records.decode_group(body, "here")) == vars_of(group)
-    for name, top in (("number", TOP), ("next_order", TOP), ("consumers", (1 << 32) - 1)):
+    tops = {"number": LAST_NUMBER, "last_ms": TOP, "next_order": ORDERS, "consumers": LAST_MEMBER}
+    for name, top in tops.items():
         setattr(group, name, top)
     group.entries_read = group_records.UNKNOWN
     group.inline_nacks = b"n" * 0x7FFF
     assert vars_of(group_records.decode_group(group.encode(), "here")) == vars_of(group)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("number", LAST_NUMBER + 1),
+        ("next_order", ORDERS + 1),
+        ("last_order_time", OWNED),
+        ("consumers", LAST_MEMBER + 1),
+    ],
+)
+def test_group_records_that_no_store_writes_are_refused(name: str, value: int) -> None:
+    group = group_records.GroupRecord(b"a name", 1, 2, 3)
+    setattr(group, name, value)
+    with pytest.raises(CorruptionError):
+        group_records.decode_group(group.encode(), "here")
+
+
+def test_stream_records_that_no_store_writes_are_refused() -> None:
+    record = records.StreamRecord(0, 0)
+    record.flags = 2
+    with pytest.raises(CorruptionError, match="flags 0x2"):
+        records.decode_stream_record(record.encode(), "here")
+    record.length = -1
+    with pytest.raises(CorruptionError, match="length -1"):
+        record.encode()
 
 
 def vars_of(group: group_records.GroupRecord) -> list[object]:

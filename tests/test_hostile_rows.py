@@ -1,0 +1,148 @@
+"""Rows with right checksums and wrong content: nothing but our own errors, and repair helps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from hostile import HUGE, Change, add_rare_rows, build, hold, hostile
+from raw_store import codes, raw_store
+from streamkeep.engine.api import Store
+from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.manifest import NEXT_SEQUENCE
+from streamkeep.engine.opening import META_CREATED, META_UUID
+from streamkeep.engine.recover import META_EPOCH
+from streamkeep.engine.txn import NEXT_GARBAGE
+from streamkeep.format.batches import batch_key
+from streamkeep.format.errors import CorruptionError
+from streamkeep.format.keys import (
+    CONSUMERS,
+    ERASURES,
+    KEYS,
+    META,
+    PEL,
+    TABLES,
+    name_key,
+    number_key,
+    pack_number,
+)
+from streamkeep.format.nacks import NACK, NACK_SIZE
+from streamkeep.format.records import encode_key_row, encode_number
+from streamkeep.recovery.repair import repair
+
+CHANGES: Final = 3  # of each row, in the default run
+
+
+@pytest.fixture(scope="module")
+def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store that is changed."""
+    path = tmp_path_factory.mktemp("hostile") / "store"
+    build(path)
+    with raw_store(path) as raw:
+        add_rare_rows(raw)
+    return path
+
+
+@pytest.fixture
+def path(specimen: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(specimen, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def changes(specimen: Path, table: int) -> list[list[Change]]:
+    """Return all changes of each row of a table."""
+    with raw_store(specimen) as raw:
+        return [list(hostile(table, key, raw.value(table, key))) for key in raw.keys(table)]
+
+
+def hold_changed(specimen: Path, work: Path, change: Change) -> None:
+    for name in ("changed", "repaired"):
+        shutil.rmtree(work / name, ignore_errors=True)
+    shutil.copytree(specimen, work / "changed")
+    with raw_store(work / "changed") as raw:
+        change.apply(raw)
+    try:
+        hold(work / "changed", work / "repaired")
+    except BaseException as error:
+        error.add_note(str(change))
+        raise
+
+
+@pytest.mark.parametrize("table", range(len(TABLES)), ids=[table.name for table in TABLES])
+def test_rows_of_each_kind(specimen: Path, tmp_path: Path, table: int) -> None:
+    rows = changes(specimen, table)
+    kinds = {len(row[0].db_key): row for row in [*rows, *rows[:2]]}  # a row of each shape of key
+    for place, row in enumerate(kinds.values()):
+        for change in row[place :: max(1, len(row) // CHANGES)]:
+            hold_changed(specimen, tmp_path, change)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("table", range(len(TABLES)), ids=[table.name for table in TABLES])
+def test_every_change_of_every_row(specimen: Path, tmp_path: Path, table: int) -> None:
+    for row in changes(specimen, table):
+        for change in row:
+            hold_changed(specimen, tmp_path, change)
+
+
+# --- those that once went wrong -----------------------------------------------------------------
+
+ORDERS: Final = name_key(b"", b"orders")
+GROUP: Final = pack_number(1)
+
+ROWS: Final = {
+    "a key row cut off": (KEYS, ORDERS, b"short"),
+    "the highest number of a stream": (KEYS, ORDERS, encode_key_row(HUGE, b"orders")),
+    "a short store UUID": (META, META_UUID, b"short"),
+    "an epoch that fits no envelope": (META, META_EPOCH, encode_number(1 << 32)),
+    "a short time of creation": (META, META_CREATED, b"1234567"),
+    "a short manifest sequence": (META, NEXT_SEQUENCE, b"1234567"),
+    "a short number of garbage": (META, NEXT_GARBAGE, b"1234567"),
+    "no next number of garbage": (META, NEXT_GARBAGE, encode_number(0)),
+    "the highest number of messages": (META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
+    "a batch cut off": (META, batch_key(b"app"), b"short"),
+    "the highest number of a consumer": (CONSUMERS, number_key(GROUP, (1 << 32) - 1), b"bob"),
+    "a key of another size": (ERASURES, b"short", pack_number(1)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str) -> None:
+    table, db_key, body = ROWS[name]
+    with raw_store(path) as raw:
+        raw.put(table, db_key, body)
+    assert codes(path) != []
+    hold(path, tmp_path / "repaired")
+    again = repair(tmp_path / "repaired", tmp_path / "again")
+    assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+
+
+@pytest.mark.parametrize("name", ["a short store UUID", "an epoch that fits no envelope"])
+def test_open_says_what_is_wrong_with_meta(path: Path, name: str) -> None:
+    table, db_key, body = ROWS[name]
+    with raw_store(path) as raw:
+        raw.put(table, db_key, body)
+    for readonly in (True, False):
+        with pytest.raises(CorruptionError, match="meta: "):
+            Store(path, readonly=readonly)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("delivery_time", b"\xff" * 6), ("order", b"\xff" * 6), ("consumer", b"\xff" * 4)],
+)
+def test_a_nack_that_no_group_writes(path: Path, tmp_path: Path, field: str, value: bytes) -> None:
+    with raw_store(path) as raw:
+        db_key = raw.keys(PEL, GROUP)[0]
+        body = raw.body(PEL, db_key)
+        at = 2 * NACK_SIZE + NACK.offset(field)
+        raw.put(PEL, db_key, body[:at] + value + body[at + len(value) :])
+    assert "SK211" in codes(path)
+    hold(path, tmp_path / "repaired")
+    with Store(tmp_path / "repaired", readonly=True) as store:
+        assert store.xpending("orders", "mail")["pending"] == 53  # all of them
