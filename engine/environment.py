@@ -47,7 +47,8 @@ PAGE: Final = 4096
 _META_PAGES: Final = 2
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` that nobody needs to look at
 SMALLEST_STORE: Final = 1 << 20
-_RESIZE_WAIT_S: Final = 10.0
+_READERS_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.001
 
 Result = TypeVar("Result")
 
@@ -159,6 +160,7 @@ class Environment:
             command, args = self._run_limited, (command, args)
         shared = self.shared
         tried = False
+        deadline = 0.0
         while True:
             try:
                 result = run_write(shared, command, args, wait)
@@ -167,10 +169,13 @@ class Environment:
             except lmdb.MapFullError as error:
                 if self.max_store_bytes is None:
                     self.resize(2 * self.map_size())
-                elif tried:
+                elif deadline and time.monotonic() >= deadline:
                     raise self._limit_reached() from error
-                else:
-                    tried = True  # a steady point lets pages be reused
+                else:  # a steady point lets pages be reused, but for those that readers keep
+                    if deadline:
+                        time.sleep(_POLL_S)
+                    else:
+                        deadline = time.monotonic() + (_READERS_WAIT_S if frees else 0)
                     self.make_point()
             except StoreFullError:
                 if tried or not frees:
@@ -374,14 +379,14 @@ class Environment:
         shared = self.shared
         shared.check_not_writing()
         with self._points_lock, shared.write_lock, shared.gate:
-            deadline = time.monotonic() + _RESIZE_WAIT_S
+            deadline = time.monotonic() + _READERS_WAIT_S
             while shared.left < shared.entered:
                 if time.monotonic() > deadline:
                     raise StoreError(
                         "the store's map must be resized, which open snapshots and iterators of "
                         "this process prevent; close them"
                     )
-                time.sleep(0.001)
+                time.sleep(_POLL_S)
             shared.forget()
             if self.points is not None:
                 self.points.unpin()

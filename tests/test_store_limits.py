@@ -70,7 +70,7 @@ def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> 
 def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
     small_map: None, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "_RESIZE_WAIT_S", 0.05)
+    monkeypatch.setattr(environment, "_READERS_WAIT_S", 0.05)
     store = open_store()
     store.xadd("s", {"n": 0})
     with store.snapshot() as snapshot:
@@ -118,7 +118,9 @@ def test_a_full_store_still_reads_deletes_and_trims(open_store: Open) -> None:
     store.xadd_many("s", [{"data": "x" * 1000}] * 500)
 
 
-def test_a_snapshot_does_not_keep_a_full_store_from_making_room(open_store: Open) -> None:
+def test_a_snapshot_does_not_keep_a_full_store_from_making_room(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(max_store_bytes=2 << 20)
     with pytest.raises(streamkeep.StoreFullError):
         while True:
@@ -132,6 +134,14 @@ def test_a_snapshot_does_not_keep_a_full_store_from_making_room(open_store: Open
         with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
             while True:  # the snapshot keeps what was removed
                 store.xadd("s", {"data": "x" * 3000})
+        with monkeypatch.context() as patch:
+            patch.setattr(environment, "_READERS_WAIT_S", 0.05)
+            with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
+                store.delete("s")
+        timer = threading.Timer(0.1, snapshot.close)
+        timer.start()
+        assert store.delete("s") == 1  # it waits for the snapshot
+        timer.join()
     store.xadd("s", {"data": "y"})
     assert store.used_bytes <= 3 << 20
 

@@ -88,7 +88,8 @@ def open(
         max_readers: how many readers, of all processes, the store has slots for.
         max_store_bytes: limit of what the store's data file holds; None for none. At the limit,
             appends raise StoreFullError, and deleting still works. The file itself may take an
-            eighth more, or a megabyte, for pages that are to be reused.
+            eighth more, or a megabyte, for pages that are to be reused; where snapshots keep all
+            of these, deleting waits for them for ten seconds.
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). None for ours: nodes fill
             pages.
