@@ -141,6 +141,7 @@ def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Pat
     run("del", copy, "orders", f"{MAY}-0")
     again = run("archive", "restore", path, "orders", "--into", copy, status=1)
     assert "would break the order of its IDs, and what it has is not the same" in again.stderr
+    assert f"next: streamkeep info stream {copy} orders" in again.stderr
     *_, summary = objects("archive", "restore", path, "again", "--source", "orders", "--into", path)
     assert summary["entries"] == 180
     run("archive", "restore", path, "x", "--source", "orders", "--stream-number", "1", status=2)
@@ -165,6 +166,14 @@ def test_export_and_adopt(path: Path, tmp_path: Path) -> None:
     *rows, summary = objects("archive", "export", path, tmp_path / "one", "--end", "2024-05-01")
     assert summary["segments"] == len(rows) == 2
     assert len(lines("archive", "list", copy, "orders")) == 4
+
+
+def test_one_stream_is_chosen_in_one_way(path: Path, tmp_path: Path) -> None:
+    for command in (("list",), ("verify",), ("drop", "--before", "+"), ("export",)):
+        folder = (tmp_path / "out",) if command == ("export",) else ()
+        where = (path, *folder, "orders", "--stream-number", "1")
+        told = run("archive", command[0], *where, *command[1:], status=2).stderr
+        assert "KEY and --stream-number cannot be used together" in told
 
 
 def test_drop_asks_first(path: Path) -> None:

@@ -14,6 +14,7 @@ from streamkeep.format.entry import StreamId
 from streamkeep.format.manifest import SegmentRecord
 from streamkeep.tools import output
 from streamkeep.tools.archive_options import (
+    check_chosen,
     number_option,
     optional_key,
     range_options,
@@ -63,6 +64,7 @@ def verify(
       streamkeep archive verify orders.store
       streamkeep archive verify orders.store orders --json
     """
+    check_chosen(key, stream_number)
     began = time.perf_counter()
     bad = problems = 0
     with open_store(store_path, readonly=True) as store:
@@ -205,6 +207,7 @@ def export(
       streamkeep archive export orders.store exported
       streamkeep archive export orders.store june orders --start 2024-06-01 --end 2024-07-01
     """
+    check_chosen(key, stream_number)
     copied = 0
     with open_store(store_path, readonly=True) as store:
         options: dict[str, Any] = {"stream_number": stream_number, "start": start, "end": end}
@@ -259,6 +262,7 @@ def drop(
     Example:
       streamkeep archive drop orders.store orders --before 2024-01-01 --yes
     """
+    check_chosen(key, stream_number)
     with open_store(store_path) as store:
         limit = None if before == b"+" else StreamId(*range_start(before))
         doomed = [

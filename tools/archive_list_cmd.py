@@ -13,6 +13,7 @@ from streamkeep.format.entry import StreamId
 from streamkeep.format.manifest import ORIGINS, SegmentRecord
 from streamkeep.tools import archive_plot, output, timeline
 from streamkeep.tools.archive_options import (
+    check_chosen,
     number_option,
     optional_key,
     range_options,
@@ -73,6 +74,7 @@ def list_(
       streamkeep archive list orders.store orders --start 2024-06-10 --json
       streamkeep archive list orders.store orders --plot orders.svg
     """
+    check_chosen(key, stream_number)
     with open_store(store_path, readonly=True) as store:
         records = store.archived_segments(key, stream_number=stream_number, start=start, end=end)
         streams = [

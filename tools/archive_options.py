@@ -45,6 +45,12 @@ def range_options(function: Function) -> Function:
     )(function)
 
 
+def check_chosen(key: bytes | None, stream_number: int | None) -> None:
+    """Refuse two ways to say which stream is meant."""
+    if key is not None and stream_number is not None:
+        raise click.UsageError("KEY and --stream-number cannot be used together")
+
+
 optional_key = click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
 
 

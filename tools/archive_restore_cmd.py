@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamkeep.format.errors import IdTooSmallError
 from streamkeep.tools import output
 from streamkeep.tools.archive_options import number_option, range_options
 from streamkeep.tools.command import (
     Bytes,
+    Failure,
     StoreCommand,
     json_option,
     open_store,
     progress_option,
     quoted_option,
+    shell_key,
     store_argument,
     sync_option,
 )
@@ -69,7 +73,7 @@ def restore(
       streamkeep archive restore orders.store orders --into copy.store
     """
     if source is not None and stream_number is not None:
-        raise click.UsageError("--source and --stream-number exclude each other")
+        raise click.UsageError("--source and --stream-number cannot be used together")
     if into is not None and into.resolve() == store_path.resolve():
         into = None
     began = time.perf_counter()
@@ -84,13 +88,18 @@ def restore(
             open_store(into or store_path, create=into is not None, sync=sync)
         )
         advance = stack.enter_context(output.progress(progress, "restoring", None, sized=False))
-        report = target.restore_archive(
-            key,
-            source,
-            from_store=origin,
-            progress=lambda done, _: advance(done, done),
-            **wanted,
-        )
+        try:
+            report = target.restore_archive(
+                key,
+                source,
+                from_store=origin,
+                progress=lambda done, _: advance(done, done),
+                **wanted,
+            )
+        except IdTooSmallError as error:
+            there = shlex.quote(str(into or store_path))
+            hint = f"streamkeep info stream {there} {shell_key(key)}"
+            raise Failure(error.redis_error, hint=hint) from error
     seconds = time.perf_counter() - began
     if as_json:
         output.json_summary(
