@@ -1,14 +1,13 @@
-"""The public classes: `Store`, and the `Transaction`, `Snapshot` and `Pipeline` it gives out."""
+"""The public class `Store`; what it gives out is in `views` and `pipeline`."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import lmdb
 
@@ -22,16 +21,15 @@ from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.commands import StreamCommands
 from streamkeep.engine.durability import Durability
 from streamkeep.engine.history import HistoryCall, Unreadable
-from streamkeep.engine.info import StreamStat, find_existing, stream_stat
 from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.relief import RETIRED_MAX_BYTES, Relief, clean_after_crash
-from streamkeep.engine.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn import ReadTxn
+from streamkeep.engine.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.format.entry import Entry, Text
 from streamkeep.format.errors import (
     ArgumentError,
-    StaleSnapshotError,
     StoreClosedError,
     StoreError,
     StreamkeepError,
@@ -40,182 +38,8 @@ from streamkeep.format.keys import GARBAGE
 
 log = logging.getLogger("streamkeep")
 
-Sync = Literal["commit", "interval", "none"]
-_SYNC_MODES: Final = ("commit", "interval", "none")
 _LEAVE_GARBAGE: Final = (keyspace.delete, keyspace.rename, groups.xgroup_destroy, intake.restore)
 _MAX_LIMIT: Final = (1 << 32) - 2
-
-
-class Snapshot(StreamCommands[Text]):
-    """All reading commands on one unchanging state of the store; a context manager.
-
-    Others write meanwhile, unseen and undisturbed. The store keeps every page of the snapshot
-    until it is closed, so do not keep one for long while much is written. `delete` of a scanned
-    entry goes to the store itself.
-
-    Archive files are not kept: a segment that is dropped, or rewritten by an erasure, is gone for
-    snapshots, too. What they read with `history=True` then raises StaleSnapshotError, rather than
-    show another state. A store's own reads take a newer snapshot instead.
-    """
-
-    def __init__(self, store: Store[Text], txn: ReadTxn) -> None:
-        self._store: Store[Text] = store
-        self._txn = txn
-        self._set_decode(store._decode)
-
-    def close(self) -> None:
-        """Let the snapshot go."""
-        self._txn.close()
-
-    def __enter__(self) -> Snapshot[Text]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def txn(self) -> ReadTxn:
-        """The read transaction itself, for checks and tools."""
-        return self._txn
-
-    def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        try:
-            return self._read(convert, command, *args)
-        except Unreadable as gone:
-            if self._store._environment.read(gone.still_named):
-                raise gone.error from None
-            raise StaleSnapshotError(
-                f"{gone.record.where} was dropped or rewritten since this snapshot was taken; take "
-                "a new one, or read from the store"
-            ) from None
-
-    def stats(self) -> Iterator[StreamStat]:
-        """Yield length, nodes and sizes of every stream, ascending by name."""
-        with translated():
-            for name, number in keyspace.iter_keys(self._txn):
-                yield stream_stat(self._txn.load_numbered(number, name))
-
-    def stat(self, name: Key) -> StreamStat:
-        """Return length, nodes and sizes of one stream; raise NoSuchKeyError when it is missing."""
-        found: StreamStat = self._read(None, _stat, to_bytes(name))
-        return found
-
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        if not self._txn.open:
-            raise StoreClosedError("the snapshot is closed")
-        try:
-            result = command(self._txn, *args)
-        except lmdb.Error as error:
-            raise translate(error) from error
-        return result if convert is None else convert(result)
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        raise StoreError("a snapshot only reads; call the method on the store")
-
-    def _writer(self) -> StreamCommands[Text]:
-        return self._store
-
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        return self._txn, False
-
-
-class Transaction(StreamCommands[Text]):
-    """Several commands as one: `with store.transaction() as txn:`.
-
-    Commands see what earlier ones of the transaction did; everybody else sees all of it after the
-    block, or nothing when the block raises. It holds the store's only write lock: keep it short,
-    stay in the thread that began it, and call no writing method of the store itself inside the
-    block.
-    """
-
-    def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
-        self._store: Store[Text] = store
-        self._txn = txn
-        self._set_decode(store._decode)
-        self._thread = threading.get_ident()
-
-    @property
-    def txn(self) -> WriteTxn:
-        """The write transaction itself, for pipelines and tools."""
-        return self._txn
-
-    def abort(self) -> None:
-        """Undo everything; the block may go on, but the transaction takes no more commands."""
-        self._txn.abort()
-
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        if not self._txn.open:
-            raise StoreClosedError("the transaction has ended")
-        if threading.get_ident() != self._thread:
-            raise StoreError("a transaction belongs to the thread that began it")
-        try:
-            result = command(self._txn, *args)
-        except lmdb.Error as error:
-            self._txn.abort()
-            raise translate(error) from error
-        return result if convert is None else convert(result)
-
-    _write = _read
-
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        return self._txn, False  # type: ignore[return-value]  # both kinds read alike
-
-
-class SyncView(StreamCommands[Text]):
-    """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
-
-    def __init__(self, store: Store[Text], sync: Sync) -> None:
-        self._store: Store[Text] = store
-        self._set_decode(store._decode)
-        self._wait = check_sync(sync) == "commit"
-
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._store._read(convert, command, *args)
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        self._store._check_writable()
-        result = self._store._environment.write(command, *args, wait=self._wait)
-        return result if convert is None else convert(result)
-
-    def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._store._run_free(convert, self._wait, command, *args)
-
-    def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._store._read_history(convert, command, *args)
-
-    def _block(
-        self,
-        convert: Callable[[Any], Any] | None,
-        call: BlockingCall,
-        block_ms: int,
-    ) -> Any:
-        store = self._store
-        result = store._run_call(call, block_ms, store._check_open, self)
-        return result if convert is None else convert(result)
-
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        return self._store._begin_scan()
 
 
 class Store(ArchiveMethods[Text], StreamCommands[Text]):
@@ -662,17 +486,6 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             garbage_files.remove(environment)
         except StreamkeepError as error:
             log.warning("%s: what was deleted is removed later: %s", environment.path, error)
-
-
-def check_sync(sync: Sync) -> Sync:
-    """Return a sync mode; raise ArgumentError for anything else."""
-    if sync not in _SYNC_MODES:
-        raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
-    return sync
-
-
-def _stat(txn: ReadTxn, name: bytes) -> StreamStat:
-    return stream_stat(find_existing(txn, name))
 
 
 def _has_garbage(txn: ReadTxn) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from streamkeep.engine.api import Snapshot, Store, Sync, SyncView, Transaction
+from streamkeep.engine.api import Store
 from streamkeep.engine.archiver import DEFAULT_OPTIONS, ArchiveOptions, ArchiveReport
 from streamkeep.engine.arguments import check_block
 from streamkeep.engine.async_archive import AsyncArchiveMethods
@@ -40,6 +40,7 @@ from streamkeep.engine.iterators import (
 )
 from streamkeep.engine.maintenance import MaintenanceReport
 from streamkeep.engine.pipeline import Pipeline
+from streamkeep.engine.views import Snapshot, Sync, SyncView, Transaction
 from streamkeep.engine.worker import Worker
 from streamkeep.format.entry import Entry, Text
 from streamkeep.format.errors import ArgumentError, StoreClosedError

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine import failpoints, files
-from streamkeep.engine.api import Snapshot, Store
+from streamkeep.engine.api import Store
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.copying import copy_data, finish_copy, remove_folder
@@ -33,6 +33,7 @@ from streamkeep.engine.manifest import iter_segments
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.views import Snapshot
 from streamkeep.format.backup import BackupRow, decode_backup
 from streamkeep.format.errors import (
     CorruptionError,

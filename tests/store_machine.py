@@ -21,8 +21,9 @@ from hypothesis.strategies import SearchStrategy
 from conftest import assert_sound
 from model import ModelStore
 from model.steps import Failed, Keys, Step, attempt
-from streamkeep.engine.api import Snapshot, Store
+from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.views import Snapshot
 from streamkeep.format.errors import CommandError
 
 THOROUGH = 20  # how many times as long the tests marked `slow` run

@@ -14,7 +14,8 @@ from streamkeep.format.manifest import SegmentRecord
 from streamkeep.tools import timeline
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store
+    from streamkeep.engine.api import Store
+    from streamkeep.engine.views import Snapshot
 
 
 class Part(NamedTuple):

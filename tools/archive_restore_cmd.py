@@ -27,7 +27,7 @@ from streamkeep.tools.command import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Sync
+    from streamkeep.engine.views import Sync
 
 
 @click.command("restore", cls=StoreCommand)

@@ -30,7 +30,7 @@ from streamkeep.tools.pending_cmds import force_option, retry_count_option
 from streamkeep.tools.times import parse_iso
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Sync
+    from streamkeep.engine.views import Sync
 
 justid_option = click.option(
     "--justid", is_flag=True, help="Print IDs only, and do not count this as a delivery."

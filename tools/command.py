@@ -44,7 +44,8 @@ from streamkeep.tools import output
 from streamkeep.tools.times import parse_iso
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store, Sync
+    from streamkeep.engine.api import Store
+    from streamkeep.engine.views import Sync
 
     _BytesType = click.ParamType[bytes]
 else:

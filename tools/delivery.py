@@ -15,7 +15,7 @@ from streamkeep.tools import output
 from streamkeep.tools.entry_output import print_entry, print_id
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Transaction
+    from streamkeep.engine.views import Snapshot, Transaction
 
 
 class Delivered(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from streamkeep.engine.api import Snapshot
 from streamkeep.engine.export import stream_parts
 from streamkeep.engine.history import Unreadable, history_nodes
 from streamkeep.engine.info import find_existing
@@ -13,6 +12,7 @@ from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.nodes import NodeWalk
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
+from streamkeep.engine.views import Snapshot
 from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node import PAIRS, Range, read_range
 from streamkeep.format.stream_parts import Part, Parts

@@ -26,8 +26,9 @@ from streamkeep.tools.entry_ids import Outcomes, given_ids, ids_argument
 from streamkeep.tools.entry_output import note_missing
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store, Sync
+    from streamkeep.engine.api import Store
     from streamkeep.engine.command_base import RefPolicy
+    from streamkeep.engine.views import Snapshot, Sync
 
 maxlen_option = click.option(
     "--maxlen", type=click.IntRange(min=0), metavar="N", help="Keep the newest N entries."

@@ -15,7 +15,7 @@ from streamkeep.tools import output
 from streamkeep.tools.command import json_option
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot
+    from streamkeep.engine.views import Snapshot
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

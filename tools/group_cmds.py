@@ -28,7 +28,8 @@ from streamkeep.tools.command import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store, Sync
+    from streamkeep.engine.api import Store
+    from streamkeep.engine.views import Snapshot, Sync
 
 entries_read_option = click.option(
     "--entries-read",

@@ -30,7 +30,7 @@ from streamkeep.tools.group_cmds import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot
+    from streamkeep.engine.views import Snapshot
 
 
 @click.group()

@@ -53,7 +53,8 @@ from streamkeep.tools.rows import (
 from streamkeep.tools.times import TIME_UNITS, TimeUnit
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store, Sync
+    from streamkeep.engine.api import Store
+    from streamkeep.engine.views import Sync
     from streamkeep.tools.rows import Format as RowFormat
 
 Format = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]

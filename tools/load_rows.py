@@ -23,7 +23,8 @@ from streamkeep.tools.command import Failure, open_store
 from streamkeep.tools.rows import Row, RowError
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store, Sync
+    from streamkeep.engine.api import Store
+    from streamkeep.engine.views import Sync
 
 _NAMED: Final = 8  # streams that a message names
 # A batch ends at this size, too: a thousand entries may be a gigabyte.

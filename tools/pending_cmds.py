@@ -29,9 +29,9 @@ from streamkeep.tools.entry_ids import Outcomes, given_ids, ids_argument
 from streamkeep.tools.group_cmds import idle_text, note_no_group
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Sync
     from streamkeep.engine.command_base import RefPolicy
     from streamkeep.engine.group_commands import NackMode
+    from streamkeep.engine.views import Snapshot, Sync
 
 LISTED: Final = 100  # pending entries that are printed unless another count is asked for
 _BATCH: Final = 1000

@@ -28,8 +28,9 @@ from streamkeep.tools.entry_output import note_missing, print_entry, shape_optio
 from streamkeep.tools.waiting import entries_from_now, last_id
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store
+    from streamkeep.engine.api import Store
     from streamkeep.engine.commands import ScanEntry
+    from streamkeep.engine.views import Snapshot
 
 history_option = click.option(
     "--history", is_flag=True, help="Also what was trimmed and is archived, in one ordered view."

@@ -26,8 +26,9 @@ from streamkeep.tools.entry_output import note_missing, print_entry, shape_optio
 from streamkeep.tools.waiting import block_option, last_id
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store, Sync, Transaction
+    from streamkeep.engine.api import Store
     from streamkeep.engine.commands import ScanEntry
+    from streamkeep.engine.views import Snapshot, Sync, Transaction
 
 
 class Limits(NamedTuple):

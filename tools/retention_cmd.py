@@ -22,7 +22,7 @@ from streamkeep.tools.command import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Sync
+    from streamkeep.engine.views import Sync
 
     _IntType = click.ParamType[int]
 else:

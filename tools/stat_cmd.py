@@ -22,8 +22,9 @@ from streamkeep.tools.command import (
 from streamkeep.tools.stream_cmds import stream_json
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store
+    from streamkeep.engine.api import Store
     from streamkeep.engine.info import StreamStat
+    from streamkeep.engine.views import Snapshot
 
 DATA_FILE: Final = "data.mdb"
 PICTURES: Final = (".png", ".svg")

@@ -23,8 +23,9 @@ from streamkeep.tools.command import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store, Sync
+    from streamkeep.engine.api import Store
     from streamkeep.engine.info import StreamStat
+    from streamkeep.engine.views import Sync
 
 SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 

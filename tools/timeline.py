@@ -18,7 +18,7 @@ from streamkeep.format.shown import plan_buckets as plan_buckets
 from streamkeep.tools.command import Failure
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot
+    from streamkeep.engine.views import Snapshot
 
 _BATCH: Final = 4096
 

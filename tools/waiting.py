@@ -16,8 +16,9 @@ import click
 from streamkeep.format.errors import NoSuchKeyError
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Snapshot, Store
+    from streamkeep.engine.api import Store
     from streamkeep.engine.commands import ScanEntry
+    from streamkeep.engine.views import Snapshot
 
 _AT_ONCE: Final = 1000
 

@@ -40,7 +40,7 @@ from streamkeep.pipeline.staging import new_folder, remove_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.engine.api import Snapshot
+    from streamkeep.engine.views import Snapshot
     from streamkeep.pipeline.reading import Pin
 
 NAME: Final = "report"

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep import aio
-    from streamkeep.engine.api import Snapshot, Store, Transaction
+    from streamkeep.engine.api import Store
     from streamkeep.engine.commands import ScanEntry
     from streamkeep.engine.pipeline import Pipeline
+    from streamkeep.engine.views import Snapshot, Transaction
     from streamkeep.facade import open
     from streamkeep.format.entry import MAX_ID, MIN_ID, Entry, StreamId
     from streamkeep.format.errors import (
@@ -51,7 +52,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "streamkeep.facade": ("open",),
-    "streamkeep.engine.api": ("Snapshot", "Store", "Transaction"),
+    "streamkeep.engine.api": ("Store",),
+    "streamkeep.engine.views": ("Snapshot", "Transaction"),
     "streamkeep.engine.commands": ("ScanEntry",),
     "streamkeep.engine.pipeline": ("Pipeline",),
     "streamkeep.format.entry": ("MAX_ID", "MIN_ID", "Entry", "StreamId"),

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypedDict, overload
 from typing_extensions import Unpack
 
 from streamkeep import facade
-from streamkeep.engine.api import Sync
 from streamkeep.engine.async_commands import AsyncScanEntry
 from streamkeep.engine.async_store import AsyncPipeline, AsyncStore
+from streamkeep.engine.views import Sync
 
 __all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
 

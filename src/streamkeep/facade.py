@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from streamkeep.engine.api import Store, Sync
+from streamkeep.engine.api import Store
 from streamkeep.engine.relief import RETIRED_MAX_BYTES
 from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.views import Sync
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.steady import META_SIZE, decode_meta_page
 
