@@ -95,18 +95,20 @@ node_key = _NODE.pack  # stream number, ms, seq
 
 
 def unpack_number(data: bytes) -> int:
-    """Return the number of an 8-byte key; raise CorruptionError for any other size."""
+    """Return the number of an 8-byte key; raise CorruptionError for what is none."""
     if len(data) != _U64.size:
         raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_U64.size}")
     number: int = _U64.unpack(data)[0]
+    check_number(number, LAST_NUMBER, "LMDB key")
     return number
 
 
 def unpack_node_key(data: bytes) -> tuple[int, int, int]:
-    """Return stream number, ms and seq of a 24-byte key; raise CorruptionError for other sizes."""
+    """Return stream number, ms and seq of a 24-byte key; raise CorruptionError for what is none."""
     if len(data) != _NODE.size:
         raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_NODE.size}")
     number, ms, seq = _NODE.unpack(data)
+    check_number(number, LAST_NUMBER, "LMDB key")
     return number, ms, seq
 
 

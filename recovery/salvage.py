@@ -68,7 +68,7 @@ from streamkeep.format.records import (
     decode_garbage,
     decode_stream_record,
 )
-from streamkeep.format.retired import former_name_key
+from streamkeep.format.retired import former_name_key, is_former_name
 from streamkeep.format.steady import decode_meta_page
 from streamkeep.recovery.check_pages import PageWalk
 from streamkeep.recovery.losses import Report
@@ -259,7 +259,7 @@ class Salvage:
         if table == NODES:
             age = (envelope.epoch, envelope.commit_number)
             self._note_newest(_NODE + own_key, _CANDIDATE.pack(*age, False, False) + value)
-        elif self.out.get(table, own_key) is None:
+        elif not is_former_name(envelope.ms, envelope.seq) and self.out.get(table, own_key) is None:
             self.report.rebuild("keys of retired nodes")
             self.out.put(table, own_key, value)
         else:

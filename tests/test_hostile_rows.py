@@ -17,6 +17,7 @@ from streamkeep.engine.opening import META_CREATED, META_UUID
 from streamkeep.engine.recover import META_EPOCH
 from streamkeep.engine.txn import NEXT_GARBAGE
 from streamkeep.format.batches import batch_key
+from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import (
     CONSUMERS,
@@ -24,6 +25,7 @@ from streamkeep.format.keys import (
     KEYS,
     META,
     PEL,
+    RETIRED,
     TABLES,
     name_key,
     number_key,
@@ -120,6 +122,16 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
     hold(path, tmp_path / "repaired")
     again = repair(tmp_path / "repaired", tmp_path / "again")
     assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+
+
+def test_a_retired_node_that_says_it_is_where_names_stand(path: Path, tmp_path: Path) -> None:
+    with raw_store(path) as raw:
+        db_key = raw.keys(RETIRED)[0]
+        old = decode_envelope(raw.value(RETIRED, db_key), "test")
+        value = encode_envelope(old.number, 0, 0, 1, 1, b"", old.listpack, b"")
+        raw.put_value(RETIRED, db_key, value)
+    assert "SK306" in codes(path)
+    hold(path, tmp_path / "repaired")
 
 
 @pytest.mark.parametrize("name", ["a short store UUID", "an epoch that fits no envelope"])
