@@ -1,10 +1,14 @@
 """Adopting segment files that no manifest names: copied from elsewhere, or left by a crash.
 
 A file is checked to the last byte, and its range of IDs against everything that the stream has.
-Archived entries are older than live ones: a segment must lie below the first macro node, since
-nodes grow upwards, and may not overlap what else is archived. Then the file is copied to a name of
-its own below `archive/` (or stays, if it is there already), and a row of the manifest names it. A
-file without its row changes nothing, so a crash leaves at worst a file to adopt again.
+No entry is in two places: a segment may overlap no macro node, of which the newest grows upwards,
+nor what else is archived; it may well lie between nodes, where a range was trimmed. Then the file
+is copied to a name of its own below `archive/` (or stays, if it is there already), and a row of the
+manifest names it. A file without its row changes nothing, so a crash leaves at worst a file to
+adopt again.
+
+A segment that the manifest names already is passed over, unless its file is gone: then the copy
+takes the place of that, and the manifest stays as it is.
 
 Entries that were erased here do not come back: a file that has some is written anew without them.
 """
@@ -24,12 +28,13 @@ from streamkeep.engine.manifest import erased_ids, overlapping, put_segment, tak
 from streamkeep.engine.nodes import NodeWalk
 from streamkeep.engine.segment_files import open_segment
 from streamkeep.engine.segment_output import segment_output
+from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import NEXT_STREAM, Txn, WriteTxn
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import ArgumentError, CommandError
 from streamkeep.format.keys import META, STREAMS, pack_number
 from streamkeep.format.manifest import ADOPTED, SegmentRecord, record_of
-from streamkeep.format.node import has_live
+from streamkeep.format.node import end_ids, has_live
 from streamkeep.format.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment_writer import SegmentWriter
@@ -44,7 +49,7 @@ class Adopted(NamedTuple):
     """What became of one file."""
 
     source: Path
-    record: SegmentRecord | None  # None: the manifest names this very segment already
+    record: SegmentRecord | None  # None: the archive has this very segment already
     erased: int  # entries that were left out, because they were erased here
 
 
@@ -54,7 +59,7 @@ class _Place(NamedTuple):
     number: int  # of the stream, which may be a deleted one
     key: bytes
     create: bool  # the stream is to be created; the number is the next one then
-    named: bool  # the manifest names this very segment already
+    named: SegmentRecord | None  # the row of this very segment, where the manifest has one
     erased: set[Id]  # what may not come back
 
 
@@ -107,10 +112,13 @@ def _adopt_one(
     """Adopt one file, under the archive's lock."""
     own_uuid = environment.uuid.bytes
     place = environment.read(_find_place, own_uuid, segment, key)
-    if place.named:
+    if place.named is not None and environment.segments.path(place.named).exists():
         return Adopted(path, None, 0)
     for problem in segment.check():
         raise problem
+    if place.named is not None:
+        _copy(segment, environment.segments.path(place.named))
+        return Adopted(path, place.named, 0)
     gone = {one for one in place.erased if _has(segment, one)}
     at_home = _below_archive(environment, path)
     if at_home is not None and not gone:
@@ -131,6 +139,13 @@ def _adopt_one(
     record = environment.write_alone(_register, arguments, True, False)
     failpoints.hit("adopt:named")
     return Adopted(path, record, len(gone))
+
+
+def _copy(segment: Segment, target: Path) -> None:
+    """Write the file of a segment, as it is, under a name that is free."""
+    with segment_output(target) as output:
+        for part in _bytes_of(segment):
+            output.write(part)
 
 
 def _new_path(environment: Environment, place: _Place, segment: Segment) -> tuple[int, str]:
@@ -159,22 +174,33 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
     named_number = 0 if named is None else named.number
     known = index.stream_number if ours and key is None else named_number
     number = known or following
-    if txn.get(STREAMS, pack_number(number)) is not None:
-        stream = txn.load_numbered(number, name)
-        walk = NodeWalk(txn, stream)
-        if stream.nodes() and walk.first() and (walk.ms, walk.seq) <= last:
-            raise _unfit(segment, f"the live entries begin at {walk.ms}-{walk.seq}, not behind it")
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
-            return _Place(number, name, False, True, set())
+            return _Place(number, name, False, other, set())
         raise _unfit(segment, f"it overlaps {other.where}")
+    if txn.get(STREAMS, pack_number(number)) is not None:
+        _check_live(txn, txn.load_numbered(number, name), segment)
     for node in retired_from(txn, number, first, None, 1):
         if (node.ms, node.seq) <= last:
             raise _unfit(segment, "its entries are still to be archived here; archive them first")
     erased = erased_ids(txn, number, first, last)
     if ours:
         erased |= erased_ids(txn, index.stream_number, first, last)
-    return _Place(number, name, known == 0, False, erased)
+    return _Place(number, name, known == 0, None, erased)
+
+
+def _check_live(txn: Txn, stream: Stream, segment: Segment) -> None:
+    """Raise CommandError when a macro node of the stream is in the range of a segment."""
+    walk = NodeWalk(txn, stream)
+    if not stream.nodes() or not walk.seek(*segment.trailer.last_id):
+        return
+    key = (walk.ms, walk.seq)
+    if key > segment.trailer.last_id:
+        return
+    if walk.on_tail:
+        raise _unfit(segment, f"the newest live entries begin at {StreamId(*key)}, not behind it")
+    if end_ids(walk.load(), *key).last_slot >= segment.trailer.first_id:
+        raise _unfit(segment, f"it overlaps the live entries from {StreamId(*key)} on")
 
 
 def _unfit(segment: Segment, problem: str) -> CommandError:

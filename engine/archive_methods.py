@@ -216,8 +216,8 @@ class ArchiveMethods(Generic[Text]):
         """Take segment files into the archive that it does not know; yield what became of each.
 
         Each is verified, copied below `archive/` unless it is there already, and part of the
-        history from then on. Files that the archive knows already are passed over, so the same
-        call may be made again.
+        history from then on. Files that the archive has already are passed over, so the same call
+        may be made again; one that it knows, and whose file is gone, takes its place again.
 
         Args:
             paths: files, or folders that are searched for `*.seg`.
@@ -227,7 +227,7 @@ class ArchiveMethods(Generic[Text]):
 
         Raises:
             CorruptionError: a file is damaged; those before it stay adopted.
-            CommandError: a segment overlaps what the stream has.
+            CommandError: a segment overlaps what the stream has elsewhere.
         """
         self._check_writable()
         name = None if key is None else to_bytes(key)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
-from streamkeep import aio
+from streamkeep import aio, recovery
 from streamkeep.engine import failpoints, manifest
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import (
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
     write_file(tmp_path / "a", some(60, 1000))
     for lowest in ("1005-0", "1000-0", "500-0"):
         store.xadd("live", {"a": 1}, lowest)
-        with pytest.raises(CommandError, match="the live entries begin at"):
+        with pytest.raises(CommandError, match="the newest live entries begin at"):
             list(store.adopt_segments(tmp_path / "a", key="live"))
         store.delete("live")
     number = archive(store, "orders", some(60, 3000))
@@ -139,6 +139,57 @@ def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
     assert len(files_of(store)) == len(before) + 1
     with pytest.raises(ArgumentError, match="no such file or folder"):
         list(store.adopt_segments(tmp_path / "nothing"))
+
+
+def _trim_the_middle(store: Store) -> list[Pairs]:
+    """Archive the middle of a stream of many nodes; return what the segments hold."""
+    for ms in range(1000, 1060):
+        store.xadd("orders", {"n": str(ms)}, f"{ms}-0")
+    store.set_retention("orders", archive=True)
+    store.trim_range("orders", 1020, 1039)
+    store.archive()
+    (segment,) = store.archived_segments("orders")
+    assert segment.first_id == (1020, 0)
+    return archived_entries(store, "orders")
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_lost_segment_from_the_middle_comes_back(
+    open_store: Callable[..., Store], tmp_path: Path, dropped: bool
+) -> None:
+    store = open_store(node_max_entries=5)
+    archived = _trim_the_middle(store)
+    before = store.xrange("orders", history=True)
+    list(store.export_segments(tmp_path / "out"))
+    (record,) = store.archived_segments("orders")
+    if dropped:
+        store.drop_segments("orders")
+    else:
+        os.unlink(store.path / "archive" / record.path)
+        store._environment.segments.close()
+        assert [one.code for one in recovery.check(store)] == ["SK301"]
+        with pytest.raises(MissingSegmentError):
+            store.xrange("orders", history=True)
+    (one,) = store.adopt_segments(tmp_path / "out")
+    assert one.record is not None
+    assert archived_entries(store, "orders") == archived
+    assert store.xrange("orders", history=True) == before
+    if not dropped:
+        assert store.archived_segments("orders") == [record]
+    assert [one.record for one in store.adopt_segments(tmp_path / "out")] == [None]
+
+
+def test_a_segment_goes_between_nodes_and_not_into_one(store: Store, tmp_path: Path) -> None:
+    for ms in (1000, 1100, 3000, 3100):  # big enough to be nodes of their own
+        store.xadd("orders", {"a": "x" * 5000}, f"{ms}-0")
+    store.xadd("orders", {"a": 1}, "4000-0")
+    write_file(tmp_path / "between", some(60, 2000))
+    list(store.adopt_segments(tmp_path / "between"))
+    for ms, problem in ((3100, "overlaps the live entries from 3100-0"), (4001, "newest live")):
+        write_file(tmp_path / str(ms), some(60, ms))
+        with pytest.raises(CommandError, match=problem):
+            list(store.adopt_segments(tmp_path / str(ms)))
+    assert archived_entries(store, "orders") == some(60, 2000)
 
 
 def test_a_damaged_file_is_refused_and_those_before_it_stay(store: Store, tmp_path: Path) -> None:

@@ -135,8 +135,8 @@ def adopt(
 
     PATH is a file, or a folder that is searched for *.seg. Each file is verified, copied below
     STORE/archive unless it is there, and part of the history from then on. Files that the archive
-    knows are passed over. A segment has to fit: below the live entries of its stream, and beside
-    its other segments.
+    has are passed over; one that it knows, and whose file is gone, takes its place again. A segment
+    has to fit: between the live entries of its stream and its other segments, over none of them.
 
     \b
     Examples:
