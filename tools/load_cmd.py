@@ -149,8 +149,8 @@ def load(
     file of Redis 5.0 to 8.10 or of Valkey; `dump`, a DUMP payload, which needs KEY for a name, or
     lines of them; without KEY, `csv` whose first columns are `stream` and `id`, and `parquet` with
     a column `stream`. All streams of the file appear at once, when its end has been reached and its
-    checksum was right, or none does; KEY chooses one of them. What a store has no place for, such
-    as keys of other types, is counted.
+    checksum was right, or none does. Of a dump or an RDB file KEY chooses one. What a store has no
+    place for, such as keys of other types, is counted.
 
     COMMANDS (`resp`), as `dump` writes them and append-only files have them, are run in batches.
     A command that is refused ends the command with exit status 1; --from-line goes on.
