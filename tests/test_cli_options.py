@@ -105,6 +105,8 @@ def test_a_time_that_is_none_is_a_usage_error() -> None:
         (("trim", "s", "k", "--range", "-", "+", "--exact"), "--exact cannot be used with --range"),
         (("trim", "s", "k", "--range", "-", "+", "--acked"), "--acked cannot be used with --range"),
         (("info", "stream", "s", "k", "--count", "3"), "--count needs --full"),
+        (("read", "s", "k", "--sync", "none"), "--sync needs --group"),
+        (("spark", "to-lake", "s", "lake", "--every", "9"), "--every needs --follow"),
         (("fsck", "s", "--explain", "SK201"), "STORE cannot be used with --explain"),
         (("dump", "s", "k", "--node", "1-0", "--start", "1"), "--start is for entries"),
         (("dump", "s", "k", "--group", "g", "--count", "1"), "--count is for entries"),

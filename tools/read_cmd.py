@@ -18,6 +18,7 @@ from streamkeep.tools.command import (
     count_option,
     open_store,
     quoted_option,
+    refuse_options,
     store_argument,
     sync_option,
 )
@@ -136,6 +137,8 @@ def read(
         raise click.UsageError("--group and --consumer need each other")
     if group is None and (noack or claim_ms is not None):
         raise click.UsageError("--noack and --claim need --group and --consumer")
+    if group is None:
+        refuse_options("needs --group: without, nothing is written", "sync")
     start = b"0" if group is None else b">"
     each = ids if len(ids) == len(keys) else (ids or (start,)) * len(keys)
     wanted = list(zip(keys, each, strict=True))

@@ -17,6 +17,7 @@ from streamkeep.tools.command import (
     key_argument,
     optional_store,
     quoted_option,
+    refuse_options,
     store_argument,
     yes_option,
 )
@@ -78,6 +79,8 @@ def to_lake(
       streamkeep spark to-lake orders.store orders.lake --follow --every 300
     """
     spark_job.check_streams(streams, pattern)
+    if not follow:
+        refuse_options("needs --follow", "every")
     spark_job.check_store(store_path)
     spark_job.check_place(lake)
     with spark_job.running(master, settings) as session:
