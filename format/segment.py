@@ -30,6 +30,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -42,10 +43,11 @@ from streamkeep.format.envelope import (
     Envelope,
     decode_envelope,
 )
-from streamkeep.format.errors import ChecksumError, CorruptionError, FormatVersionError
+from streamkeep.format.errors import ChecksumError, CorruptionError, FormatVersionError, StoreError
 from streamkeep.format.layout import Field, Layout
 from streamkeep.format.node_check import validate
 from streamkeep.format.node_marks import history_form
+from streamkeep.format.zstd_frame import MOST_RATIO, most_content
 
 MAGIC: Final = b"SKSEG\r\n\x1a"  # a copy made in text mode breaks it
 VERSION: Final = 1
@@ -64,8 +66,6 @@ _SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of frames, descriptor, mag
 CHECKSUM_SIZE: Final = 8
 _U32_MAX: Final = (1 << 32) - 1
 
-# A zstd frame is made of blocks of at most 128 KiB, of at least 4 bytes each.
-_MOST_RATIO: Final = (128 << 10) // 4
 _TAIL_BYTES: Final = 16 << 10  # read at once from the end: holds the index of 60 MB
 
 TRAILER: Final = Layout(
@@ -336,7 +336,12 @@ class Segment:
 
         Raises:
             CorruptionError: naming the block.
+            StoreError: it needs more memory than the system grants.
         """
+        with self._memory_for(number):
+            return self._nodes_of(number)
+
+    def _nodes_of(self, number: int) -> list[Envelope]:
         block = self.index.blocks[number]
         raw = self.raw_block(number)
         where = self._block_where(number)
@@ -363,26 +368,41 @@ class Segment:
         return nodes
 
     def raw_block(self, number: int) -> bytes:
-        """Read a block; return its envelopes, back to back."""
+        """Read a block; return its envelopes, back to back; errors are those of `block`."""
         block = self.index.blocks[number]
         where = self._block_where(number)
         data = self.compressed_block(number)
         try:
             content = zstandard.frame_content_size(data)
+            most = most_content(data)
         except zstandard.ZstdError as error:
             raise CorruptionError(where, f"not a zstd frame: {error}") from None
         if content != block.raw_size:
             problem = f"the frame promises {content} bytes, the index {block.raw_size}"
             raise CorruptionError(where, problem)
+        if content > most:  # memory for the content is allocated before it is there
+            problem = f"the frame promises {content} bytes, its blocks hold at most {most}"
+            raise CorruptionError(where, problem)
         decompressor = self._decompressor()
         try:
-            raw = decompressor.decompress(data, block.raw_size, allow_extra_data=False)
+            with self._memory_for(number):
+                raw = decompressor.decompress(data, block.raw_size, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise CorruptionError(where, f"zstd cannot decompress it: {error}") from None
         self._idle.append(decompressor)
         if len(raw) != block.raw_size:
             raise CorruptionError(where, f"{len(raw)} bytes, {block.raw_size} expected")
         return raw
+
+    @contextmanager
+    def _memory_for(self, number: int) -> Iterator[None]:
+        """Raise StoreError where the system grants no memory for a block."""
+        try:
+            yield
+        except MemoryError:
+            size = self.index.blocks[number].raw_size
+            problem = f"its {size:,} bytes are more than the system grants memory for"
+            raise StoreError(f"{self._block_where(number)}: {problem}") from None
 
     def compressed_block(self, number: int) -> bytes:
         """Read a block; return its bytes in the file, their checksum checked."""
@@ -513,7 +533,7 @@ def _check_rows(blocks: list[Block], trailer: Trailer, where: str) -> None:
         if (
             not 0 < block.nodes <= block.entries
             or block.raw_size < block.nodes * OVERHEAD
-            or block.raw_size > block.size * _MOST_RATIO
+            or block.raw_size > block.size * MOST_RATIO
         ):
             sizes = f"{block.size} bytes for {block.raw_size}"
             counts = f"{block.nodes} nodes, {block.entries} entries"

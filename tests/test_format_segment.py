@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from streamkeep.format.segment import (
     segment_path,
 )
 from streamkeep.format.segment_writer import SegmentWriter
+from streamkeep.format.zstd_frame import most_content
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 NUMBER = 7
@@ -333,6 +335,49 @@ def test_a_bomb_allocates_no_more_than_the_index_promises() -> None:
     assert "promises the impossible" in str(problems(impossible)[0])
     assert "the index 1000" in str(problems(small_promise)[0])
     assert "an envelope of 0 bytes" in str(problems(honest_size)[0])
+
+
+def test_a_frame_that_lies_about_its_content_allocates_nothing() -> None:
+    import tracemalloc
+
+    frame = bytearray(zstandard.ZstdCompressor().compress(random.Random(1).randbytes(100_000)))
+    frame[5:9] = (1 << 31).to_bytes(4, "little")  # content size in the frame's header
+    data = forge([bytes(frame)], [row_of(bytes(frame), 1 << 31)])
+    tracemalloc.start()
+    try:
+        (problem,) = problems(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert f"promises {1 << 31} bytes, its blocks hold at most 100000" in str(problem)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 128 << 10, (128 << 10) + 1, 1_000_000])
+@pytest.mark.parametrize("level", [-1, 1, 3, 19])
+def test_what_a_frame_may_hold_is_known_from_its_blocks(size: int, level: int) -> None:
+    text = b"".join(b"%d" % number for number in range(size // 4))
+    noise = random.Random(1).randbytes(size)
+    compress = zstandard.ZstdCompressor(level=level, write_checksum=True).compress
+    for raw in (bytes(size), text, noise):
+        assert most_content(compress(raw)) >= len(raw)
+    assert most_content(compress(noise)) == size  # its blocks are as they were
+
+
+def test_a_block_for_which_there_is_no_memory_is_our_error(tmp_path: Path) -> None:
+    bomb = zstandard.ZstdCompressor(level=1).compress(bytes(256 << 20))
+    (tmp_path / "bomb.seg").write_bytes(forge([bomb], [row_of(bomb, 256 << 20)]))
+    program = """
+import resource, sys
+from streamkeep.format.segment import Segment
+data = open(sys.argv[1], "rb").read()
+segment = Segment.open(lambda at, size: data[at : at + size], len(data), "bomb")
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+segment.block(0)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "bomb.seg")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "StoreError: block 0 of bomb: its 268,435,456 bytes" in ended.stderr
 
 
 @pytest.mark.parametrize(
