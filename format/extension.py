@@ -99,7 +99,14 @@ class Idempotence:
         self.swept = 0
 
     def encode(self) -> bytes:
-        """Return the section."""
+        """Return the section.
+
+        Raises:
+            CorruptionError: more was forgotten than it had said that there was.
+        """
+        if min(self.producers, self.tracked) < 0:
+            problem = f"{self.producers} producers with {self.tracked} messages"
+            raise CorruptionError("stream record", f"{problem}; run `streamkeep repair`")
         self.added %= _U64  # RESTORE may have set these two as high as they go
         self.duplicates %= _U64
         values = [getattr(self, field.name) for field in IDEMPOTENCE_SECTION.fields]

@@ -54,7 +54,14 @@ class Producer(NamedTuple):
     next_order: int
 
     def encode(self, name: bytes) -> bytes:
-        """Return the body of its row."""
+        """Return the body of its row.
+
+        Raises:
+            CorruptionError: more was forgotten than it had said that there was.
+        """
+        if self.tracked < 0:
+            problem = f"{self.tracked} messages; run `streamkeep repair`"
+            raise CorruptionError("producer row", problem)
         return _PRODUCER.pack(*self) + name
 
 
