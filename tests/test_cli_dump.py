@@ -682,6 +682,59 @@ def test_a_table_that_is_none(text: str, problem: str) -> None:
     assert "nothing was loaded" in result.stderr or "without fields" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "problem"),
+    [
+        ("ms", [1, None], "behind row 1: ms None and seq 0 are no ID"),
+        ("seq", [1, -2], "behind row 1: ms 2 and seq -2 are no ID"),
+        ("ms", [1.0, 2.5], "behind row 0: the column 'ms' is double, not whole numbers"),
+        ("seq", ["1", "2"], "behind row 0: the column 'seq' is string, not whole numbers"),
+        ("id", ["1-1", None], "behind row 1: the ID None is no text"),
+        ("id", [1, 2], "behind row 0: the ID 1 is no text"),
+        ("stream", ["a", None], "behind row 1: None is neither text nor bytes"),
+    ],
+)
+def test_parquet_columns_that_are_no_ids(column: str, values: list[object], problem: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pairs = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
+    columns = {"stream": ["k", "k"], "ms": [1, 2], "seq": [0, 0], "fields": pairs, column: values}
+    parquet.write_table(pa.table(columns), "a.parquet")
+    assert problem in run("load", "s", "a.parquet", status=1).stderr
+
+
+@pytest.mark.parametrize("column", ["stream", "id", "fields"])
+def test_parquet_with_two_columns_of_one_name(column: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "stream": pa.array(["k"]),
+        "id": pa.array(["1-1"]),
+        "fields": pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())),
+    }
+    names = [*columns, column]
+    parquet.write_table(pa.table([columns[name] for name in names], names=names), "a.parquet")
+    assert f"two columns '{column}'" in run("load", "s", "a.parquet", status=1).stderr
+
+
+def test_parquet_of_large_lists_is_read() -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pair = pa.struct([("field", pa.large_string()), ("value", pa.large_string())])
+    columns = {"id": ["1-1"], "fields": pa.array([[("a", "b")]], pa.large_list(pair))}
+    parquet.write_table(pa.table(columns), "a.parquet")
+    run("load", "s", "k", "a.parquet")
+    with streamkeep.open("s", readonly=True) as store:
+        assert store.xrange("k") == [(b"1-1", {b"a": b"b"})]
+
+
+def test_a_csv_column_that_is_named_twice_comes_once() -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"a": "1"}, "1-0")
+    shown = run("dump", "s", "--format", "csv", "--field", "a", "--field", "a").stdout
+    assert shown == "stream,id,a\nk,1-0,1\n"
+
+
 def test_parquet_of_others_goes_into_a_stream() -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -43,6 +43,7 @@ def write_csv(source: Source, fields: list[bytes] | None, write: Callable[[bytes
         moved, source.moved = source.moved, lambda entries: None
         fields = list(_names(source))
         source.moved, source.streams, source.entries = moved, 0, 0
+    fields = list(dict.fromkeys(fields))  # who asks twice gets one column
     lines: list[str] = []
     places = {name: place for place, name in enumerate(fields)}
     empty = [""] * len(fields)
@@ -151,41 +152,59 @@ def read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[bytes | None, int,
 
     Needed are the column `fields`, a list of pairs or a map, and the ID as `id` or `ms` and `seq`.
     """
-    from streamkeep.tools.rows import parse_full_id
-
     pa = arrow()
     try:
         table = pa.parquet.ParquetFile(file)
-    except (pa.ArrowException, OSError) as error:
+        columns = table.schema_arrow.names
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise Failure(f"{name}: not a Parquet file: {error}") from None
-    columns = table.schema_arrow.names
     if "fields" not in columns or not ("id" in columns or {"ms", "seq"} <= set(columns)):
         raise Failure(f"{name}: columns 'id' and 'fields' are needed; there are {columns}")
     wanted = [one for one in ("stream", "id", "ms", "seq", "fields") if one in columns]
     if "id" in wanted:
         wanted = [one for one in wanted if one not in ("ms", "seq")]
+    twice = [one for one in wanted if columns.count(one) > 1]
+    if twice:
+        raise Failure(f"{name}: two columns {twice[0]!r}; there are {columns}")
     row = 0
     try:
         for batch in table.iter_batches(batch_size=10_000, columns=wanted):
             keys = batch.column("stream").to_pylist() if "stream" in wanted else None
-            if "id" in wanted:
-                ids = [parse_full_id(one) for one in batch.column("id").to_pylist()]
-            else:
-                halves = (batch.column(name).to_pylist() for name in ("ms", "seq"))
-                ids = list(zip(*halves, strict=True))
+            ids = _ids(pa, batch)
             for place, flat in enumerate(_flat_fields(pa, batch.column("fields"))):
-                row += 1
                 key = None if keys is None else _data(keys[place])
-                yield key, *ids[place], flat
-    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
+                yield key, *next(ids), flat
+                row += 1
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise Failure(f"{name}: behind row {row}: {error}") from error
+
+
+def _ids(pa: Any, batch: Any) -> Iterator[tuple[int, int]]:
+    """Yield the ID of each row, from a column of texts or two of numbers."""
+    from streamkeep.tools.rows import parse_full_id
+
+    if "id" in batch.schema.names:
+        for text in batch.column("id").to_pylist():
+            if not isinstance(text, str):
+                raise ValueError(f"the ID {text!r} is no text")
+            yield parse_full_id(text)
+        return
+    for column in ("ms", "seq"):
+        kind = batch.schema.field(column).type
+        if not pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind):
+            raise ValueError(f"the column {column!r} is {kind}, not whole numbers")
+    halves = (batch.column(column).to_pylist() for column in ("ms", "seq"))
+    for ms, seq in zip(*halves, strict=True):
+        if ms is None or seq is None or ms < 0 or seq < 0:
+            raise ValueError(f"ms {ms} and seq {seq} are no ID")
+        yield ms, seq
 
 
 def _flat_fields(pa: Any, column: Any) -> Iterator[list[bytes]]:
     """Yield field, value, field, value, ... of each row of a column of pairs or maps."""
     if pa.types.is_map(column.type):
         names, values = column.keys, column.items
-    elif pa.types.is_list(column.type) and column.type.value_type.num_fields == 2:
+    elif _is_list(pa, column.type) and column.type.value_type.num_fields == 2:
         names, values = column.values.field(0), column.values.field(1)
     else:
         raise ValueError(f"the column 'fields' is {column.type}, not a list of pairs or a map")
@@ -197,6 +216,10 @@ def _flat_fields(pa: Any, column: Any) -> Iterator[list[bytes]]:
         flat[0::2] = pairs[0][start:end]
         flat[1::2] = pairs[1][start:end]
         yield flat
+
+
+def _is_list(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _data(value: Any) -> bytes:
