@@ -12,11 +12,12 @@ torn       the machine was booted, or a sync has failed. LMDB's file may hold an
 The boot ID cannot tell a store that was left from a copy of one in use, or a snapshot of its disk,
 that is opened in the same boot: these count as left, and whoever made them has to force a recovery.
 
-A torn store is brought back under the exclusive lock: put the steady point's meta page in place of
-both of LMDB's, so that LMDB sees that commit; pin it; replay the journal; raise the epoch. The
-new steady point is made by whoever opens the store now, before anything else is written, and only
-then do the old journal files go. Killed at any moment before, it starts again from the old point,
-whose pages nobody has touched.
+A torn store is brought back under the exclusive lock: check the root pages of the steady point
+while nothing is changed; note in `steady` that a recovery has begun, which any machine must bring
+to its end; put the steady point's meta page in place of both of LMDB's, so that LMDB sees that
+commit; pin it; replay the journal; raise the epoch. The new steady point is made by whoever opens
+the store now, before anything else is written, and only then do the old journal files go. Killed
+at any moment before, it starts again from the old point, whose pages nobody has touched.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         return
     files.create_folder(journal)
     if is_torn(path, slot, force):
+        _check_roots(path / DATA_FILE, slot)  # while nothing is changed: else it stays as it is
         steady.rewrite()
         failpoints.hit("recover:point-safe")
         if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
@@ -300,11 +302,11 @@ def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, b
     txn.put(name, seal_row(META, name, body), db=meta)
 
 
-def _restore_meta(data: Path, slot: SteadySlot) -> None:
-    """Put the meta page of the steady point into both places; check the root pages first."""
-    handle = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+def _check_roots(data: Path, slot: SteadySlot) -> None:
+    """Raise CorruptionError unless the root pages of the steady point are as they were."""
+    meta = slot_meta(slot)
+    handle = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        meta = slot_meta(slot)
         for root, expected in (
             (meta.main_root, slot.main_root_checksum),
             (meta.free_root, slot.free_root_checksum),
@@ -319,12 +321,18 @@ def _restore_meta(data: Path, slot: SteadySlot) -> None:
                     f"page {root} is not the root of commit {slot.commit_number}, to which the "
                     "store must go back; run `streamkeep repair`",
                 )
-        newest = slot.commit_number
+    finally:
+        os.close(handle)
+
+
+def _restore_meta(data: Path, slot: SteadySlot) -> None:
+    """Put the meta page of the steady point, whose root pages are sound, into both places."""
+    handle = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        newest, page_size = slot.commit_number, slot_meta(slot).page_size
         for place in (0, 1):
             commit = newest if newest % 2 == place else newest - 1
-            files.write_at(
-                handle, meta_page_for(slot.meta_page, place, commit), place * meta.page_size
-            )
+            files.write_at(handle, meta_page_for(slot.meta_page, place, commit), place * page_size)
             failpoints.hit("recover:meta-written")
         files.sync_data(handle)
     finally:

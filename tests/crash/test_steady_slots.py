@@ -13,7 +13,8 @@ from crash.power import another_boot
 from streamkeep import recovery
 from streamkeep.engine import files, journal_head
 from streamkeep.engine.api import Store
-from streamkeep.engine.steady_file import STEADY_FILE
+from streamkeep.engine.recover import slot_meta
+from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.format.errors import CorruptionError, StoreError
 from streamkeep.format.steady import SLOT_SIZE
 from streamkeep.recovery.repair import repair
@@ -55,6 +56,36 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
     repair(path, tmp_path / "repaired")
     with Store(tmp_path / "repaired") as store:
         assert store.xlen("s") == 500
+
+
+def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> None:
+    """Its point is damaged, and not its newest commit: without the recovery it opens as before."""
+    path = tmp_path / "store"
+
+    def write_and_die() -> None:
+        store = Store(path)
+        store.xadd_many("s", [{"f": "v" * 100}] * 500)
+        store._environment.make_point()
+        store.xadd_many("s", [{"f": "v" * 100}] * 500)
+        os.kill(os.getpid(), 9)
+
+    assert not in_child(write_and_die)
+    lock = SteadyFile(path, readonly=True)
+    slot = lock.newest()
+    lock.close()
+    assert slot is not None
+    meta = slot_meta(slot)
+    assert meta.main_root is not None
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(meta.main_root * meta.page_size + 16)
+        file.write(b"damage")
+    before = (path / STEADY_FILE).read_bytes(), (path / "data.mdb").read_bytes()
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="is not the root of commit"):
+            Store(path, force_recovery=True)
+    assert ((path / STEADY_FILE).read_bytes(), (path / "data.mdb").read_bytes()) == before
+    with Store(path) as store:
+        assert store.xlen("s") == 1000
 
 
 def test_a_store_that_was_moved_is_left_alone(tmp_path: Path) -> None:
