@@ -72,6 +72,8 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         check_sync(sync)
         if interval_ms < 1:
             raise ArgumentError("interval_ms must be at least 1")
+        if max_readers < 1:
+            raise ArgumentError("max_readers must be at least 1")
         if archive_every is not None and not (archive_every > 0 and not readonly):
             raise ArgumentError("archive_every must be above 0, and the store not readonly")
         if read_durable and readonly:

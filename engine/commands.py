@@ -151,7 +151,8 @@ class StreamCommands(GroupCommands[Text]):
                 one on; not both.
             approximate: trim whole macro nodes only, which is cheaper and may leave more.
             nomkstream: do nothing when the stream is missing.
-            limit: trim at most about this many entries; only with `approximate`. 0: no limit.
+            limit: trim at most about this many entries; only with `approximate`. By default 10,000
+                (100 times node_max_entries, where that is set); 0: no limit.
             ref_policy: what trimming means to groups: "KEEPREF" leaves what is pending, "DELREF"
                 removes it, "ACKED" trims only what every group has read and acknowledged.
             idmp: (producer, message ID): an entry that this producer sent before under this ID is
@@ -304,8 +305,7 @@ class StreamCommands(GroupCommands[Text]):
 
         Args:
             min, max: an ID; `ms` alone stands for all of that millisecond; `-` and `+` for the
-            ends;
-                `(id` excludes the ID itself.
+                ends; `(id` excludes the ID itself.
             count: at most this many.
             history: also what was trimmed while the stream archived: one ordered view across
                 segments, retired nodes and live ones. Give a `count`, or use `scan`, where the
@@ -475,11 +475,12 @@ class StreamCommands(GroupCommands[Text]):
             maxlen: how many entries stay; or
             minid: the lowest ID that stays.
             approximate: remove whole macro nodes only; up to one node more than asked for stays.
-            limit: remove at most about this many; only with `approximate`. 0: no limit.
+            limit: remove at most about this many; only with `approximate`. By default 10,000 (100
+                times node_max_entries, where that is set), so call again while something goes; 0:
+                no limit.
             ref_policy: "KEEPREF" leaves what groups have pending, "DELREF" removes it, "ACKED"
-            trims
-                only what every group has read and acknowledged. With the latter two, entries go one
-                by one, and `approximate` has no effect.
+                trims only what every group has read and acknowledged. With the latter two, entries
+                go one by one, and of `approximate` only the limit is left.
         """
         if maxlen is None and minid is None:
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
@@ -554,7 +555,7 @@ class StreamCommands(GroupCommands[Text]):
         return self._write(None, retention.set_retention, to_bytes(name), change)
 
     def retention(self, name: Key) -> Retention:
-        """Return the settings of `set_retention`; all None and False where there are none.
+        """Return the settings of `set_retention`; without limits where nothing was set.
 
         Raises:
             NoSuchKeyError: the stream does not exist.

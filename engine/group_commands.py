@@ -138,7 +138,8 @@ class GroupCommands(CommandBase[Text]):
             noack: do not make new entries pending: delivered at most once.
             claim_min_idle_time: take over, first, what has been pending for as many milliseconds,
                 whoever has it; entries have four parts then: ID, fields, idle time and delivery
-                count as they were before (0 and 0 for new entries).
+                count as they were before (0 and 0 for new entries; what `xnack` gave back has been
+                idle since 1970).
             max_count: at most this many of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
@@ -232,8 +233,7 @@ class GroupCommands(CommandBase[Text]):
 
         Args:
             mode: what happens to the delivery count: "SILENT" takes the delivery back, "FAIL"
-            leaves
-                it, "FATAL" makes it the highest there is.
+                leaves it, "FATAL" makes it the highest there is.
             retrycount: set the delivery count to this instead.
             force: make entries of the stream pending that are not.
 

@@ -137,9 +137,10 @@ def nack(
 ) -> None:
     """Give pending entries back to the group; print how many (XNACK).
 
-    They belong to nobody then, and the next claim gets them first, however short they have been
-    idle. --silent is for a consumer that shuts down, --fail for one that failed, --fatal for an
-    entry that no consumer can process. The ID - reads IDs from standard input, as in `ack`.
+    They belong to nobody then, and any claim takes them, however short they have been idle, that
+    of `read --claim` before all else. --silent is for a consumer that shuts down, --fail for one
+    that failed, --fatal for an entry that no consumer can process. The ID - reads IDs from standard
+    input, as in `ack`.
 
     \b
     Examples:

@@ -254,8 +254,8 @@ def set_id(
     """Set the last ID that KEY has generated, and its counters (XSETID).
 
     The next entry gets a higher ID. So a copy of a stream goes on where the original stopped,
-    though its last entries were deleted there. An ID below that of an entry is refused; below IDs
-    that were deleted or trimmed, the stream gives them a second time.
+    though its last entries were deleted there. An ID below that of an entry is refused, also of
+    one that was deleted; IDs of entries that were trimmed the stream then gives a second time.
 
     \b
     Examples:

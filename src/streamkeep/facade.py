@@ -86,18 +86,19 @@ def open(
             a disk that was torn off.
         create: make the store when it does not exist; otherwise NotAStoreError.
         decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
-        max_readers: how many readers, of all processes, the store has slots for.
-        max_store_bytes: limit of what the store's data file holds; None for none. At the limit,
-            appends raise StoreFullError, and deleting still works. The file itself may take an
-            eighth more, or a megabyte, for pages that are to be reused; where snapshots keep all
+        max_readers: how many readers, of all processes, the store has slots for; who opens it
+            first decides.
+        max_store_bytes: limit of what the store's data file holds, 1 MiB or more; None for none.
+            At it, appends raise StoreFullError, and deleting still works. The file itself may take
+            an eighth more, or a megabyte, for pages that are to be reused; where snapshots keep all
             of these, deleting waits for them for ten seconds.
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
-            now on, by Redis's rule (stream-node-max-bytes, -entries). None for ours: nodes fill
-            pages.
+            now on, by Redis's rule (stream-node-max-bytes, -entries; 4,096 and 100 where only the
+            other is given, 0 for no limit). None for ours: nodes fill pages.
         archive_every: maintain and archive the store every so many seconds, in a thread of its
             own; as `Store.maintain` and `Store.archive` do when they are called.
-        retired_max_bytes: what trimmed entries may take while they wait for the archiver. Beyond
-            it, the calls that trim archive themselves; see docs/archive.md.
+        retired_max_bytes: what trimmed entries may take while they wait for the archiver, 64 MiB
+            or more. Beyond it, the calls that trim archive themselves; see docs/archive.md.
 
     Raises:
         NotAStoreError: the path holds something else; it is untouched.
