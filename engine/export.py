@@ -70,10 +70,15 @@ def counters_of(stream: Stream, groups: int) -> Counters:
 
 def pending_of(group: Group) -> Iterator[Nack]:
     """Yield the pending entries of a group, ascending by ID."""
+    for data in _pages_of(group):
+        for index in range(count_nacks(data)):
+            yield decode_nack(data, index)
+
+
+def _pages_of(group: Group) -> Iterator[bytes]:
     page = group.pel.page_after(b"")
     while page is not None:
-        for index in range(count_nacks(page.data)):
-            yield decode_nack(page.data, index)
+        yield page.data
         page = group.pel.page_behind(page)
 
 
@@ -95,26 +100,37 @@ def zone_of(group: Group) -> list[Id]:
     return ids
 
 
+class _PendingOf:
+    """The pending entries of a group, read from its pages: there may be millions."""
+
+    def __init__(self, group: Group, places: dict[int, int]) -> None:
+        self._group = group
+        self._places = places  # of consumers, by their numbers
+
+    def __iter__(self) -> Iterator[Pending]:
+        for nack in pending_of(self._group):
+            place = self._places.get(nack.consumer)
+            if place is None:
+                where = f"group {self._group.record.number}"
+                raise CorruptionError(where, f"consumer {nack.consumer} does not exist")
+            yield Pending(nack.ms, nack.seq, place, nack.delivery_time, nack.delivery_count)
+
+    def __len__(self) -> int:
+        return sum(count_nacks(data) for data in _pages_of(self._group))
+
+
 def group_part(group: Group) -> GroupPart:
-    """Return a group with everything that belongs to it."""
+    """Return a group with everything that belongs to it; pending entries are read when needed."""
     record = group.record
     consumers = group.consumers()
     places = {consumer.number: place for place, consumer in enumerate(consumers)}
     places[0] = NOBODY
-    pending: list[Pending] = []
-    for nack in pending_of(group):
-        place = places.get(nack.consumer)
-        if place is None:
-            raise CorruptionError(
-                f"group {record.number}", f"consumer {nack.consumer} does not exist"
-            )
-        pending.append(Pending(nack.ms, nack.seq, place, nack.delivery_time, nack.delivery_count))
     return GroupPart(
         record.name,
         (record.last_ms, record.last_seq),
         record.entries_read,
         [ConsumerPart(one.name, one.seen_time, one.active_time) for one in consumers],
-        pending,
+        _PendingOf(group, places),
         zone_of(group),
     )
 

@@ -10,6 +10,8 @@ counters against nodes, names and IDs against each other. What can be derived is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from streamkeep.engine.board import replaced
 from streamkeep.engine.group import Group, create_group, find_group
 from streamkeep.engine.idempotency import Tracker
@@ -146,7 +148,7 @@ class Intake:
             group.give_back(ms, seq, counts.pop((ms, seq), 0))
         group.save()
 
-    def add_pending(self, txn: WriteTxn, part: GroupPart, pending: list[Pending]) -> None:
+    def add_pending(self, txn: WriteTxn, part: GroupPart, pending: Iterable[Pending]) -> None:
         """Add pending entries that somebody owns; of equal times, later ones are behind."""
         group = self._group(txn, part.name)
         owners: list[Consumer] = [

@@ -405,7 +405,7 @@ def write_value(
         elif isinstance(part, Counters):
             _put_counters(out, part, kind, losses)
         elif isinstance(part, GroupPart):
-            _put_group(out, part, kind, losses)
+            yield from _put_group(out, part, kind, losses)
         else:
             messages = part
         if len(out) >= _PIECE:
@@ -438,24 +438,31 @@ def _put_counters(out: bytearray, counters: Counters, kind: int, losses: Losses)
     put_length(out, counters.groups)
 
 
-def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> None:
+def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> Iterator[bytes]:
+    """Append a group to `out`; yield what that has gathered, where it is much."""
+    nobodys = NOBODY
     if group.zone and kind < TYPE_5:
         losses.add("pending entry of nobody, now of a consumer", len(group.zone), newer=True)
+        nobodys = len(group.consumers)
         group = _with_owner(group)
     put_string(out, group.name)
     _put_id(out, group.last_id)
     if kind >= TYPE_2:
         read = group.entries_read
         put_length(out, _MINUS_ONE if read is None or read <= UNKNOWN else read)
-    owned: list[list[bytes]] = [[] for _ in group.consumers]
+    owned = [bytearray() for _ in group.consumers]
     put_length(out, len(group.pending))
     for one in group.pending:
         raw = _RAW_ID.pack(one.ms, one.seq)
         out += raw
         out += _TIME.pack(one.delivery_time)
         put_length(out, one.delivery_count)
-        if one.consumer != NOBODY:
-            owned[one.consumer].append(raw)
+        place = nobodys if one.consumer == NOBODY else one.consumer
+        if place != NOBODY:
+            owned[place] += raw
+        if len(out) >= _PIECE:
+            yield bytes(out)
+            out.clear()
     put_length(out, len(group.consumers))
     for consumer, ids in zip(group.consumers, owned, strict=True):
         put_string(out, consumer.name)
@@ -464,8 +471,8 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> N
             out += _TIME.pack(consumer.active_time)
         elif consumer.active_time != consumer.seen_time:
             losses.add("active time of a consumer", newer=True)
-        put_length(out, len(ids))
-        out += b"".join(ids)
+        put_length(out, len(ids) // _RAW_ID.size)
+        out += ids
     if kind >= TYPE_5:
         put_length(out, len(group.zone))
         for ms, seq in group.zone:
@@ -473,7 +480,7 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> N
 
 
 def _with_owner(group: GroupPart) -> GroupPart:
-    """Return a group whose entries that nobody owns belong to a consumer made for them.
+    """Return a group with one more consumer, for the entries that nobody owns.
 
     Their delivery time is 0, so that XAUTOCLAIM gives them to the next who asks.
     """
@@ -481,12 +488,7 @@ def _with_owner(group: GroupPart) -> GroupPart:
     taken = {consumer.name for consumer in group.consumers}
     while name in taken:
         name += b"_"
-    consumers = [*group.consumers, ConsumerPart(name, 0)]
-    last = len(group.consumers)
-    pending = [
-        one._replace(consumer=last) if one.consumer == NOBODY else one for one in group.pending
-    ]
-    return group._replace(consumers=consumers, pending=pending, zone=[])
+    return group._replace(consumers=[*group.consumers, ConsumerPart(name, 0)], zone=[])
 
 
 def _put_messages(out: bytearray, messages: Messages | None) -> None:

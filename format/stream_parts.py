@@ -14,7 +14,7 @@ So a stream of any size moves with one node, or one group, in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from streamkeep.format.extension import DEFAULT_DURATION, DEFAULT_MAXSIZE
 from streamkeep.format.group_records import NEVER
@@ -63,6 +63,16 @@ class Pending(NamedTuple):
     delivery_count: int
 
 
+class PendingEntries(Protocol):
+    """The pending entries of a group, as often as they are asked for: a list, or read each time."""
+
+    def __iter__(self) -> Iterator[Pending]:
+        """Yield them, ascending by ID."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+
 class GroupPart(NamedTuple):
     """One group. `pending` ascends by ID; `zone` are the IDs that nobody owns, oldest first.
 
@@ -73,7 +83,7 @@ class GroupPart(NamedTuple):
     last_id: Id
     entries_read: int | None
     consumers: list[ConsumerPart]
-    pending: list[Pending]
+    pending: PendingEntries
     zone: list[Id]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final, Literal
 
 from streamkeep.engine import append, keyspace
@@ -155,12 +156,11 @@ class Incoming:
             self._nodes, self._bytes = [], 0
 
     def _take_group(self, group: GroupPart) -> None:
-        pending = group.pending
+        pending = iter(group.pending)
         with self._store.transaction(sync="none") as transaction:
             self._intake.begin_group(transaction.txn, group)
-        for start in range(0, len(pending), BATCH_PENDING):
+        while part := list(islice(pending, BATCH_PENDING)):
             with self._store.transaction(sync="none") as transaction:
-                part = pending[start : start + BATCH_PENDING]
                 self._intake.add_pending(transaction.txn, group, part)
         with self._store.transaction(sync="none") as transaction:
             self._intake.end_group(transaction.txn, group)

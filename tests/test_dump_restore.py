@@ -24,14 +24,24 @@ from streamkeep.format.errors import (
     KeyExistsError,
     StoreError,
 )
-from streamkeep.format.redis_dump import NEWEST, TARGETS, Losses, read_payload, write_payload
-from streamkeep.format.stream_parts import Messages, Node, Part
+from streamkeep.format.redis_dump import (
+    NEWEST,
+    TARGETS,
+    Losses,
+    read_payload,
+    write_payload,
+    write_value,
+)
+from streamkeep.format.stream_parts import GroupPart, Messages, Node, Part
 
 
 def parts_of(store: Store, name: bytes) -> list[Part]:
     """Return the parts of a stream of a store."""
     with store.snapshot() as snapshot:
-        return list(export_parts(snapshot.txn, find_existing(snapshot.txn, name)))
+        return [
+            part._replace(pending=list(part.pending)) if isinstance(part, GroupPart) else part
+            for part in export_parts(snapshot.txn, find_existing(snapshot.txn, name))
+        ]
 
 
 def payload(parts: list[Part]) -> bytes:
@@ -53,6 +63,27 @@ def test_a_store_takes_every_stream_and_gives_it_back(parts: list[Part]) -> None
             store.restore("copy", 0, store.dump("k", NEWEST) or b"")
             assert comparable(parts_of(store, b"copy")) == comparable(parts)
         assert_sound(path)
+
+
+def test_pending_entries_are_written_as_they_are_read(store: Store) -> None:
+    import tracemalloc
+
+    count = 40_000
+    store.xadd_many("k", [{"a": "b"}] * count)
+    store.xgroup_create("k", "g", 0)
+    store.xreadgroup("g", "c", {"k": ">"}, count=count)
+    with store.snapshot() as snapshot:
+        stream = find_existing(snapshot.txn, b"k")
+        for server in ("7.2", NEWEST):
+            tracemalloc.start()
+            try:
+                parts = export_parts(snapshot.txn, stream)
+                size = sum(map(len, write_value(parts, stream.nodes(), TARGETS[server], Losses())))
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert size > count * 41
+            assert peak < count * 16 + (2 << 20)
 
 
 def fill(store: Store) -> None:

@@ -233,7 +233,7 @@ COUNTERS = Counters(1, (1, 0), (1, 0), (0, 0), 1, 0)
         (
             [
                 COUNTERS._replace(length=0, groups=1),
-                GROUP._replace(pending=GROUP.pending[::-1]),
+                GROUP._replace(pending=list(GROUP.pending)[::-1]),
             ],
             "the pending entry 1-0 does not rise",
         ),

@@ -137,17 +137,27 @@ class _CommandWriter:
         for consumer in group.consumers:
             self._send("XGROUP", "CREATECONSUMER", key, name, consumer.name)
         self._losses.add("time of a consumer", len(group.consumers))
-        kept = [one for one in group.pending if self._has(one)]
-        self._losses.add(
-            "pending entry that is no longer in the stream", len(group.pending) - len(kept)
-        )
-        self._claims(group, [one for one in kept if one.consumer != NOBODY])
-        self._nobodys(group, {(one.ms, one.seq): one for one in kept})
+        gone = 0
+        nobodys: dict[Id, Pending] = {}
+
+        def owned() -> Iterator[Pending]:
+            nonlocal gone
+            for one in group.pending:
+                if not self._has(one):
+                    gone += 1
+                elif one.consumer == NOBODY:
+                    nobodys[one.ms, one.seq] = one
+                else:
+                    yield one
+
+        self._claims(group, owned())
+        self._losses.add("pending entry that is no longer in the stream", gone)
+        self._nobodys(group, nobodys)
 
     def _has(self, one: Pending) -> bool:
         return exists(self._source.txn, self._stream, one.ms, one.seq)
 
-    def _claims(self, group: GroupPart, pending: list[Pending]) -> None:
+    def _claims(self, group: GroupPart, pending: Iterator[Pending]) -> None:
         """Write XCLAIM, one for neighbours that were delivered together."""
 
         def delivery(one: Pending) -> tuple[int, int, int]:
