@@ -57,7 +57,7 @@ def translate(error: lmdb.Error) -> StreamkeepError:
     if isinstance(error, lmdb.ReadersFullError):
         return StoreError(
             "too many readers: every reader slot of the store is taken; close snapshots and "
-            "iterators, or create the store with a higher max_readers"
+            "iterators, or close the store everywhere and open it with a higher max_readers"
         )
     if isinstance(error, _DAMAGED):
         return CorruptionError("LMDB", str(error))

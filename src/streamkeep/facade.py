@@ -86,8 +86,8 @@ def open(
             a disk that was torn off.
         create: make the store when it does not exist; otherwise NotAStoreError.
         decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
-        max_readers: how many readers, of all processes, the store has slots for; who opens it
-            first decides.
+        max_readers: how many readers, of all processes, the store has slots for. Who opens it alone
+            can raise that; it is never lowered.
         max_store_bytes: limit of what the store's data file holds, 1 MiB or more; None for none.
             At it, appends raise StoreFullError, and deleting still works. The file itself may take
             an eighth more, or a megabyte, for pages that are to be reused; where snapshots keep all
