@@ -321,8 +321,9 @@ def count_owners(page: bytes) -> dict[int, int]:
 
 
 def first_order_key(page: bytes) -> bytes:
-    """Return the lowest order key of a page that is not empty."""
-    count_nacks(page)
+    """Return the lowest order key of a page; raise CorruptionError for an empty or torn one."""
+    if count_nacks(page) == 0:
+        raise CorruptionError("NACK page", "it holds nothing")
     lowest: i64 = 0  # offset of the NACK
     high = read_i64_be(page, ORDER_KEY_AT)
     low: i64 = i64(read_i32_be(page, ORDER_KEY_AT + 8)) & 0xFFFFFFFF

@@ -190,6 +190,7 @@ class GroupRebuilder:
             if not good:
                 self.out.delete(PEL, db_key)
                 continue
+            good = self._with_own_order(prefix, good)
             ms, seq = _key_id(db_key)
             first = decode_nack(good, 0).id()
             fits = first >= (ms, seq) and (highest is None or (ms, seq) > highest)
@@ -210,6 +211,15 @@ class GroupRebuilder:
                 )
         record.pending, record.nacked = pending, nacked
         return highest_order
+
+    def _with_own_order(self, prefix: bytes, page: bytes) -> bytes:
+        """Return a page whose earliest NACK has an order that no page before it is known by."""
+        while self.out.get(PEL_ORDER, prefix + (taken := first_order_key(page))) is not None:
+            nacks = list(_nacks_in(page))
+            nack = next(one for one in nacks if one.order_key == taken)
+            nack.order_key = taken[:6] + ((nack.order() + 1) % ORDERS).to_bytes(6, "big")
+            page = _encoded(nacks)
+        return page
 
     def _join(self, group: int, nack: Nack) -> None:
         """Give a NACK a page of its own, unless a page has its ID."""

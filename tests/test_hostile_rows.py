@@ -25,6 +25,7 @@ from streamkeep.format.keys import (
     KEYS,
     META,
     PEL,
+    PEL_ORDER,
     RETIRED,
     TABLES,
     name_key,
@@ -122,6 +123,26 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
     hold(path, tmp_path / "repaired")
     again = repair(tmp_path / "repaired", tmp_path / "again")
     assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+
+
+def test_pages_that_begin_the_order_with_the_same_nack(path: Path, tmp_path: Path) -> None:
+    """One row of `pel_order` can name one of them only."""
+    size = NACK.offset("delivery_time") - NACK.offset("order_time")
+    with raw_store(path) as raw:
+        orders = set()
+        for db_key in raw.keys(PEL, GROUP):
+            body = bytearray(raw.body(PEL, db_key))
+            at = NACK.offset("order_time")
+            body[at : at + size] = b"\x80" + body[at + 1 : at + 6] + bytes(size - 6)
+            orders.add(bytes(body[at : at + size]))
+            raw.put(PEL, db_key, bytes(body))
+        assert len(orders) == 1
+        for db_key in raw.keys(PEL_ORDER, GROUP):
+            raw.delete(PEL_ORDER, db_key)
+        for db_key in raw.keys(PEL, GROUP):
+            raw.put(PEL_ORDER, GROUP + orders.copy().pop(), db_key[8:])
+    assert "SK231" in codes(path)
+    hold(path, tmp_path / "repaired")
 
 
 def test_a_retired_node_that_says_it_is_where_names_stand(path: Path, tmp_path: Path) -> None:
