@@ -139,6 +139,8 @@ class ArchiveSalvage:
 
     def _take(self, record: SegmentRecord) -> None:
         """Copy the file of a row, or what is readable of it."""
+        if record == self._previous:
+            return  # it was put here a moment ago
         try:
             segment = open_segment(self.folder / record.path, record.where)
             check_means(record, segment)
@@ -146,48 +148,37 @@ class ArchiveSalvage:
             self.out.delete(SEGMENTS, record.db_key())
             self._search(record, str(error))
             return
+        stored, record = record, _said_by(segment, record)  # what counts is what the file holds
         before = self._previous
         if (
             before is not None
             and before.stream_number == record.stream_number
             and record.first_id <= before.last_id
         ):
-            self.out.delete(SEGMENTS, record.db_key())
+            self.out.delete(SEGMENTS, stored.db_key())
             self._set_aside(record, segment, "its segment overlaps another one")
             return
         if self._holds_erased(record, segment):
-            self.out.delete(SEGMENTS, record.db_key())
+            self.out.delete(SEGMENTS, stored.db_key())
             self._set_aside(record, segment, "its segment holds what was erased")
             return
         if any(True for _ in segment.check()):
-            self.out.delete(SEGMENTS, record.db_key())
+            self.out.delete(SEGMENTS, stored.db_key())
             self._unpack(record, segment)
             return
         self._copy(record.path)
-        self._keep_row(record, segment)
+        self._keep_row(stored, record)
         self._previous = record
 
-    def _keep_row(self, record: SegmentRecord, segment: Segment) -> None:
+    def _keep_row(self, stored: SegmentRecord, right: SegmentRecord) -> None:
         """Let a row say what its file says, under a number of its own."""
-        sequence = record.sequence
-        if sequence in self._sequences:
+        if right.sequence in self._sequences:
             self._sequence += 1
-            sequence = self._sequence
-        self._sequences.add(sequence)
-        right = record_of(
-            segment,
-            stream_number=record.stream_number,
-            path=record.path,
-            key=record.key,
-            sequence=sequence,
-            created_ms=record.created_ms,
-            epoch=record.epoch,
-            origin=record.origin,
-            erased=record.erased,
-        )
-        if right != record:
+            right = right._replace(sequence=self._sequence)
+        self._sequences.add(right.sequence)
+        if right != stored:
             self.report.rebuild("rows of segments")
-            self.out.delete(SEGMENTS, record.db_key())
+            self.out.delete(SEGMENTS, stored.db_key())
             self.out.put_row(SEGMENTS, right.db_key(), right.encode())
 
     def _copy(self, path: str) -> None:
@@ -493,6 +484,21 @@ class ArchiveSalvage:
             row.first_id <= trailer.last_id and trailer.first_id <= row.last_id
             for row in self._rows_of(segment.index.stream_number)
         )
+
+
+def _said_by(segment: Segment, record: SegmentRecord) -> SegmentRecord:
+    """Return the row of a segment as its file says it, and else as it was."""
+    return record_of(
+        segment,
+        stream_number=record.stream_number,
+        path=record.path,
+        key=record.key,
+        sequence=record.sequence,
+        created_ms=record.created_ms,
+        epoch=record.epoch,
+        origin=record.origin,
+        erased=record.erased,
+    )
 
 
 def _has(segment: Segment, ms: int, seq: int) -> bool:

@@ -27,11 +27,14 @@ from streamkeep.format.keys import (
     PEL,
     PEL_ORDER,
     RETIRED,
+    SEGMENTS,
     TABLES,
     name_key,
     number_key,
     pack_number,
+    unpack_node_key,
 )
+from streamkeep.format.manifest import encode_erasure, erasure_key, segment_key
 from streamkeep.format.nacks import NACK, NACK_SIZE
 from streamkeep.format.records import encode_key_row, encode_number
 from streamkeep.recovery.repair import repair
@@ -123,6 +126,16 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
     hold(path, tmp_path / "repaired")
     again = repair(tmp_path / "repaired", tmp_path / "again")
     assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+
+
+def test_a_segment_whose_row_hides_what_was_erased(path: Path, tmp_path: Path) -> None:
+    with raw_store(path) as raw:
+        (db_key,) = raw.keys(SEGMENTS)
+        number, ms, seq = unpack_node_key(db_key)
+        raw.put(ERASURES, erasure_key(number, ms, seq), encode_erasure(1))
+        raw.move(SEGMENTS, db_key, segment_key(number, ms + 5, seq))
+    assert {"SK307"} <= set(codes(path))
+    hold(path, tmp_path / "repaired")
 
 
 def test_pages_that_begin_the_order_with_the_same_nack(path: Path, tmp_path: Path) -> None:
