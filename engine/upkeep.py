@@ -45,6 +45,13 @@ class Bell:
         self._silent.acquire(timeout=seconds)
 
 
+def pause(interval_s: float | None, since_sync_s: float) -> float:
+    """Return how long to sleep: a tick, but never past the next sync of the mode "interval"."""
+    if interval_s is None:
+        return _TICK_S
+    return max(0.0, min(_TICK_S, interval_s - since_sync_s))
+
+
 class Upkeep:
     """The thread; it begins with the first commit."""
 
@@ -113,8 +120,8 @@ class Upkeep:
                     seen, changed = shared.last_commit, now
                 interval = min(self._intervals, default=None)
                 if interval is not None and now - synced >= interval:
-                    journal.sync(shared.last_commit)
                     synced = now
+                    journal.sync(shared.last_commit)
                 journal.prepare_spare()
                 quiet = now - changed >= IDLE_S
                 due = now - last_point >= POINT_EVERY_S
@@ -136,4 +143,4 @@ class Upkeep:
                 if not isinstance(error, lmdb.Error):  # else it may pass: no reader slot, say
                     shared.watched = False
                     return  # the next write says it, too
-            self._wake.wait(_TICK_S if interval is None else min(interval, _TICK_S))
+            self._wake.wait(pause(interval, time.monotonic() - synced))

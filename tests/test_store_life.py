@@ -10,13 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import lmdb
 import pytest
 
 import streamkeep
-from streamkeep.engine import failpoints
+from streamkeep.engine import failpoints, upkeep
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
 from streamkeep.engine.turns import Turns
@@ -268,6 +271,34 @@ def test_a_closed_store_takes_no_calls(open_store: Open) -> None:
         with pytest.raises(streamkeep.StoreClosedError):
             call()
     assert repr(store).endswith("closed>")
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.7, 1.0, 1.4])
+def test_the_disk_follows_every_interval(
+    monkeypatch: pytest.MonkeyPatch, interval_s: float
+) -> None:
+    now = [0.0]
+    synced = []
+    journal = SimpleNamespace(
+        sync=lambda commit: synced.append(now[0]),
+        prepare_spare=lambda: None,
+        head=SimpleNamespace(erasures=lambda: 0),
+    )
+    shared: Any = SimpleNamespace(journal=journal, erasures=0, last_commit=1, unsteady_bytes=0)
+    points: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
+    one = upkeep.Upkeep(shared, points)
+    one.add_interval(interval_s)
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds + 0.001  # no clock stands still
+        one._stopping = now[0] > 3
+
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(one, "_wake", SimpleNamespace(wait=wait))
+    one._watch()
+    gaps = [after - before for before, after in pairwise([0.0, *synced])]
+    assert gaps == pytest.approx([interval_s] * len(gaps), abs=0.02)
+    assert gaps
 
 
 def test_bad_options_are_named(tmp_path: Path) -> None:
