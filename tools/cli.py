@@ -114,8 +114,9 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 def main() -> None:
     """Redis Streams, durable in a directory.
 
-    STORE is the directory; `add` and `load` create it. KEY names one of its streams: any bytes,
-    also none (''). Results go to standard output, all else to standard error.
+    STORE is the directory; `add`, `load` and `group create --mkstream` create it. KEY names one of
+    its streams: any bytes, also none (''). Results go to standard output, all else to standard
+    error.
 
     \b
     Example:
