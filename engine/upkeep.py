@@ -67,6 +67,8 @@ class Upkeep:
     def add_interval(self, seconds: float) -> None:
         """Sync the journal as often as this from now on."""
         self._intervals.append(seconds)
+        if self._shared.watched:
+            self._wake.ring()  # it may be about to sleep for longer
 
     def remove_interval(self, seconds: float) -> None:
         """Take back `add_interval`."""

@@ -284,10 +284,15 @@ def test_the_disk_follows_every_interval(
         prepare_spare=lambda: None,
         head=SimpleNamespace(erasures=lambda: 0),
     )
-    shared: Any = SimpleNamespace(journal=journal, erasures=0, last_commit=1, unsteady_bytes=0)
+    shared: Any = SimpleNamespace(
+        journal=journal, erasures=0, last_commit=1, unsteady_bytes=0, watched=True
+    )
     points: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
     one = upkeep.Upkeep(shared, points)
+    rings: list[None] = []
+    monkeypatch.setattr(one, "_wake", SimpleNamespace(ring=lambda: rings.append(None)))
     one.add_interval(interval_s)
+    assert len(rings) == 1
 
     def wait(seconds: float) -> None:
         now[0] += seconds + 0.001  # no clock stands still
