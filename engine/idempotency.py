@@ -41,6 +41,7 @@ from streamkeep.format.producers import (
     Message,
     Producer,
     decode_message,
+    decode_ordered,
     decode_producer,
     message_key,
     order_key,
@@ -178,7 +179,7 @@ class Tracker:
         if not cursor.set_range(prefix) or cursor.key()[: len(prefix)] != prefix:
             return None
         body = open_row(IDEMPOTENCY_ORDER, cursor.key(), cursor.value(), _WHERE)
-        return decode_message(body, _WHERE)
+        return decode_ordered(cursor.key(), body, _WHERE)  # else it were forgotten for ever
 
     def _forget_oldest(self, producer: int) -> bool:
         message = self._oldest(producer)

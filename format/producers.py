@@ -108,6 +108,14 @@ def decode_message(body: bytes, where: str) -> Message:
     return Message(ms, seq, order, body[_MESSAGE.size :])
 
 
+def decode_ordered(db_key: bytes, body: bytes, where: str) -> Message:
+    """Parse a row of `idempotency_order`, which stands under the order of its message."""
+    message = decode_message(body, where)
+    if message.order != unpack_order_key(db_key)[2]:
+        raise CorruptionError(where, f"the row holds the message with the order {message.order}")
+    return message
+
+
 def unpack_order_key(data: bytes) -> tuple[int, int, int]:
     """Return number, producer number and order of a key in `idempotency_order`."""
     if len(data) != _ORDER.size:

@@ -39,6 +39,7 @@ from streamkeep.format.manifest import decode_erasure, decode_segment_record
 from streamkeep.format.producers import (
     Message,
     decode_message,
+    decode_ordered,
     decode_producer,
     unpack_order_key,
 )
@@ -194,11 +195,8 @@ def _parse_message(db_key: bytes, body: bytes, where: str) -> MessageRow:
 
 
 def _parse_message_order(db_key: bytes, body: bytes, where: str) -> MessageRow:
-    _, producer, order = unpack_order_key(db_key)
-    message = decode_message(body, where)
-    if message.order != order:
-        raise CorruptionError(where, f"the row holds the message with the order {message.order}")
-    return MessageRow(db_key, producer, message)
+    _, producer, _ = unpack_order_key(db_key)
+    return MessageRow(db_key, producer, decode_ordered(db_key, body, where))
 
 
 def _parse_garbage(db_key: bytes, body: bytes, where: str) -> GarbageRow:

@@ -8,9 +8,10 @@ from typing import Final
 
 import pytest
 
-from hostile import HUGE, Change, add_rare_rows, build, hold, hostile
+from hostile import HUGE, NOW_MS, Change, add_rare_rows, build, hold, hostile
 from raw_store import codes, raw_store
 from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
 from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.manifest import NEXT_SEQUENCE
 from streamkeep.engine.opening import META_CREATED, META_UUID
@@ -22,13 +23,16 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import (
     CONSUMERS,
     ERASURES,
+    IDEMPOTENCY_ORDER,
     KEYS,
     META,
     PEL,
     PEL_ORDER,
+    PRODUCERS,
     RETIRED,
     SEGMENTS,
     TABLES,
+    is_name_key,
     name_key,
     number_key,
     pack_number,
@@ -36,6 +40,7 @@ from streamkeep.format.keys import (
 )
 from streamkeep.format.manifest import encode_erasure, erasure_key, segment_key
 from streamkeep.format.nacks import NACK, NACK_SIZE
+from streamkeep.format.producers import decode_message, decode_producer
 from streamkeep.format.records import encode_key_row, encode_number
 from streamkeep.recovery.repair import repair
 
@@ -126,6 +131,22 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
     hold(path, tmp_path / "repaired")
     again = repair(tmp_path / "repaired", tmp_path / "again")
     assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+
+
+def test_a_message_under_another_order_is_not_forgotten_for_ever(path: Path) -> None:
+    with raw_store(path) as raw:
+        for db_key in raw.keys(PRODUCERS, GROUP):
+            if is_name_key(db_key):
+                producer, name = decode_producer(raw.body(PRODUCERS, db_key), "test")
+                raw.put(PRODUCERS, db_key, producer._replace(tracked=1 << 62).encode(name))
+        for db_key in raw.keys(IDEMPOTENCY_ORDER, GROUP):
+            message = decode_message(raw.body(IDEMPOTENCY_ORDER, db_key), "test")
+            raw.put(IDEMPOTENCY_ORDER, db_key, message._replace(order=128).encode())
+    with (
+        Store(path, clock=ManualClock(NOW_MS + 100_000)) as store,
+        pytest.raises(CorruptionError, match="with the order 128"),
+    ):
+        store.xadd("orders", {"x": "y"}, idmp=("p0", "new"))
 
 
 def test_a_segment_whose_row_hides_what_was_erased(path: Path, tmp_path: Path) -> None:
