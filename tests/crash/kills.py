@@ -23,6 +23,7 @@ from streamkeep.engine.api import Store
 
 MODES: Final = ("commit", "interval", "none")
 _STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most
+_PATIENCE_S: Final = 60.0
 
 
 @dataclass
@@ -257,12 +258,26 @@ class Run:
         for _ in range(4):
             start()
         for _ in range(kills - 4):
+            if self.random.random() < 0.5:
+                self._await_work()  # however long it takes on a busy machine
             time.sleep(self.random.choice([0.002, 0.02, 0.06]))
             self.kill(alive.pop(self.random.randrange(len(alive))))
             start()
         while alive:
             self.kill(alive.pop())
         self.verify()
+
+    def _await_work(self) -> None:
+        """Return when a worker has noted something since this call."""
+
+        def noted() -> int:
+            return sum(log.stat().st_size for log in self.logs if log.exists())
+
+        before = noted()
+        deadline = time.monotonic() + _PATIENCE_S
+        while noted() == before:
+            assert time.monotonic() < deadline, f"nobody works (seed {self.seed}): {self.errors()}"
+            time.sleep(0.001)
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

@@ -45,15 +45,15 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(
 ) -> None:
     run = Run(server, tmp_path, 1)
     run.random_kills(12)
-    run.random_kills(12)
-    assert run.commands > 100
+    while run.commands <= 100:
+        run.random_kills(12)
 
 
 def test_nothing_trimmed_is_lost_when_archivers_are_killed(server: Server, tmp_path: Path) -> None:
     run = Run(server, tmp_path, 2, archives=True)
     run.random_kills(12)
-    run.random_kills(12)
-    assert run.archived > 0
+    while not run.archived:
+        run.random_kills(12)
 
 
 @pytest.mark.slow
