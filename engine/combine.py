@@ -2,9 +2,12 @@
 
 A call that finds nobody at work leads: it runs its command, and those of all who came meanwhile, in
 one transaction, syncs the journal once, and hands out the results. Whoever comes while a leader
-works stands in the queue; the first in the queue leads next, and begins when the one before has
-committed: its commands run while the disk is at work for those. So a lone caller never waits, and
-with many callers a sync serves as many as have come during the one before.
+works stands in the queue; the first in the queue leads next.
+
+Two callers take turns: the next leader begins when the one before has committed, and its command
+runs while the disk is at work for that one. With more callers processor time is what is scarce, and
+a commit takes as much of it as several calls. So the leader of a batch leads until the disk has it:
+meanwhile as many callers gather as will share the next commit.
 
 A command that breaks a rule of Redis changes nothing, so it fails for its own caller only. Any
 other failure undoes the shared transaction, and each command runs again in one of its own.
@@ -17,10 +20,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import CommandError
+
+_MANY: Final = 3  # calls in a batch for which the next one waits until it is on disk
 
 
 class Call:
@@ -168,10 +173,10 @@ class Combiner:
                 if call in self._queue:
                     self._queue.remove(call)
                     call.led = False
-        if self._leader is call:
-            self._hand_over(call)
         for one in call.batch:
             one.wake()
+        if self._leader is call:  # behind those, who may be back for the next batch
+            self._hand_over(call)
 
     def _hand_over(self, call: Call) -> None:
         """Have the first in the queue lead next, if it was this call that led."""
@@ -191,7 +196,8 @@ class Combiner:
                 raise
             self._run_apart(calls)
         else:
-            self._hand_over(calls[0])
+            if len(calls) < _MANY:
+                self._hand_over(calls[0])
             txn.wait()
 
     def _run_apart(self, calls: list[Call]) -> None:
