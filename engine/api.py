@@ -24,7 +24,7 @@ from streamkeep.engine.history import HistoryCall, Unreadable
 from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
-from streamkeep.engine.relief import RETIRED_MAX_BYTES, Relief, clean_after_crash
+from streamkeep.engine.relief import Relief, clean_after_crash
 from streamkeep.engine.txn import ReadTxn
 from streamkeep.engine.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.format.entry import Entry, Text
@@ -65,7 +65,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         node_max_bytes: int | None = None,
         node_max_entries: int | None = None,
         archive_every: float | None = None,
-        retired_max_bytes: int = RETIRED_MAX_BYTES,
+        retired_max_bytes: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
@@ -108,10 +108,19 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             self.close()
             raise
 
-    def _clean_up(self, readonly: bool, archive_every: float | None, most_retired: int) -> None:
+    def _clean_up(
+        self, readonly: bool, archive_every: float | None, most_retired: int | None
+    ) -> None:
         """See to what those who had the store open before have left."""
         if not readonly:
-            self._environment.relief = Relief(self._environment, most_retired)
+            environment = self._environment
+            if environment.relief is None:
+                environment.relief = Relief(environment, most_retired)
+            elif most_retired not in (None, environment.relief.most):
+                raise StoreError(
+                    f"{self.path}: open in this process with retired_max_bytes="
+                    f"{environment.relief.most}; leave it out, or close that store first"
+                )
             self._collect_garbage()
             clean_after_crash(self._environment)
             if archive_every is not None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lmdb
 
@@ -50,6 +50,9 @@ SMALLEST_STORE: Final = 1 << 20
 _READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
 
+if TYPE_CHECKING:
+    from streamkeep.engine.relief import Relief
+
 Result = TypeVar("Result")
 
 
@@ -79,7 +82,7 @@ class Environment:
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
-        self.relief: Callable[[], None] | None = None  # called when much has been retired
+        self.relief: Relief | None = None  # called when much has been retired
         self.renew_queue()
         self.segments = SegmentFiles(path / ARCHIVE_FOLDER)
         shared.segment_files = self.segments

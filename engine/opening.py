@@ -11,6 +11,7 @@ grows it when it is used up.
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from pathlib import Path
@@ -38,6 +39,7 @@ from streamkeep.engine.switch import (
 )
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
+    ArgumentError,
     CorruptionError,
     FormatVersionError,
     NotAStoreError,
@@ -97,7 +99,7 @@ def open_environment(
         node_limits: bytes and entries of the nodes of new streams; None for ours.
     """
     if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
-        raise StoreError(f"max_store_bytes must be at least {SMALLEST_STORE}")
+        raise ArgumentError(f"max_store_bytes must be at least {SMALLEST_STORE}")
     with registry.lock:
         known = registry.find(path)
         if known is not None:
@@ -184,6 +186,8 @@ def _lock_store(
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and not readonly:
+            raise _not_writable(path) from error
         raise translate_os(error) from error
     try:
         if readonly and not is_listed(path):
@@ -217,9 +221,8 @@ def _check_compatible(
         (shared.node_max_bytes, shared.node_max_entries),
     ):
         raise StoreError(
-            f"{known.path}: open in this process with other limits (max_store_bytes="
-            f"{known.max_store_bytes}, node_max_bytes={shared.node_max_bytes}, node_max_entries="
-            f"{shared.node_max_entries}); leave them out, or close that store first"
+            f"{known.path}: open in this process with another max_store_bytes, node_max_bytes or "
+            "node_max_entries; leave them out, or close that store first"
         )
 
 
@@ -296,9 +299,7 @@ def _open_lmdb(
         except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
             raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
         except lmdb.ReadonlyError as error:
-            raise StoreError(
-                f"{path}: no permission to write; open it with readonly=True"
-            ) from error
+            raise _not_writable(path) from error
         except lmdb.LockError as error:
             if "mdb_txn_begin" in str(error):
                 raise translate(error) from error
@@ -308,6 +309,10 @@ def _open_lmdb(
         except lmdb.Error as error:
             raise translate(error) from error
     raise StoreError(f"{path}: the system grants no {sizes[-1]} bytes of address space")
+
+
+def _not_writable(path: Path) -> StoreError:
+    return StoreError(f"{path}: no permission to write; open it with readonly=True")
 
 
 def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:

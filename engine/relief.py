@@ -34,9 +34,9 @@ log = logging.getLogger("streamkeep")
 class Relief:
     """Called after a commit that left much retired; see the module."""
 
-    def __init__(self, environment: Environment, most: int) -> None:
+    def __init__(self, environment: Environment, most: int | None = None) -> None:
         self._environment = environment
-        self._most = most
+        self.most = RETIRED_MAX_BYTES if most is None else most
         self._working = False
         self._not_before = 0.0  # by the clock that only goes forward; after a failure
 
@@ -68,8 +68,8 @@ class Relief:
         try:
             free = os.statvfs(self._environment.path)
         except OSError:
-            return self._most
-        return max(RETIRED_LEAST, min(self._most, free.f_bavail * free.f_frsize // 2))
+            return self.most
+        return max(RETIRED_LEAST, min(self.most, free.f_bavail * free.f_frsize // 2))
 
 
 def clean_after_crash(environment: Environment) -> None:

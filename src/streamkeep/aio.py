@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
     node_max_bytes: int | None
     node_max_entries: int | None
     archive_every: float | None
-    retired_max_bytes: int
+    retired_max_bytes: int | None
 
 
 @overload

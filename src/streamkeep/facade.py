@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from streamkeep.engine.api import Store
-from streamkeep.engine.relief import RETIRED_MAX_BYTES
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.views import Sync
 from streamkeep.format.errors import CorruptionError
@@ -30,7 +29,7 @@ def open(
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
     archive_every: float | None = None,
-    retired_max_bytes: int = RETIRED_MAX_BYTES,
+    retired_max_bytes: int | None = None,
 ) -> Store[bytes]: ...
 
 
@@ -50,7 +49,7 @@ def open(
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
     archive_every: float | None = None,
-    retired_max_bytes: int = RETIRED_MAX_BYTES,
+    retired_max_bytes: int | None = None,
 ) -> Store[str]: ...
 
 
@@ -69,7 +68,7 @@ def open(
     node_max_bytes: int | None = None,
     node_max_entries: int | None = None,
     archive_every: float | None = None,
-    retired_max_bytes: int = RETIRED_MAX_BYTES,
+    retired_max_bytes: int | None = None,
 ) -> Store[Any]:
     """Open the store in the directory `path`, creating it when there is none.
 
@@ -98,7 +97,8 @@ def open(
         archive_every: maintain and archive the store every so many seconds, in a thread of its
             own; as `Store.maintain` and `Store.archive` do when they are called.
         retired_max_bytes: what trimmed entries may take while they wait for the archiver, 64 MiB
-            or more. Beyond it, the calls that trim archive themselves; see docs/archive.md.
+            or more; None for 1 GiB. Beyond it, the calls that trim archive themselves; see
+            docs/archive.md.
 
     Raises:
         NotAStoreError: the path holds something else; it is untouched.
