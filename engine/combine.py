@@ -4,10 +4,10 @@ A call that finds nobody at work leads: it runs its command, and those of all wh
 one transaction, syncs the journal once, and hands out the results. Whoever comes while a leader
 works stands in the queue; the first in the queue leads next.
 
-Two callers take turns: the next leader begins when the one before has committed, and its command
+A few callers take turns: the next leader begins when the one before has committed, and its command
 runs while the disk is at work for that one. With more callers processor time is what is scarce, and
-a commit takes as much of it as several calls. So the leader of a batch leads until the disk has it:
-meanwhile as many callers gather as will share the next commit.
+a commit takes as much of it as several calls. So the leader of a large batch leads until the disk
+has it: meanwhile as many callers gather as will share the next commit.
 
 A command that breaks a rule of Redis changes nothing, so it fails for its own caller only. Any
 other failure undoes the shared transaction, and each command runs again in one of its own.
@@ -25,7 +25,7 @@ from typing import Any, Final
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import CommandError
 
-_MANY: Final = 3  # calls in a batch for which the next one waits until it is on disk
+_MANY: Final = 5  # calls in a batch for which the next one waits until it is on disk
 
 
 class Call:
