@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import resource
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from streamkeep.engine import failpoints, opening, steady_file
+from streamkeep.engine import failpoints, steady_file
 from streamkeep.engine.api import Store
 from streamkeep.engine.async_store import AsyncStore
 from streamkeep.engine.registry import registry
@@ -83,19 +82,6 @@ def test_a_second_opening_cannot_have_what_the_first_has_not(
         open_store(force_recovery=True)
     with open_store() as same, open_store(max_store_bytes=4 << 20, node_max_entries=10):
         same.xadd("s", {"n": 0})
-
-
-def test_who_may_not_write_is_told_how_to_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Store(tmp_path / "store").close()
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(opening, "SteadyFile", refuse)
-    with pytest.raises(streamkeep.StoreError, match="open it with readonly=True"):
-        Store(tmp_path / "store")
 
 
 # --- closing beside other threads ---------------------------------------------------------------

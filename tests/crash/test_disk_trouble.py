@@ -374,7 +374,7 @@ def test_a_store_that_may_not_be_written_opens_for_reading(tmp_path: Path) -> No
         patch.setattr(os, "access", lambda name, mode: mode != os.W_OK)
         with Store(path, readonly=True) as store:
             assert store.xlen("s") == 1
-        with pytest.raises(streamkeep.StoreError, match="Read-only"):
+        with pytest.raises(streamkeep.StoreError, match="open it with readonly=True"):
             Store(path)
 
 
