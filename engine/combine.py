@@ -25,7 +25,7 @@ from typing import Any, Final
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import CommandError
 
-_MANY: Final = 5  # calls in a batch for which the next one waits until it is on disk
+_MANY: Final = 8  # calls in a batch for which the next one waits until it is on disk
 
 
 class Call:
