@@ -404,18 +404,20 @@ class Environment:
 
     def release(self) -> None:
         """Give up one use; the last one closes the environment."""
+        last = False
         try:
             with registry.lock:
+                last = self.users == 1 and not self.shared.closed
                 self.users -= 1
-                if self.users or self.shared.closed:
-                    return
+            if not last:
+                return
             if self.upkeep is not None:
                 self.upkeep.stop()
             points = self.points
             if points and (self.shared.pin is not None or points.journal.head.poisoned()):
                 self.make_point()
         finally:
-            if not self.users and not self.shared.closed:
+            if last:
                 try:
                     self.close_files()
                 finally:

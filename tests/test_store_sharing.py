@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +145,43 @@ def test_opening_waits_for_another_thread_that_closes(open_store: Open, tmp_path
     thread, results = in_thread(play)
     thread.join(TIMEOUT_S)
     assert results == [[1]]
+
+
+def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_store(), open_store()
+    environment = one._environment
+
+    class Slow(threading.Condition):
+        """Whoever leaves first goes on when the other has left."""
+
+        left = False
+
+        def __exit__(self, *details: Any) -> None:
+            first, self.left = not self.left, True
+            super().__exit__(*details)
+            while first and environment.users:
+                time.sleep(0.001)
+
+    monkeypatch.setattr(registry, "lock", Slow(threading.RLock()))
+    slow, results = in_thread(one.close)
+    while environment.users > 1:
+        time.sleep(0.001)
+    half, go_on = threading.Event(), threading.Event()
+    closing_files = environment.close_files
+
+    def close_files() -> None:
+        half.set()
+        assert go_on.wait(TIMEOUT_S)
+        closing_files()
+
+    monkeypatch.setattr(environment, "close_files", close_files)
+    last, more = in_thread(other.close)
+    assert half.wait(TIMEOUT_S)
+    slow.join(1)
+    assert not slow.is_alive()  # it has nothing to close
+    go_on.set()
+    last.join(TIMEOUT_S)
+    assert results == more == [None]
 
 
 # --- what a failed opening leaves ---------------------------------------------------------------
