@@ -312,3 +312,21 @@ def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
         store.xadd("s", {"n": 1})
         with pytest.raises(AssertionError, match="open in another process"):
             run(UNLISTED, path)
+
+
+def test_who_cannot_be_listed_checks_nothing_beside_a_writer(
+    open_store: Open, tmp_path: Path
+) -> None:
+    code = """
+import sys
+from streamkeep import recovery
+from streamkeep.recovery import source
+source.is_listed = lambda path: False
+source._open_lmdb = lambda path: None
+print(list(recovery.check(sys.argv[1])))
+"""
+    with open_store() as store:
+        store.xadd("s", {"n": 0})
+        with pytest.raises(AssertionError, match="to look at it beside that takes permission"):
+            run(code, tmp_path / "store")
+    assert run(code, tmp_path / "store") == "[]\n"
