@@ -1,0 +1,58 @@
+"""Golden stores: unpacked, and described in a form that outlives formats and methods."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+import zstandard
+
+from streamkeep.engine.api import Store
+
+FOLDER: Final = Path(__file__).parent / "golden" / "stores"
+NAMES: Final = ("closed", "killed", "torn")
+
+
+def unpack(name: str, target: Path) -> Path:
+    """Unpack a golden store below `target`; return the store's folder."""
+    packed = (FOLDER / f"{name}.tar.zst").read_bytes()
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+        tar.extractall(target, filter="data")
+    return target / "store"
+
+
+def describe(store: Store[bytes]) -> dict[str, Any]:
+    """Return what a store holds, for JSON: bytes as latin-1 text, IDs and names included.
+
+    Only what the commands of Redis and the archive show, so that every format that holds the same
+    streams gives the same answer.
+    """
+    found: dict[str, Any] = {}
+    for key in store.scan_iter():
+        full = store.xinfo_stream(key, full=True, count=0)
+        for name in ("radix-tree-keys", "radix-tree-nodes"):  # how it is packed
+            full.pop(name, None)
+        retention = store.retention(key)
+        found[key.decode("latin-1")] = {
+            "info": _plain(full),
+            "history": _plain(store.xrange(key, history=True)),
+            "retention": _plain(retention._asdict()),
+        }
+    archived = sorted(
+        (one.key.decode("latin-1"), one.exists, one.entries, one.retired_entries)
+        for one in store.archived_streams()
+    )
+    return {"streams": found, "archive": [list(one) for one in archived]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, dict):
+        return {_plain(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value

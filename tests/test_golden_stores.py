@@ -1,0 +1,58 @@
+"""Stores that commit 1faa063 wrote open today, and answer what they answered then.
+
+They are the base of every upgrade: once the format has changed, they are upgraded or refused by
+name, and never written again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden_stores
+import streamkeep
+from streamkeep import recovery
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+
+LAST_MS = 1_718_004_802_065  # of the clock, when the last command ran
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((golden_stores.FOLDER / "expected.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", golden_stores.NAMES)
+def test_a_golden_store_answers_what_it_answered_when_it_was_written(
+    tmp_path: Path, name: str, expected: dict[str, Any]
+) -> None:
+    path = golden_stores.unpack(name, tmp_path)
+    with Store(path, clock=ManualClock(LAST_MS), force_recovery=name == "torn") as store:
+        found = json.loads(json.dumps(golden_stores.describe(store)))
+    assert found["streams"].keys() == expected["streams"].keys()
+    for key, stream in expected["streams"].items():
+        assert found["streams"][key] == stream, key
+    assert found["archive"] == expected["archive"]
+    assert [str(one) for one in recovery.check(path)] == []
+
+
+@pytest.mark.parametrize("name", golden_stores.NAMES)
+def test_a_golden_store_takes_new_entries_through_the_public_door(
+    tmp_path: Path, name: str
+) -> None:
+    path = golden_stores.unpack(name, tmp_path)
+    with streamkeep.open(path, force_recovery=name == "torn") as store:
+        length = store.xlen("orders")
+        store.xadd("orders", {"new": 1})
+        assert store.xlen("orders") == length + 1 == 618
+        assert store.xack("orders", "mail", *_pending(store)) == 255
+    assert [str(one) for one in recovery.check(path)] == []
+
+
+def _pending(store: Store[bytes]) -> list[Any]:
+    return [row["message_id"] for row in store.xpending_range("orders", "mail", "-", "+", 1000)]
