@@ -252,6 +252,8 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             if txn.open:
                 self._environment.check_limit(txn)
                 txn.commit()
+            else:
+                transaction.check_whole()
         except lmdb.Error as error:
             txn.abort()
             raise translate(error) from error

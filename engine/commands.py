@@ -49,7 +49,7 @@ from streamkeep.engine.group_commands import GroupCommands
 from streamkeep.engine.idempotency import check_idempotent
 from streamkeep.engine.lmdb_errors import translated
 from streamkeep.format.entry import Entry, StreamId, Text
-from streamkeep.format.errors import ArgumentError
+from streamkeep.format.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node import PAIRS, Range
 from streamkeep.format.producers import content_iid
 from streamkeep.format.redis_dump import TARGETS
@@ -424,6 +424,8 @@ class StreamCommands(GroupCommands[Text]):
         try:
             while low <= high:
                 wanted = Range(*low, *high, _SCAN_BATCH, reverse, int(PAIRS))
+                if txn is not None and not txn.open:
+                    raise StoreClosedError("the transaction or snapshot of the iterator has ended")
                 with translated():
                     batch: list[Any] = (
                         self._history_batch(name, wanted)

@@ -469,13 +469,16 @@ class WriteTxn(Txn):
             return
         self.shared.forget()
         self._note_size(aborted=True)
+        if not self.committed:  # it has changed nothing: there is no commit to wait for
+            self.operations = None
+            self.garbage = self.retired = False
         try:
             self._abort_raw()
         finally:
             self._release()
 
     def wait(self) -> None:
-        """After `commit`: return when the commit, and all before it, are on disk."""
+        """Return when the commit, and all before it, are on disk; at once after `abort`."""
         journal = self.shared.journal
         if journal is not None and self.operations is not None:
             held = journal.sync(self.commit_number)

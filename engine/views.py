@@ -21,6 +21,7 @@ from streamkeep.engine.txn import ReadTxn, WriteTxn
 from streamkeep.format.entry import Text
 from streamkeep.format.errors import (
     ArgumentError,
+    CommandError,
     StaleSnapshotError,
     StoreClosedError,
     StoreError,
@@ -92,6 +93,7 @@ class Snapshot(StreamCommands[Text]):
 
     def stats(self) -> Iterator[StreamStat]:
         """Yield length, nodes and sizes of every stream, ascending by name."""
+        self._check_open()
         with translated():
             for name, number in keyspace.iter_keys(self._txn):
                 yield stream_stat(self._txn.load_numbered(number, name))
@@ -104,8 +106,7 @@ class Snapshot(StreamCommands[Text]):
     def _read(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        if not self._txn.open:
-            raise StoreClosedError("the snapshot is closed")
+        self._check_open()
         try:
             result = command(self._txn, *args)
         except lmdb.Error as error:
@@ -117,10 +118,15 @@ class Snapshot(StreamCommands[Text]):
     ) -> Any:
         raise StoreError("a snapshot only reads; call the method on the store")
 
+    def _check_open(self) -> None:
+        if not self._txn.open:
+            raise StoreClosedError("the snapshot is closed")
+
     def _writer(self) -> StreamCommands[Text]:
         return self._store
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        self._check_open()
         return self._txn, False
 
 
@@ -131,6 +137,10 @@ class Transaction(StreamCommands[Text]):
     block, or nothing when the block raises. It holds the store's only write lock: keep it short,
     stay in the thread that began it, and call no writing method of the store itself inside the
     block.
+
+    A CommandError may be caught inside the block: that command has changed nothing. Any other
+    error that interrupts a writing command, such as a full store, undoes the whole transaction,
+    and the block ends with an error even where it was caught.
     """
 
     def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
@@ -138,6 +148,7 @@ class Transaction(StreamCommands[Text]):
         self._txn = txn
         self._set_decode(store._decode)
         self._thread = threading.get_ident()
+        self._broken: BaseException | None = None  # what interrupted a command
 
     @property
     def txn(self) -> WriteTxn:
@@ -148,23 +159,60 @@ class Transaction(StreamCommands[Text]):
         """Undo everything; the block may go on, but the transaction takes no more commands."""
         self._txn.abort()
 
+    def check_whole(self) -> None:
+        """Raise when a command was interrupted, and with it the transaction undone."""
+        if self._broken is not None:
+            raise StoreError(
+                "nothing of the transaction was written, since one of its commands failed "
+                f"({self._broken}); run all of it again"
+            ) from self._broken
+
     def _read(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
-        if not self._txn.open:
-            raise StoreClosedError("the transaction has ended")
-        if threading.get_ident() != self._thread:
-            raise StoreError("a transaction belongs to the thread that began it")
+        return self._run(False, convert, command, args)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._run(True, convert, command, args)
+
+    def _run(
+        self,
+        writes: bool,
+        convert: Callable[[Any], Any] | None,
+        command: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> Any:
+        self._check_usable()
         try:
             result = command(self._txn, *args)
+        except CommandError:
+            raise
         except lmdb.Error as error:
-            self._txn.abort()
-            raise translate(error) from error
+            told = translate(error)
+            self._break(told)
+            raise told from error
+        except BaseException as error:
+            if writes:
+                self._break(error)
+            raise
         return result if convert is None else convert(result)
 
-    _write = _read
+    def _break(self, error: BaseException) -> None:
+        """Undo everything: a command was interrupted half-way."""
+        self._broken = error
+        self._txn.abort()
+
+    def _check_usable(self) -> None:
+        if self._txn.open and threading.get_ident() != self._thread:
+            raise StoreError("a transaction belongs to the thread that began it")
+        self.check_whole()
+        if not self._txn.open:
+            raise StoreClosedError("the transaction has ended")
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        self._check_usable()
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
