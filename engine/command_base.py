@@ -37,6 +37,10 @@ class CommandBase(Generic[Text]):
     _decode = False  # whether results are str instead of bytes
     _text: Callable[[Any], Any] | None = None  # what turns bytes of a result into text then
 
+    # Whether entries become text only after the command: where commands share a transaction, one
+    # value that is not UTF-8 must not undo the others.
+    _late_text = False
+
     def _set_decode(self, decode: bool) -> None:
         self._decode = decode
         self._text = to_text if decode else None
@@ -91,7 +95,13 @@ class CommandBase(Generic[Text]):
 
     @property
     def _shape(self) -> int:
-        return int(TEXT if self._decode else ENTRY)
+        """The shape in which commands return entries."""
+        return int(TEXT if self._decode and not self._late_text else ENTRY)
+
+    @property
+    def _entry_text(self) -> Callable[[Any], Any] | None:
+        """What turns entries of that shape into text, where they are to be and are not yet."""
+        return to_text if self._decode and self._late_text else None
 
 
 def named_streams(command: str, streams: Any) -> list[tuple[bytes, bytes]]:

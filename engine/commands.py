@@ -349,8 +349,8 @@ class StreamCommands(GroupCommands[Text]):
     ) -> list[Entry[Text]]:
         wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
         if whole_history:
-            return self._read_history(None, _history, to_bytes(name), wanted)
-        return self._read(None, scan.xrange, to_bytes(name), wanted)
+            return self._read_history(self._entry_text, _history, to_bytes(name), wanted)
+        return self._read(self._entry_text, scan.xrange, to_bytes(name), wanted)
 
     def xread(
         self,

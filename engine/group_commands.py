@@ -173,9 +173,9 @@ class GroupCommands(CommandBase[Text]):
 
     @property
     def _named_text(self) -> Callable[[Any], Any] | None:
-        """What turns the names of an XREAD result into text; its entries are text already."""
-        if not self._decode:
-            return None
+        """What turns the names of an XREAD result into text, and its entries if need be."""
+        if not self._decode or self._late_text:
+            return self._entry_text
         return lambda result: [[name.decode(), entries] for name, entries in result]
 
     # --- acknowledge ------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class GroupCommands(CommandBase[Text]):
             None if last_id is None else to_id_text(last_id),
         )
         return self._write(
-            self._ids if justid else None,
+            self._ids if justid else self._entry_text,
             claim.xclaim,
             to_bytes(name),
             to_bytes(groupname),
@@ -414,7 +414,9 @@ class GroupCommands(CommandBase[Text]):
         def shape(found: claim.Claimed) -> list[Any]:
             if justid:
                 return self._ids(found.entries)
-            return [self._id(found.cursor), found.entries, self._ids(found.gone)]
+            text = self._entry_text
+            entries = found.entries if text is None else text(found.entries)
+            return [self._id(found.cursor), entries, self._ids(found.gone)]
 
         return self._write(
             shape,

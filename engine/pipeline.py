@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.txn import ReadTxn, WriteTxn
 
 _Step = tuple[Callable[[Any], Any] | None, Callable[..., Any], tuple[Any, ...]]
+Outcome = tuple[Any, Exception | None]
 
 
 class Pipeline(StreamCommands[Any]):
@@ -21,8 +22,11 @@ class Pipeline(StreamCommands[Any]):
 
     Each command method returns the pipeline, whatever its annotation says. As in Redis, a command
     that breaks a rule does not undo the others; unlike Redis, a crash never leaves half of them,
-    whatever `transaction` says.
+    whatever `transaction` says. Results become text when all of it is committed, as with redis-py:
+    one that is not UTF-8 is that result's error.
     """
+
+    _late_text = True
 
     def __init__(self, store: Store[Any], transaction: bool, decode: bool) -> None:
         self._store = store
@@ -72,13 +76,13 @@ class Pipeline(StreamCommands[Any]):
     def _run(self, steps: list[_Step], raise_on_error: bool) -> list[Any]:
         if not steps:
             return []
-        results: list[Any] = self._store._run_steps(run_all, steps)
+        outcomes = convert_all(steps, self._store._run_steps(run_all, steps))
         if raise_on_error:
-            for number, result in enumerate(results, start=1):
-                if isinstance(result, CommandError):
-                    result.add_note(f"command {number} of {len(results)} in the pipeline")
-                    raise result
-        return results
+            for number, (_, error) in enumerate(outcomes, start=1):
+                if error is not None:
+                    error.add_note(f"command {number} of {len(outcomes)} in the pipeline")
+                    raise error
+        return [result if error is None else error for result, error in outcomes]
 
     def _read(
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
@@ -95,10 +99,23 @@ class Pipeline(StreamCommands[Any]):
 def run_all(txn: WriteTxn, steps: list[_Step]) -> list[Any]:
     """Run commands in a transaction; return their results, and errors of those that failed."""
     results: list[Any] = []
-    for convert, command, args in steps:
+    for _, command, args in steps:
         try:
-            result = command(txn, *args)
-            results.append(result if convert is None else convert(result))
+            results.append(command(txn, *args))
         except CommandError as error:
             results.append(error)
     return results
+
+
+def convert_all(steps: list[_Step], results: list[Any]) -> list[Outcome]:
+    """Return for each step what its caller gets, or the error; the commands are committed."""
+    outcomes: list[Outcome] = []
+    for (convert, _, _), result in zip(steps, results, strict=True):
+        if isinstance(result, CommandError):
+            outcomes.append((None, result))
+            continue
+        try:
+            outcomes.append((result if convert is None else convert(result), None))
+        except UnicodeDecodeError as error:
+            outcomes.append((None, error))
+    return outcomes

@@ -143,6 +143,8 @@ class Transaction(StreamCommands[Text]):
     and the block ends with an error even where it was caught.
     """
 
+    _late_text = True
+
     def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
         self._store: Store[Text] = store
         self._txn = txn

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.pipeline import run_all
-from streamkeep.format.errors import CommandError, StoreClosedError
+from streamkeep.engine.pipeline import convert_all, run_all
+from streamkeep.format.errors import StoreClosedError
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn import WriteTxn
@@ -120,18 +120,17 @@ class Worker:
                 txns.append(txn)
                 return run_all(txn, steps)
 
+            steps = [job.step for job in jobs]
             try:
-                results = self._run_steps(run, [job.step for job in jobs], frees=frees)
+                results = self._run_steps(run, steps, frees=frees)
             except Exception as error:
                 if txns and txns[-1].committed:
                     return [(job.future, None, error) for job in jobs]
                 # Nothing was changed; whose fault it was comes out below.
             else:
                 return [
-                    (job.future, None, result)
-                    if isinstance(result, CommandError)
-                    else (job.future, result, None)
-                    for job, result in zip(jobs, results, strict=True)
+                    (job.future, *outcome)
+                    for job, outcome in zip(jobs, convert_all(steps, results), strict=True)
                 ]
         return [_run_alone(job) for job in jobs]
 

@@ -1,4 +1,4 @@
-"""What a transaction leaves, however it ends; in every sync mode."""
+"""What a transaction and a pipeline leave, however they end; in every sync mode."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 
 MODES = ("commit", "interval", "none")
+BAD = b"\xff\xfe"  # is not UTF-8
 Open = Callable[..., Store[Any]]
 
 
@@ -208,3 +209,123 @@ def test_an_asyncio_transaction_can_be_aborted(tmp_path: Path) -> None:
             assert_sound(tmp_path / mode)
 
     asyncio.run(play())
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def queue_bad_reads(commands: Any) -> None:
+    commands.xadd("before", {"k": "v"})
+    commands.xrange("bad")
+    commands.xread({"bad": 0})
+    commands.xinfo_stream("bad")
+    commands.xreadgroup("g", "c", {"bad": ">"})
+    commands.xclaim("bad", "g", "d", 0, ["1-1"])
+    commands.xautoclaim("bad", "g", "e", 0)
+    commands.xadd("after", {"k": "v"})
+
+
+def make_bad(store: Store[Any]) -> None:
+    store.xadd("bad", {"x": BAD}, id="1-1")
+    store.xgroup_create("bad", "g", 0)
+
+
+def test_a_result_of_a_pipeline_that_is_no_text_undoes_nothing(opened: Open) -> None:
+    store = opened(decode_responses=True)
+    make_bad(store)
+    pipeline = store.pipeline()
+    queue_bad_reads(pipeline)
+    results = pipeline.execute(raise_on_error=False)
+    assert [type(result) for result in results] == [str, *[UnicodeDecodeError] * 6, str]
+    assert store.xlen("before") == store.xlen("after") == 1
+    pending = store.xpending_range("bad", "g", "-", "+", 10)
+    assert [(one["consumer"], one["times_delivered"]) for one in pending] == [("e", 3)]
+    queue_bad_reads(pipeline)
+    with pytest.raises(UnicodeDecodeError) as caught:
+        pipeline.execute()
+    assert caught.value.__notes__ == ["command 2 of 8 in the pipeline"]
+    assert store.xlen("before") == store.xlen("after") == 2
+
+
+def test_a_pipeline_returns_the_text_that_the_store_returns(opened: Open) -> None:
+    store = opened(decode_responses=True)
+    store.xadd("s", {"é": "ü"}, id="1-1")
+    store.xgroup_create("s", "g", 0)
+    calls: list[Callable[[Any], Any]] = [
+        lambda on: on.xrange("s"),
+        lambda on: on.xrevrange("s"),
+        lambda on: on.xread({"s": 0}),
+        lambda on: on.xreadgroup("g", "c", {"s": ">"}, claim_min_idle_time=0),
+        lambda on: on.xreadgroup("g", "c", {"s": 0}),
+        lambda on: on.xclaim("s", "g", "d", 0, ["1-1"]),
+        lambda on: on.xclaim("s", "g", "d", 0, ["1-1"], justid=True),
+        lambda on: on.xautoclaim("s", "g", "d", 0),
+        lambda on: on.xautoclaim("s", "g", "d", 0, justid=True),
+        lambda on: on.xinfo_stream("s", full=True)["entries"],
+        lambda on: on.dump("s"),
+    ]
+    entry = ("1-1", {"é": "ü"})
+    expected = [
+        [entry],
+        [entry],
+        [["s", [entry]]],
+        [["s", [(*entry, 0, 0)]]],
+        [["s", [entry]]],
+        [entry],
+        ["1-1"],
+        ["0-0", [entry], []],
+        ["1-1"],
+        {"1-1": {"é": "ü"}},
+    ]
+    assert [call(store) for call in calls[:-1]] == expected
+    store.xgroup_destroy("s", "g")
+    store.xgroup_create("s", "g", 0)
+    with store.transaction() as txn:
+        assert [call(txn) for call in calls[:-1]] == expected
+        assert isinstance(txn.dump("s"), bytes)
+    store.xgroup_destroy("s", "g")
+    store.xgroup_create("s", "g", 0)
+    pipeline = store.pipeline()
+    for call in calls[:-2]:
+        call(pipeline)
+    pipeline.dump("s")
+    *results, payload = pipeline.execute()
+    assert results == expected[:-1]
+    assert isinstance(payload, bytes)
+
+
+def test_a_result_in_a_transaction_that_is_no_text_may_be_passed_over(opened: Open) -> None:
+    store = opened(decode_responses=True)
+    make_bad(store)
+    with store.transaction() as txn:
+        txn.xadd("w", {"k": "v"})
+        with pytest.raises(UnicodeDecodeError):
+            txn.xreadgroup("g", "c", {"bad": ">"})
+        with pytest.raises(UnicodeDecodeError):
+            txn.xrange("bad")
+    assert store.xlen("w") == 1
+    assert store.xpending("bad", "g")["pending"] == 1
+
+
+def test_what_shares_a_commit_is_not_undone_by_a_result_that_is_no_text(tmp_path: Path) -> None:
+    async def play() -> None:
+        store: Any = await streamkeep.aio.open(tmp_path / "store", decode_responses=True)
+        async with store:
+            await store.xadd("bad", {"x": BAD}, id="1-1")
+            await store.xgroup_create("bad", "g", 0)
+            results = await asyncio.gather(
+                store.xadd("s", {"n": 1}),
+                store.xreadgroup("g", "c", {"bad": ">"}),
+                store.xadd("s", {"n": 2}),
+                return_exceptions=True,
+            )
+            assert [type(result) for result in results] == [str, UnicodeDecodeError, str]
+            assert await store.xlen("s") == 2
+            pipeline = store.pipeline()
+            queue_bad_reads(pipeline)
+            results = await pipeline.execute(raise_on_error=False)
+            assert [type(result) for result in results] == [str, *[UnicodeDecodeError] * 6, str]
+            assert await store.xlen("after") == 1
+
+    asyncio.run(play())
+    assert_sound(tmp_path / "store")
