@@ -97,13 +97,15 @@ def adopt(
     wanted = find_files(paths)
     total = sum(path.stat().st_size for path in wanted)
     done = 0
-    with archive_lock(environment):
-        for path in wanted:
-            segment = open_segment(path)
-            yield _adopt_one(environment, path, segment, key)
-            done += segment.size
-            if progress is not None:
-                progress(done, total)
+    for path in wanted:
+        segment = open_segment(path)
+        with archive_lock(environment):  # not while the caller works: it may archive meanwhile
+            adopted = _adopt_one(environment, path, segment, key)
+        environment.settle()
+        yield adopted
+        done += segment.size
+        if progress is not None:
+            progress(done, total)
 
 
 def _adopt_one(

@@ -263,7 +263,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         self._environment.notice()
         if wait:
             txn.wait()
-        self._environment.relieve()
+        self._environment.settle()
         if txn.garbage:
             self._collect_garbage()
 
@@ -388,6 +388,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             result = environment.combiner.run(command, args)
         else:
             result = environment.write_alone(command, args, False, False)
+        environment.settle()
         return result if convert is None else convert(result)
 
     def _free(
@@ -414,6 +415,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     ) -> Any:
         self._check_writable()
         result = self._environment.write(command, *args, wait=wait, frees=True)
+        self._environment.settle()
         if command in _LEAVE_GARBAGE:
             self._collect_garbage()
         return result if convert is None else convert(result)
@@ -421,6 +423,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
     def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
         self._check_writable()
         result = self._environment.write(run, steps, wait=self._wait, frees=frees)
+        self._environment.settle()
         self._collect_garbage()
         return result
 
@@ -495,7 +498,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             if not environment.read(_has_garbage):
                 return
             while environment.write(keyspace.collect_garbage, wait=False, frees=True):
-                pass
+                environment.settle()
             garbage_files.remove(environment)
         except StreamkeepError as error:
             log.warning("%s: what was deleted is removed later: %s", environment.path, error)

@@ -1,8 +1,11 @@
-"""One at a time: whoever writes segment files or changes the manifest holds this lock.
+"""One at a time: a thread that writes segment files or changes the manifest holds this lock.
 
 It is a lock of the file `archive/lock`, which the system gives back when a process dies, and a
-lock among the threads of this process, since the former does not hold between those. Who has it
-may remove temporary files: nobody else is writing one.
+lock among the threads of this process, since the former does not hold between those. Its holder
+may remove temporary files: no other thread is writing one.
+
+Order of locks: this one, that of the steady points (`SteadyPoints.exclusive`), the write lock. A
+thread that holds one takes none that comes before it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,16 @@ from streamkeep.format.errors import StoreLockedError
 
 LOCK_FILE: Final = "lock"
 
-_threads: dict[tuple[int, int], threading.Lock] = {}
+
+class _Threads:
+    """The lock among the threads of this process, for one store."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.owner = 0  # the thread that holds it
+
+
+_threads: dict[tuple[int, int], _Threads] = {}
 _guard = threading.Lock()
 
 
@@ -30,18 +42,26 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
     """Hold the archive's lock in a `with` block.
 
     Args:
-        wait: until whoever has it lets it go.
+        wait: until its holder lets it go.
 
     Raises:
-        StoreLockedError: another one has it, and `wait` is False.
+        StoreLockedError: another one has it, and `wait` is False; or this thread itself has it,
+            whose function was called back by what it holds the lock for.
     """
     folder = environment.path / ARCHIVE_FOLDER
     files.create_folder(folder)
     with _guard:
-        mine = _threads.setdefault(environment.identity, threading.Lock())
-    if not mine.acquire(blocking=wait):
+        mine = _threads.setdefault(environment.identity, _Threads())
+    me = threading.get_ident()
+    if mine.owner == me:
+        raise StoreLockedError(
+            f"{environment.path}: this thread is working on the archive already; call the method "
+            "when the other one has returned"
+        )
+    if not mine.lock.acquire(blocking=wait):
         raise _locked(environment)
     try:
+        mine.owner = me
         handle = files.open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
         try:
             try:
@@ -52,11 +72,12 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
         finally:
             os.close(handle)
     finally:
-        mine.release()
+        mine.owner = 0
+        mine.lock.release()
 
 
 def _locked(environment: Environment) -> StoreLockedError:
-    return StoreLockedError(f"{environment.path}: somebody else is working on the archive")
+    return StoreLockedError(f"{environment.path}: another thread or process works on the archive")
 
 
 def _after_fork_in_child() -> None:

@@ -8,6 +8,7 @@ closed, after the last reader of this process has left.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -40,7 +41,7 @@ from streamkeep.engine.txn import (
 )
 from streamkeep.engine.upkeep import BUDGET_BYTES, Upkeep
 from streamkeep.engine.waiting import Lobby
-from streamkeep.format.errors import StoreError, StoreFullError
+from streamkeep.format.errors import StoreError, StoreFullError, StreamkeepError
 from streamkeep.format.keys import META
 
 PAGE: Final = 4096
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from streamkeep.engine.relief import Relief
 
 Result = TypeVar("Result")
+
+log = logging.getLogger("streamkeep")
 
 
 class Environment:
@@ -158,7 +161,11 @@ class Environment:
     def write_alone(
         self, command: Callable[..., Any], args: tuple[Any, ...], wait: bool, frees: bool
     ) -> Any:
-        """As `write`, in a transaction that is shared with nobody."""
+        """As `write`, in a transaction that is shared with nobody.
+
+        Callers may hold the archive's lock, or that of the steady points: what follows from a
+        commit and takes those is left to `settle`.
+        """
         if self.max_store_bytes is not None and not frees:
             command, args = self._run_limited, (command, args)
         shared = self.shared
@@ -194,25 +201,32 @@ class Environment:
                 self._use_reserve()
                 tried = True
             else:
-                if not shared.watched or shared.unsteady_bytes >= BUDGET_BYTES:
-                    self.notice()
-                if shared.retired_bytes > RETIRED_LEAST:
-                    self.relieve()
+                self.notice()
                 return result
 
-    def relieve(self) -> None:
-        """After a commit: archive on the spot when too much waits for the archiver."""
-        if self.shared.retired_bytes > RETIRED_LEAST and self.relief is not None:
-            self.relief()
-
     def notice(self) -> None:
-        """After a commit: have the upkeep thread look, or help it where it cannot keep up."""
+        """After a commit: wake the upkeep thread, unless it is awake and has time."""
         shared = self.shared
-        if self.upkeep is not None:
+        awake = shared.watched and shared.unsteady_bytes < BUDGET_BYTES
+        if not awake and self.upkeep is not None:
             self.upkeep.notice()
-        if shared.unsteady_bytes >= 2 * BUDGET_BYTES:
+
+    def settle(self) -> None:
+        """Do what commits have made due: a steady point, archiving on the spot.
+
+        Methods of the store call it when their own work is done. Both take locks, so the caller
+        holds none: neither the archive's nor that of the steady points. A failure is logged; the
+        commits themselves have happened.
+        """
+        shared = self.shared
+        if shared.unsteady_bytes >= 2 * BUDGET_BYTES:  # the upkeep thread cannot keep up
             shared.unsteady_bytes = 0
-            self.make_point()
+            try:
+                self.make_point()
+            except StreamkeepError as error:
+                log.error("%s: no steady point could be made: %s", self.path, error)
+        if shared.retired_bytes > RETIRED_LEAST and self.relief is not None:
+            self.relief()
 
     def _use_reserve(self) -> None:
         """Make room on a full disk for a command that frees some.

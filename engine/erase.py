@@ -61,6 +61,7 @@ def erase(
     for start in range(0, len(wanted), _STEP):
         step = wanted[start : start + _STEP]
         count += environment.write(erase_step, name, numbers, step, frees=True)
+        environment.settle()
     for number in sorted(numbers):
         count += erase_archived(environment, number, wanted)
     for number, erased in unfinished:
@@ -70,6 +71,7 @@ def erase(
     for start in range(0, len(messages), _STEP):
         step = messages[start : start + _STEP]
         environment.write(_forget_messages, name, step, set(wanted), frees=True)
+        environment.settle()
     failpoints.hit("erase:stored")
     scrub(environment, timeout, progress)
     return count

@@ -34,6 +34,7 @@ def maintain(environment: Environment) -> MaintenanceReport:
         trimmed = 0
         while step := environment.write(enforce_step, name, frees=True):
             trimmed += step
+            environment.settle()
         if trimmed:
             report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
     doomed = environment.read(_too_old, environment.shared.clock.now_ms())

@@ -147,6 +147,7 @@ def restore_nodes(
             at = next_id(*last)
             done += written
             failpoints.hit("restore:step")
+            target.settle()
             if progress is not None:
                 progress(done, max(done, total))
     if first is not None or begun is not None:

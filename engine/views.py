@@ -235,7 +235,9 @@ class SyncView(StreamCommands[Text]):
         self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
     ) -> Any:
         self._store._check_writable()
-        result = self._store._environment.write(command, *args, wait=self._wait)
+        environment = self._store._environment
+        result = environment.write(command, *args, wait=self._wait)
+        environment.settle()
         return result if convert is None else convert(result)
 
     def _free(
