@@ -50,7 +50,7 @@ NAMES: Final = (
     "compact:data-moved",  # the new data file, too
     "compact:slots-written",  # and its steady points
     "compact:done",  # nothing is left to be done but removing an empty folder
-    "recover:cut",  # there is a record whose commit never was
+    "recover:remove",  # there is a file that no record of the newest commit leads to
     "recover:point-safe",  # the point to go back to is on disk
     "recover:meta-written",  # one of LMDB's meta pages was put back
     "recover:meta-restored",  # both

@@ -11,6 +11,7 @@
     184   the wave of syncs that was begun last (`turns`)
     192   the wave that was over last
     200   how often the file is open; too high where a process was killed
+    208   the mount on which it was set up, 0 where the system does not say
 
 The places are written under LMDB's write lock, before LMDB commits: so the one behind the newest
 commit is always there and whole, whoever is killed, and the other is that of the commit before or
@@ -19,8 +20,9 @@ since LMDB gives up its lock with it. What is on disk is written by whoever sync
 turn, and only rises.
 
 Nothing here needs to survive a power loss: the first process that opens the file after a boot
-sets it up anew. What the disk has of an older one counts for nothing, in particular not its word
-of what is on disk.
+sets it up again. What the disk has of an older one counts for nothing, in particular not its word
+of what is on disk. The file is never synced, either. So a file that is missing, empty, or of
+another boot or mount shows that the system may have lost pages that were not on disk.
 """
 
 from __future__ import annotations
@@ -47,7 +49,6 @@ _EVEN_AT: Final = 0
 _ODD_AT: Final = 64
 _EVEN: Final = slice(_EVEN_AT, _EVEN_AT + _PLACE.size)
 _ODD: Final = slice(_ODD_AT, _ODD_AT + _PLACE.size)
-_POISONED: Final = 152
 _BOOT: Final = 160
 _BOOT_END: Final = 176
 _TRIES: Final = 1000
@@ -61,6 +62,7 @@ _ERASURES: Final = 22
 _BEGUN: Final = 23
 _OVER: Final = 24
 _OPENINGS: Final = 25
+_MOUNT: Final = 26
 
 
 class Place(NamedTuple):
@@ -86,13 +88,17 @@ class JournalHead:
             files.reserve(self.handle, _SIZE)
             self._map = mmap.mmap(self.handle, _SIZE)
             here = boot.boot_id()
+            mount = -1
             if self._map[_BOOT:_BOOT_END] != here:
                 self._map[:] = bytes(_SIZE)
                 self._map[_BOOT:_BOOT_END] = here
+                mount = boot.mount_id(folder)
         except BaseException:
             os.close(self.handle)
             raise
         self._words = memoryview(self._map).cast("q")
+        if mount >= 0:
+            self._words[_MOUNT] = mount
         self._words[_OPENINGS] += 1
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
@@ -269,10 +275,27 @@ def _file_number(data: bytes, commit_number: int) -> i64:
     return number if check == read_i64_le(data, 32) and commit == i64(commit_number) else 0
 
 
-def is_poisoned(folder: Path) -> bool:
-    """Say, without touching the file, whether a sync has failed since the machine was booted."""
+class HeadState(NamedTuple):
+    """What a process that opens a store finds in the file.
+
+    Args:
+        poisoned: a sync has failed.
+        made: a commit that LMDB has made, the newest or one shortly before it.
+        same_mount: the file was set up on the mount on which it is now.
+    """
+
+    poisoned: bool
+    made: int
+    same_mount: bool
+
+
+def read_head(folder: Path) -> HeadState | None:
+    """Read the file without touching it; None when there is none of this boot."""
     path = folder / HEAD_FILE
     if not path.exists():
-        return False
+        return None
     data = path.read_bytes()
-    return len(data) == _SIZE and data[_POISONED] != 0 and data[_BOOT:_BOOT_END] == boot.boot_id()
+    if len(data) != _SIZE or data[_BOOT:_BOOT_END] != boot.boot_id():
+        return None
+    words = memoryview(data).cast("q")
+    return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == boot.mount_id(folder))

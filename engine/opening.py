@@ -175,9 +175,9 @@ def _lock_store(
             raise RecoveryNeededError(
                 f"{path}: a compaction was cut off; open the store for writing once"
             )
-        elif needs_recovery(path, lock):
+        elif reason := needs_recovery(path, lock):
             raise RecoveryNeededError(
-                f"{path}: the store needs recovery after a power loss; open it for writing once"
+                f"{path}: the store needs recovery, since {reason}; open it for writing once"
             )
         return True
 

@@ -1,16 +1,35 @@
 """What the first process to open a store finds, and recovery after a power loss.
 
-Three states, told apart by LMDB's newest commit, the newest steady point, and the boot:
+Three states, told apart by LMDB's newest commit, the newest steady point, the journal, the boot
+and the mount:
 
-healthy    the newest commit is that of the steady point, and the journal holds nothing behind it,
-           nor a file that begins behind commits that are gone. Closing leaves a store so, and it
+healthy    the newest commit is that of the steady point, and the journal holds nothing after it,
+           nor a file that begins after commits that are gone. Closing leaves a store so, and it
            may be copied anywhere.
-left       the machine has not been booted since: processes died. What LMDB shows is right, for the
-           system still has every page; the journal may end with a record whose commit never was.
-torn       the machine was booted, or a sync has failed. LMDB's file may hold any mixture of pages.
+left       processes died, and nothing else happened. What LMDB shows is right, for the system still
+           has every page. The journal ends with the newest commit, or with one record more: that of
+           a process which was killed before LMDB made the commit.
+torn       the system may have lost pages that were not on disk. LMDB's file may hold any mixture.
 
-The boot ID cannot tell a store that was left from a copy of one in use, or a snapshot of its disk,
-that is opened in the same boot: these count as left, and whoever made them has to force a recovery.
+These show that a store is torn (`examine`):
+
+- the machine was booted, or a sync has failed;
+- LMDB's newest commit is older than the steady point;
+- the journal is ahead of LMDB by two records or more. A writer makes its commit before the next
+  can write a record, so a killed one leaves one record at most;
+- the journal ends before LMDB's newest commit, which its head knows, or lacks records in its
+  middle;
+- the head of the journal, which is never synced, does not know LMDB's newest commit, or is not of
+  this boot and mount. A container has mounts of its own, and a copy may lack the head: then the
+  recovery was not needed, but it loses nothing, for the journal holds every commit.
+
+What none of these shows: pages that were lost while the store stays on the same mount, all of whose
+journal is older. Then a recovery has to be forced.
+
+A record that follows LMDB's newest commit is replayed, even if it is the only one, whenever the
+store is recovered or a process opens it alone for writing. Nobody can tell that it was not
+acknowledged. A read-only open does not wait for that one record: if it was acknowledged, the head
+knows its commit, as long as the system has its pages.
 
 A torn store is brought back under the exclusive lock: check the root pages of the steady point
 while nothing is changed; note in `steady` that a recovery has begun, which any machine must bring
@@ -35,7 +54,7 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.journal import NEW_SPARE
-from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, is_poisoned
+from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, read_head
 from streamkeep.engine.journal_reader import (
     JOURNAL_FOLDER,
     Reader,
@@ -49,7 +68,7 @@ from streamkeep.engine.steady import DATA_FILE, read_meta_pages
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError
-from streamkeep.format.journal import DELETE, MOVE, RECORD_HEADER, read_changes
+from streamkeep.format.journal import DELETE, MOVE, read_changes
 from streamkeep.format.keys import META, TABLES
 from streamkeep.format.records import decode_epoch, encode_number
 from streamkeep.format.steady import (
@@ -66,6 +85,7 @@ META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQ")
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
+_KILLED: Final = "a process was killed in a commit"
 
 log = logging.getLogger("streamkeep")
 
@@ -104,7 +124,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
     """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
 
     Args:
-        force: take a store for torn that is not healthy, though the boot is the same.
+        force: take a store for torn that is not healthy.
     """
     slot = steady.newest()
     journal = path / JOURNAL_FOLDER
@@ -119,23 +139,22 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         _reset_head(journal, None, None)
         return
     files.create_folder(journal)
-    if is_torn(path, slot, force):
+    state = examine(path, slot, force)
+    if state.torn or state.ahead:
         _check_roots(path / DATA_FILE, slot)  # while nothing is changed: else it stays as it is
         steady.rewrite()
         failpoints.hit("recover:point-safe")
         if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
             steady.write(slot)
-        _recover(path, slot, open_lmdb, clock)
+        _recover(path, slot, open_lmdb, clock, state.torn or _KILLED)
         _reset_head(journal, None, None)
         return
-    newest = _newest_meta(path)
-    assert newest is not None, "else it were torn"
-    place = find_place(journal, slot, place_of(slot), newest.commit_number)
+    place = state.place
     if place is not None and not is_there(journal, slot, place):
         place = None
     if place is not None:
-        _cut_behind(journal, slot, place)
+        _remove_later(journal, place)
     _reset_head(journal, place, slot)
 
 
@@ -163,10 +182,16 @@ def discard_unfinished(path: Path) -> None:
         (path / name).unlink(missing_ok=True)
 
 
-def needs_recovery(path: Path, steady: SteadyFile) -> bool:
-    """Say whether a store that nobody has open is torn, or was never finished."""
+def needs_recovery(path: Path, steady: SteadyFile) -> str:
+    """Say why a store that nobody has open must be recovered, or created; nothing if it is sound.
+
+    A read-only open may show it without the one record that a process left which was killed in a
+    commit.
+    """
     slot = steady.newest()
-    return is_unfinished(path, steady) if slot is None else is_torn(path, slot)
+    if slot is None:
+        return "its creation was cut off" if is_unfinished(path, steady) else ""
+    return examine(path, slot).torn
 
 
 def is_ready(path: Path, steady: SteadyFile) -> bool:
@@ -182,18 +207,61 @@ def is_ready(path: Path, steady: SteadyFile) -> bool:
     return here in (NO_BOOT, slot.boot_id) or _is_healthy(path, slot)
 
 
-def is_torn(path: Path, slot: SteadySlot, force: bool = False) -> bool:
-    """Say whether a store that nobody has open needs recovery; see the top of this module."""
+class State(NamedTuple):
+    """What is left of a store that nobody has open; see the top of this module.
+
+    Args:
+        torn: why it must be recovered; nothing where it is healthy or was left.
+        place: behind LMDB's newest commit in the journal; None where the journal does not hold it.
+        ahead: how many commits the journal holds after it. Both are known in the same boot only.
+    """
+
+    torn: str
+    place: Place | None = None
+    ahead: int = 0
+
+
+def examine(path: Path, slot: SteadySlot, force: bool = False) -> State:
+    """Say which state a store is in that nobody has open."""
     journal = path / JOURNAL_FOLDER
-    if is_poisoned(journal):
-        return True  # what the system shows may not be what is on disk
+    head = read_head(journal)
+    if head is not None and head.poisoned:
+        return State("writing to the disk had failed")
     meta = _newest_meta(path)
     if meta is None or meta.commit_number < slot.commit_number:
-        return True
+        return State("data.mdb is older than its steady point")
     if _is_healthy(path, slot):
-        return False
+        return State("", place_of(slot))
     here = boot_id()
-    return force or here == NO_BOOT or slot.boot_id != here
+    if here == NO_BOOT or slot.boot_id != here:
+        return State("the machine stopped while the store was in use")
+    newest = meta.commit_number
+    place = find_place(journal, slot, place_of(slot), newest)
+    ahead = 0 if place is None else _count_records(journal, slot, place)
+    reason = ""
+    if ahead > 1:
+        reason = f"the journal holds {ahead} commits that data.mdb lacks"
+    elif files_behind_gap(journal, slot, newest + ahead):
+        reason = "the journal lacks commits in its middle"
+    elif head is not None and head.made > newest:
+        reason = f"data.mdb lacks commit {head.made}, which was made"
+    elif slot.journal_file not in journal_files(journal):
+        pass  # removed by hand; a loss of pages would have spared its name
+    elif head is None or not head.same_mount:
+        reason = "the file system was mounted again, or the files were copied, while it was in use"
+    elif place is None and head.made == newest:
+        reason = f"the journal ends before commit {newest} of data.mdb"
+    if force and not reason:
+        reason = "it was to be recovered in any case"
+    return State(reason, place, ahead)
+
+
+def _count_records(journal: Path, slot: SteadySlot, place: Place) -> int:
+    """Return how many records follow a place."""
+    reader = Reader(journal, slot, place)
+    while reader.next() is not None:
+        pass
+    return reader.place.commit_number - place.commit_number
 
 
 def _is_healthy(path: Path, slot: SteadySlot) -> bool:
@@ -232,36 +300,26 @@ def _reset_head(journal: Path, place: Place | None, slot: SteadySlot | None) -> 
         head.close()
 
 
-def _cut_behind(journal: Path, slot: SteadySlot, place: Place) -> None:
-    """Remove what is behind a place: records of commits that never were, and later files.
+def _remove_later(journal: Path, place: Place) -> None:
+    """Remove files after that of a place, none of whose records follows it.
 
-    A file says only behind which commit it begins: it would follow any that get that number.
+    A writer that was killed began such a file. It says only after which commit it begins, so it
+    would follow any commit that gets this number.
     """
-    there = journal_files(journal)
     later = [
         path
-        for number, path in there.items()
+        for number, path in journal_files(journal).items()
         if max(number, named_number(path)) > place.file_number
     ]
-    reader = Reader(journal, slot, place)
-    follows = reader.next() is not None
-    if follows or later:
-        failpoints.hit("recover:cut")
-    if follows and reader.place.file_number == place.file_number:
-        handle = os.open(there[place.file_number], os.O_RDWR | os.O_CLOEXEC)
-        try:
-            files.write_at(handle, bytes(RECORD_HEADER.size), place.offset)
-            files.sync_data(handle)
-        finally:
-            os.close(handle)
-    for path in later:
-        path.unlink(missing_ok=True)
     if later:
+        failpoints.hit("recover:remove")
+        for path in later:
+            path.unlink(missing_ok=True)
         files.sync_folder(journal)
 
 
-def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) -> None:
-    """Bring a torn store back to the newest commit that the disk still holds."""
+def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock, reason: str) -> None:
+    """Bring a store back to the newest commit that the disk still holds."""
     _restore_meta(path / DATA_FILE, slot)
     failpoints.hit("recover:meta-restored")
     raw = open_lmdb()
@@ -283,9 +341,11 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock) ->
     finally:
         raw.close()
     failpoints.hit("recover:replayed")
-    log.warning(
-        "%s: recovered after a power loss: back to commit %d, and %d commits from the journal",
+    log.log(
+        logging.INFO if reason == _KILLED else logging.WARNING,
+        "%s: recovered, since %s: back to commit %d, and %d commits from the journal",
         path,
+        reason,
         slot.commit_number,
         replayed,
     )

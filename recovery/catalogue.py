@@ -119,7 +119,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
     ),
     "SK022": Kind(
         Severity.NOTE,
-        "the store needs recovery after a power loss",
+        "the store needs recovery, as after a power loss",
         "open the store for writing once: that recovers it; then check again",
     ),
     "SK023": Kind(
@@ -136,6 +136,13 @@ CATALOGUE: Final[dict[str, Kind]] = {
         Severity.NOTE,
         "something that is no file of a store stands in its folder",
         "move it elsewhere if you know it; nothing of the store depends on it",
+    ),
+    "SK026": Kind(
+        Severity.WARNING,
+        "`data.mdb` lacks commits that the journal holds, though the machine was not booted: the "
+        "system has lost pages that it had not written, or the files were copied in use",
+        "open the store for writing once: that replays them; then check again, and look for errors "
+        "of the disk in the system's log",
     ),
     "SK101": Kind(
         Severity.WARNING,

@@ -6,7 +6,7 @@ in use     somebody has the store open. A snapshot of LMDB pins the newest commi
            are read from the file, past LMDB.
 idle       nobody has it open. Likewise where LMDB's lock file is there; else the store's own lock
            keeps everybody out.
-torn       it needs recovery after a power loss. Then the newest steady point is looked at, whose
+torn       it needs recovery (`recover`). Then the newest steady point is looked at, whose
            pages nobody has touched: its meta page stands in `steady`. No copy is needed.
 
 LMDB is asked for a snapshot only after its meta pages were found sound; it looks into no other
@@ -26,7 +26,7 @@ import lmdb
 
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.opening import LOCK_FILE, META_FORMAT, is_listed
-from streamkeep.engine.recover import has_commits, is_torn
+from streamkeep.engine.recover import examine, has_commits
 from streamkeep.engine.registry import registry
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, age, place_of
@@ -224,10 +224,12 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
     if not (path / DATA_FILE).exists():
         yield source
         return
-    if alone and slot is not None and steady is not None and is_torn(path, slot):
-        _see_torn(source, steady, slot)
-        yield source
-        return
+    if alone and slot is not None and steady is not None:
+        state = examine(path, slot)
+        if state.torn:
+            _see_torn(source, steady, slot, state.ahead)
+            yield source
+            return
     if steady is not None and (newest is None or steady.commit_number > newest.commit_number):
         source.see(steady)  # both meta pages are damaged, or the newer one is
         yield source
@@ -262,8 +264,13 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
             raw.close()
 
 
-def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot) -> None:
-    """Look at the steady point of a store that needs recovery."""
+def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot, ahead: int) -> None:
+    """Look at the steady point of a store that needs recovery.
+
+    Args:
+        ahead: commits that the journal holds and LMDB's newest meta page does not know, though the
+            machine was not booted.
+    """
     source.torn = True
     source.see(steady)
     reader = Reader(source.path / JOURNAL_FOLDER, slot, place_of(slot))
@@ -277,6 +284,9 @@ def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot) -> None:
             f"{source.replayable} commits of the journal follow",
         )
     )
+    if ahead > 1:
+        problem = f"the journal holds {ahead} commits that it lacks"
+        source.found.append(finding("SK026", DATA_FILE, problem))
 
 
 def see_snapshot(source: Source, txn: ReadTxn) -> None:

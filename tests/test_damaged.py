@@ -231,6 +231,19 @@ def other_boot(path: Path) -> None:
     (path / JOURNAL_FOLDER / "head").unlink(missing_ok=True)
 
 
+def lost_pages_of_commits(path: Path) -> None:
+    """The disk has the journal of three commits, and of `data.mdb` what was before."""
+    with Store(path, sync="none", clock=ManualClock(2000)) as store:
+        store._environment.make_point()
+        shutil.copyfile(path / "data.mdb", path.with_name("old.mdb"))
+        for number in range(3):
+            store.xadd("orders", {"late": "1"}, id=f"2-{number}")
+        shutil.copytree(path, path.with_name("killed"))
+    shutil.rmtree(path)
+    path.with_name("killed").rename(path)
+    path.with_name("old.mdb").rename(path / "data.mdb")
+
+
 def gap_in_journal(path: Path) -> None:
     other_boot(path)
     files = sorted((path / JOURNAL_FOLDER).glob("*.skj"))
@@ -307,6 +320,7 @@ CASES: Final[dict[str, Recipe]] = {
     "SK023-other-store": steady_of_other,
     "SK024-gap": gap_in_journal,
     "SK025-stray": stray_file,
+    "SK026-lost-pages": lost_pages_of_commits,
     "SK101-length": record(length=7),
     "SK102-first": record(first_ms=0),
     "SK103-last": record(last_live_seq=3),

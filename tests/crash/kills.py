@@ -301,10 +301,12 @@ class Run:
         elif not failpoint.startswith(("create", "recover")):
             options["passages"] = self.random.randrange(1, 3)
         if failpoint.startswith("recover"):
-            self.killed(
-                self.server.fork(self.plan(failpoint="commit:journaled", passages=50, sync="none"))
-            )
-            options |= {"recover": True, "boot": 77 if failpoint != "recover:cut" else 0}
+            before = {"failpoint": "commit:journaled", "passages": 50, "boot": 77}
+            if failpoint == "recover:remove":
+                before = {"failpoint": "journal:new-file", "passages": 1, "boot": 0}
+            boot = before.pop("boot")
+            self.killed(self.server.fork(self.plan(sync="none", **before)))
+            options |= {"recover": True, "boot": boot}
         self.killed(self.server.fork(self.plan(**options)))
         for pid in others:
             self.kill(pid)

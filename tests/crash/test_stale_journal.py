@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+
+import pytest
 
 from crash.losses import small_journal
 from crash.power import another_boot
@@ -35,28 +39,25 @@ def spare(tmp_path: Path) -> tuple[int, int, int]:
     return last, number, header.first_commit
 
 
-def test_a_later_file_does_not_follow_other_commits(tmp_path: Path) -> None:
-    with small_journal():
-        last, number, first = spare(tmp_path)
-        with Store(tmp_path / "lost") as store:
-            for _ in range(first - 1 - last):
-                store.xadd("s", {"other": "commit"})
-            assert store.durability().last_commit == first - 1
-            assert number not in journal_files(store.path / JOURNAL_FOLDER)
-        assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []
-
-
-def test_a_later_file_in_another_boot_says_that_commits_were_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("boot", [another_boot, nullcontext])
+def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
+    tmp_path: Path, boot: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Their numbers are given again, so in another epoch: nobody takes the new for the old."""
     with small_journal():
-        last, number, _ = spare(tmp_path)
+        last, number, first = spare(tmp_path)
         with Store(tmp_path / "one") as store:
             epoch = store.durability().epoch
-        with another_boot(), Store(tmp_path / "lost") as store:
+        with boot(), Store(tmp_path / "lost") as store:
             assert store.durability().epoch == epoch + 1
             recovered = store.durability().last_recovery
             assert recovered is not None
             assert (recovered.steady_commit, recovered.replayed) == (last, 0)
             assert number not in journal_files(store.path / JOURNAL_FOLDER)
             assert store.xlen("s") == 1
+            while store.durability().last_commit < first - 1:
+                store.xadd("s", {"other": "commit"})
+            expected = store.xlen("s")
+        with another_boot(9), Store(tmp_path / "lost", force_recovery=True) as store:
+            assert store.xlen("s") == expected
         assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []

@@ -1,0 +1,284 @@
+"""Pages that were lost while the machine went on: what was acknowledged comes back all the same.
+
+A file system that is mounted again after an error, a volume that is detached, a snapshot of a disk
+and `cp` leave what was on disk, and the boot ID does not tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from crash.kill_worker import die_at
+from crash.losses import in_child, small_journal
+from crash.power import another_boot
+from streamkeep import recovery
+from streamkeep.engine import boot
+from streamkeep.engine.journal_reader import Reader
+from streamkeep.engine.recover import examine
+from streamkeep.engine.steady_file import SteadyFile, place_of
+from streamkeep.format.errors import RecoveryNeededError
+from streamkeep.format.steady import SteadySlot
+
+PAGE = 4096
+COUNT = 40
+
+
+def killed(path: Path, *, old: Path | None = None, at: str = "") -> None:
+    """Add entries in a process that is killed, all but the first after a steady point.
+
+    Args:
+        old: gets what was on disk of `data.mdb` at the steady point.
+        at: die at this failpoint of one more command.
+    """
+
+    def work() -> None:
+        store = streamkeep.open(path)
+        store.xadd("s", {"n": 0})
+        store._environment.make_point()
+        if old is not None:
+            shutil.copyfile(path / "data.mdb", old)
+        for number in range(1, COUNT):
+            store.xadd("s", {"n": number})
+        if at:
+            die_at(at, 1)
+            store.xadd("s", {"n": COUNT})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with small_journal():
+        assert not in_child(work)
+
+
+def slot_of(path: Path) -> SteadySlot:
+    lock = SteadyFile(path, readonly=True)
+    slot = lock.newest()
+    lock.close()
+    assert slot is not None
+    return slot
+
+
+def assert_recovers(path: Path, reason: str, count: int = COUNT) -> None:
+    """A read-only open says why it cannot be; opened for writing, everything is there."""
+    with pytest.raises(RecoveryNeededError, match=reason):
+        streamkeep.open(path, readonly=True)
+    assert_holds(path, count, recovered=True)
+
+
+def assert_holds(path: Path, count: int, *, recovered: bool) -> None:
+    with streamkeep.open(path) as store:
+        assert [entry.fields[b"n"] for entry in store.xrange("s")] == [
+            b"%d" % number for number in range(count)
+        ]
+        assert (store.durability().last_recovery is not None) == recovered
+        store.xadd("s", {"n": "after"})
+    assert [str(one) for one in recovery.check(path)] == []
+    with streamkeep.open(path, readonly=True) as store:
+        assert store.xlen("s") == count + 1
+
+
+def test_acknowledged_commits_are_replayed_after_the_page_cache_was_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    killed(path, old=tmp_path / "old.mdb")
+    (tmp_path / "old.mdb").replace(path / "data.mdb")
+    before = {one.name: one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    found = {one.code: one.problem for one in recovery.check(path)}
+    assert set(found) == {"SK022", "SK026"}
+    assert found["SK026"] == f"the journal holds {COUNT - 1} commits that it lacks"
+    with pytest.raises(RecoveryNeededError, match=f"holds {COUNT - 1} commits that data.mdb lacks"):
+        streamkeep.open(path, readonly=True)
+    assert {one.name: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
+    with caplog.at_level(logging.WARNING):
+        assert_holds(path, COUNT, recovered=True)
+    assert f"{COUNT - 1} commits that data.mdb lacks" in caplog.text
+
+
+def test_a_process_that_is_killed_between_commits_needs_no_recovery(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    killed(path)
+    assert list(recovery.check(path)) == []
+    with streamkeep.open(path, readonly=True) as store:
+        assert store.xlen("s") == COUNT
+    assert_holds(path, COUNT, recovered=False)
+
+
+def test_a_record_that_a_killed_process_left_is_replayed_and_not_cut(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    killed(path, at="commit:journaled")
+    assert list(recovery.check(path)) == []
+    with streamkeep.open(path, readonly=True) as store:
+        assert store.xlen("s") == COUNT
+    assert_holds(path, COUNT + 1, recovered=True)
+
+
+def test_a_commit_that_the_head_knows_is_missed(tmp_path: Path) -> None:
+    """The system has lost LMDB's newest meta page, and only that."""
+    path = tmp_path / "store"
+    killed(path)
+    newest = slot_of(path).commit_number + COUNT - 1
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(newest % 2 * PAGE)
+        file.write(bytes(PAGE))
+    assert_recovers(path, f"lacks commit {newest}, which was made")
+
+
+def test_pages_that_were_lost_under_a_new_meta_page_are_noticed_by_the_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, old = tmp_path / "store", tmp_path / "old.mdb"
+    killed(path, old=old)
+    now = (path / "data.mdb").read_bytes()
+    pages = old.read_bytes().ljust(len(now), b"\0")
+    assert now[2 * PAGE :] != pages[2 * PAGE :]
+    (path / "data.mdb").write_bytes(now[: 2 * PAGE] + pages[2 * PAGE :])
+    here = boot.mount_id(path)
+    monkeypatch.setattr(boot, "mount_id", lambda path: here + 1)
+    assert_recovers(path, "mounted again")
+
+
+@pytest.mark.parametrize("left", [None, b"", bytes(PAGE)], ids=["missing", "empty", "zeros"])
+def test_a_head_that_was_not_written_shows_that_pages_were_lost(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    path = tmp_path / "store"
+    killed(path)
+    head = path / "journal" / "head"
+    if left is None:
+        head.unlink()
+    else:
+        head.write_bytes(left)
+    assert_recovers(path, "mounted again")
+
+
+def test_a_journal_that_ends_before_the_newest_commit_shows_that_pages_were_lost(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    killed(path)
+    slot = slot_of(path)
+    reader = Reader(path / "journal", slot, place_of(slot))
+    for _ in range(COUNT // 2 - 1):
+        assert reader.next() is not None
+    place = reader.place
+    names = {int(one.name[:-4]): one for one in (path / "journal").glob("*.skj")}
+    for number, one in names.items():
+        if number > place.file_number:
+            one.unlink()
+    with names[place.file_number].open("r+b") as file:
+        file.seek(place.offset)
+        file.write(bytes(PAGE))
+    newest = slot.commit_number + COUNT - 1
+    assert_recovers(path, f"ends before commit {newest}", COUNT // 2)
+
+
+def test_writers_that_are_killed_leave_one_record_at_most(tmp_path: Path) -> None:
+    """Several processes, and threads that share commits: each commit is made before the next."""
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": 0})
+    aheads = set()
+    for turn in range(12):
+        children = [started(writing(path, threads)) for threads in (1, 3)]
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        state = examine(path, slot_of(path))
+        assert state.torn == "", f"turn {turn}"
+        aheads.add(state.ahead)
+        with streamkeep.open(path) as store:
+            store.xtrim("s", maxlen=100)
+    assert aheads <= {0, 1}
+
+
+def writing(path: Path, threads: int) -> Callable[[int], None]:
+    """Return what a process does until it is killed; it says so after some commits."""
+
+    def work(told: int) -> None:
+        store = streamkeep.open(path, sync="commit" if threads > 1 else "none")
+
+        def add() -> None:
+            for number in range(1 << 30):
+                store.xadd("s", {"n": number, "pad": "x" * (number % 700)})
+                if number == 30:
+                    os.write(told, b"!")
+
+        for _ in range(threads):
+            threading.Thread(target=add).start()
+        threading.Event().wait()
+
+    return work
+
+
+def started(work: Callable[[int], None]) -> int:
+    """Return a child that is at work."""
+    ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends[0])
+        try:
+            with small_journal():
+                work(ends[1])
+        finally:
+            os._exit(1)
+    os.close(ends[1])
+    assert os.read(ends[0], 1) == b"!"
+    os.close(ends[0])
+    return child
+
+
+def test_a_copy_of_a_store_in_use_misses_no_commit_of_its_journal(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": 0})
+        store._environment.make_point()
+        copy.mkdir()
+        shutil.copyfile(path / "data.mdb", copy / "data.mdb")
+        for number in range(1, 9):
+            store.xadd("s", {"n": number})
+        shutil.copyfile(path / "steady", copy / "steady")
+        shutil.copytree(path / "journal", copy / "journal")
+    assert_recovers(copy, "holds 8 commits that data.mdb lacks", 9)
+
+
+def test_a_forced_recovery_still_needs_no_reason(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    killed(path)
+    with streamkeep.open(path, force_recovery=True) as store:
+        assert store.xlen("s") == COUNT
+        assert store.durability().last_recovery is not None
+
+
+def test_a_read_only_open_says_that_the_machine_has_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    killed(path)
+    with another_boot():
+        assert_recovers(path, "the machine stopped while the store was in use")
+
+
+def test_each_mount_has_a_number_of_its_own(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    (one / "file").write_text("")
+    if os.geteuid() or subprocess.run(["mount", "--bind", one, other], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        assert (other / "file").exists()
+        if boot.mount_id(one) == 0:
+            pytest.skip("the kernel gives no unique numbers of mounts")
+        assert boot.mount_id(one) == boot.mount_id(tmp_path)
+        assert boot.mount_id(other) not in (0, boot.mount_id(one))
+    finally:
+        subprocess.run(["umount", "-l", other], check=True)
+    assert boot.mount_id(tmp_path / "nothing") == 0
