@@ -2,26 +2,24 @@
 
 Each round enforces retention and archives. What is too little for a file of its own is left
 retired, where history shows it all the same, until it is enough or has waited for some rounds.
-When another archiver is at work, in whatever process, a round has nothing to do.
+When another archiver is at work, in whatever process, a round has nothing to do. No error ends the
+thread: a round that failed is logged, reported by `Store.durability`, and tried again.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
+from contextlib import suppress
 from typing import Final
-
-import lmdb
 
 from streamkeep.engine.archiver import DEFAULT_OPTIONS, archive
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.maintenance import maintain
-from streamkeep.format.errors import StoreClosedError, StoreLockedError, StreamkeepError
+from streamkeep.format.errors import StoreClosedError, StoreLockedError
 
 WORTH_A_FILE: Final = 4 << 20  # bytes of nodes
 PATIENCE: Final = 20  # rounds after which less is archived, too
-
-log = logging.getLogger("streamkeep")
+_WORK: Final = "archiving"
 
 
 class ArchiveThread:
@@ -43,21 +41,14 @@ class ArchiveThread:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):
-            try:
-                self._round()
-            except StoreLockedError:
-                continue  # another archiver is at work
-            except StoreClosedError:
+            error = self._environment.failures.attempt(_WORK, self._round)
+            if isinstance(error, StoreClosedError):
                 return
-            except (StreamkeepError, lmdb.Error, OSError) as error:
-                log.error("archiving failed, and is tried again: %s", error)
 
     def _round(self) -> None:
         self._rounds += 1
         maintain(self._environment)
         least = 0 if self._rounds % PATIENCE == 0 else WORTH_A_FILE
-        archive(
-            self._environment,
-            DEFAULT_OPTIONS._replace(least_bytes=least),
-            wait=False,
-        )
+        options = DEFAULT_OPTIONS._replace(least_bytes=least)
+        with suppress(StoreLockedError):  # another archiver is at work
+            archive(self._environment, options, wait=False)

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from streamkeep.engine.failures import copy_of
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import CommandError
 
@@ -161,8 +162,9 @@ class Combiner:
         try:
             self._run(calls)
         except Exception as error:
-            for call in calls:
-                call.error = call.error or error
+            for call in calls:  # each raises it in a thread of its own
+                if call.error is None:
+                    call.error = error if call is own else copy_of(error)
         for call in calls:
             call.finished = True
 

@@ -115,9 +115,12 @@ def _watched(work: Callable[[], None], data: Path, progress: Progress | None) ->
 
     thread = threading.Thread(target=run, name="streamkeep-copy")
     thread.start()
-    while thread.is_alive():
-        thread.join(_TICK_S)
-        if data.exists():
-            progress(data.stat().st_size)
+    try:
+        while thread.is_alive():
+            thread.join(_TICK_S)
+            if data.exists():
+                progress(data.stat().st_size)
+    finally:
+        thread.join()  # LMDB must not be closed under it, whatever `progress` raises
     if caught:
         raise caught[0]

@@ -35,6 +35,8 @@ class Durability(NamedTuple):
         last_recovery: None when there has been none.
         readers: everybody who has a snapshot open, the oldest first; a store that is open for
             writing has one itself.
+        failures: what the threads of this process that work for the store have failed at, and try
+            again; empty when all is well. The log has it, too.
     """
 
     epoch: int
@@ -44,6 +46,7 @@ class Durability(NamedTuple):
     journal_bytes: int
     last_recovery: Recovery | None
     readers: list[ReaderSlot]
+    failures: tuple[str, ...] = ()
 
 
 class Reader(NamedTuple):

@@ -20,6 +20,7 @@ import lmdb
 
 from streamkeep.engine.combine import Combiner
 from streamkeep.engine.durability import Durability, read_slots
+from streamkeep.engine.failures import Failures
 from streamkeep.engine.journal import Journal
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate
@@ -80,6 +81,7 @@ class Environment:
         self.readonly = readonly
         self.max_store_bytes = max_store_bytes
         self.users = 0
+        self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(path)
         self.lobby = Lobby(path, shared, self.read)
         self.lock = lock  # None where the store may not be touched and has no such file
@@ -98,7 +100,7 @@ class Environment:
                 raise
             shared.journal = journal
             shared.erasures = journal.head.erasures()
-            self.upkeep = Upkeep(shared, self.points)
+            self.upkeep = Upkeep(shared, self.points, self.failures)
         if not readonly:
             self.lobby.open_board()  # commits ring whom they find on it
 
@@ -304,6 +306,7 @@ class Environment:
             sum(map(_size, folder.iterdir())) if folder.is_dir() else 0,
             None if row is None else decode_recovery(row),
             read_slots(self.raw, last_commit),
+            self.failures.texts(),
         )
 
     def sync(self) -> None:

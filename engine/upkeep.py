@@ -4,28 +4,34 @@ It sleeps without a timeout while nothing is committed. The first commit wakes i
 looks twice a second, and falls asleep again when the store has been quiet for a while: then it
 makes a last steady point and lets the pin go, so that an idle process keeps no pages from being
 reused.
+
+No error ends it: what failed is logged, reported by `Store.durability`, and tried again; the sync
+at its next interval, whatever else fails. Only when a sync has failed nothing is left to do: the
+journal refuses all writes until the store has been recovered.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from typing import Final
 
-import lmdb
-
+from streamkeep.engine.failures import Failures
 from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady import SteadyPoints
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.errors import RecoveryNeededError
 
 BUDGET_BYTES: Final = 256 << 20
 POINT_EVERY_S: Final = 5.0
 IDLE_S: Final = 2.0
 _TICK_S: Final = 0.5
 
-log = logging.getLogger("streamkeep")
+_SYNC: Final = "the sync of the journal"
+_SPARE: Final = "the preparation of a journal file"
+_POINT: Final = "the steady point"
+_ROUND: Final = "the upkeep"
+_THREAD: Final = "the start of the upkeep thread"
 
 
 class Bell:
@@ -52,12 +58,26 @@ def pause(interval_s: float | None, since_sync_s: float) -> float:
     return max(0.0, min(_TICK_S, interval_s - since_sync_s))
 
 
+class _Watch:
+    """What the thread knows while it serves the store; times are by `time.monotonic`."""
+
+    def __init__(self, now: float, erasures: int) -> None:
+        self.synced = now
+        self.changed = now  # when the newest commit was seen
+        self.seen = -1  # that commit
+        self.last_point = now  # when the last steady point was begun
+        self.failed = False  # that one
+        self.erasures = erasures
+        self.over = False  # nothing will be due before the next commit
+
+
 class Upkeep:
     """The thread; it begins with the first commit."""
 
-    def __init__(self, shared: Shared, points: SteadyPoints) -> None:
+    def __init__(self, shared: Shared, points: SteadyPoints, failures: Failures) -> None:
         self._shared = shared
         self._points = points
+        self._failures = failures
         self._wake = Bell()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -80,12 +100,17 @@ class Upkeep:
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None and not self._stopping:
-                    thread = threading.Thread(
-                        target=self._run, name="streamkeep-upkeep", daemon=True
-                    )
-                    self._thread = thread
-                    thread.start()
+                    self._failures.attempt(_THREAD, self._start)
         self._wake.ring()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="streamkeep-upkeep", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self._shared.watched = False  # the next commit tries again
+            raise
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread."""
@@ -99,50 +124,59 @@ class Upkeep:
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping:
-            self._wake.wait()
-            if not self._stopping:
-                self._watch()
+        try:
+            while not self._stopping:
+                self._wake.wait()
+                if not self._stopping:
+                    self._watch()
+        finally:
+            if not self._stopping:  # ended from outside: the next commit begins another
+                self._thread = None
+                self._shared.watched = False
 
     def _watch(self) -> None:
         """Serve the store until it has been quiet for a while."""
-        shared = self._shared
-        last_point = changed = time.monotonic()
-        synced = last_point
-        seen = -1
-        erasures = shared.erasures
-        interval = min(self._intervals, default=None)
-        failure = ""
-        while not self._stopping:
-            try:
-                now = time.monotonic()
-                journal = shared.journal
-                assert journal is not None
-                if shared.last_commit != seen:
-                    seen, changed = shared.last_commit, now
+        watch = _Watch(time.monotonic(), self._shared.erasures)
+        while not (self._stopping or watch.over):
+            self._failures.attempt(_ROUND, self._round, watch)
+            if not watch.over:
                 interval = min(self._intervals, default=None)
-                if interval is not None and now - synced >= interval:
-                    synced = now
-                    journal.sync(shared.last_commit)
-                journal.prepare_spare()
-                quiet = now - changed >= IDLE_S
-                due = now - last_point >= POINT_EVERY_S
-                in_the_way = journal.head.erasures() != erasures  # our pin keeps erased pages
-                erasures = journal.head.erasures()
-                if quiet or due or in_the_way or shared.unsteady_bytes >= BUDGET_BYTES:
-                    shared.unsteady_bytes = 0
-                    self._points.make()
-                    last_point = now
-                if quiet and self._points.unpin_if_idle():
-                    shared.watched = False
-                    if shared.last_commit == seen:
-                        return
-                    shared.watched = True
-            except (StreamkeepError, lmdb.Error, OSError) as error:
-                if str(error) != failure:
-                    log.error("upkeep of the store failed: %s", error)
-                failure = str(error)
-                if not isinstance(error, lmdb.Error):  # else it may pass: no reader slot, say
-                    shared.watched = False
-                    return  # the next write says it, too
-            self._wake.wait(pause(interval, time.monotonic() - synced))
+                self._wake.wait(pause(interval, time.monotonic() - watch.synced))
+
+    def _round(self, watch: _Watch) -> None:
+        """Do what is due."""
+        shared, attempt = self._shared, self._failures.attempt
+        journal = shared.journal
+        assert journal is not None
+        now = time.monotonic()
+        if shared.last_commit != watch.seen:
+            watch.seen, watch.changed = shared.last_commit, now
+        failed: Exception | None = None
+        interval = min(self._intervals, default=None)
+        if interval is not None and now - watch.synced >= interval:
+            watch.synced = now
+            failed = attempt(_SYNC, journal.sync, shared.last_commit)
+        attempt(_SPARE, journal.prepare_spare)
+        quiet = now - watch.changed >= IDLE_S
+        due = now - watch.last_point >= POINT_EVERY_S
+        in_the_way = journal.head.erasures() != watch.erasures  # our pin keeps erased pages
+        early = quiet or in_the_way or shared.unsteady_bytes >= BUDGET_BYTES
+        if due or (early and not watch.failed):
+            watch.erasures = journal.head.erasures()
+            watch.last_point = now
+            shared.unsteady_bytes = 0
+            error = attempt(_POINT, self._make_point, watch, quiet)
+            watch.failed = error is not None  # then the next one waits for its time
+            failed = error or failed
+        if isinstance(failed, RecoveryNeededError):
+            shared.watched = False
+            watch.over = True  # the next write says it, too
+
+    def _make_point(self, watch: _Watch, quiet: bool) -> None:
+        """Make a steady point; let the pin go where the store is quiet."""
+        shared = self._shared
+        self._points.make()
+        if quiet and self._points.unpin_if_idle():
+            shared.watched = False
+            watch.over = shared.last_commit == watch.seen
+            shared.watched = not watch.over

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.engine.failures import copy_of
 from streamkeep.engine.pipeline import convert_all, run_all
 from streamkeep.format.errors import StoreClosedError
 
@@ -71,8 +72,8 @@ class Worker:
             if self._stopped:
                 raise StoreClosedError("the store is closed")
             if not self._started:
-                self._started = True
                 threading.Thread(target=self._work, name="streamkeep", daemon=True).start()
+                self._started = True  # not where the system granted no thread: jobs would wait
             self._jobs.put(job)
         return await job.future
 
@@ -123,9 +124,9 @@ class Worker:
             steps = [job.step for job in jobs]
             try:
                 results = self._run_steps(run, steps, frees=frees)
-            except Exception as error:
+            except BaseException as error:  # nothing may end the thread: its tasks would wait
                 if txns and txns[-1].committed:
-                    return [(job.future, None, error) for job in jobs]
+                    return [(job.future, None, copy_of(error)) for job in jobs]
                 # Nothing was changed; whose fault it was comes out below.
             else:
                 return [

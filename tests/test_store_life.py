@@ -21,6 +21,7 @@ import pytest
 import streamkeep
 from streamkeep.engine import failpoints, upkeep
 from streamkeep.engine.api import Store
+from streamkeep.engine.failures import Failures
 from streamkeep.engine.journal_head import JournalHead
 from streamkeep.engine.turns import Turns
 from streamkeep.format.checksum import seal_row
@@ -288,7 +289,7 @@ def test_the_disk_follows_every_interval(
         journal=journal, erasures=0, last_commit=1, unsteady_bytes=0, watched=True
     )
     points: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
-    one = upkeep.Upkeep(shared, points)
+    one = upkeep.Upkeep(shared, points, Failures())
     rings: list[None] = []
     monkeypatch.setattr(one, "_wake", SimpleNamespace(ring=lambda: rings.append(None)))
     one.add_interval(interval_s)

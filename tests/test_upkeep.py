@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import streamkeep
 from conftest import assert_sound
-from streamkeep.engine import upkeep
+from streamkeep import aio
+from streamkeep.engine import archive_thread, files, upkeep
+from streamkeep.engine.api import Store
+from streamkeep.engine.journal import Journal
 from streamkeep.engine.views import Sync
+from streamkeep.format.errors import RecoveryNeededError, StoreError
+
+WAIT_S = 60
 
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 
@@ -34,3 +45,192 @@ def test_a_transaction_wakes_the_thread_no_more_often_than_a_command(
         # Once for the first commit; again only if the store was quiet for seconds meanwhile.
         assert 1 <= len(rings) < 10
     assert_sound(tmp_path / "store")
+
+
+class OnceBroken:
+    """Fails as often as asked; then it does what it replaces."""
+
+    def __init__(self, works: Callable[..., Any], error: BaseException, times: int) -> None:
+        self.works = works
+        self.error = error
+        self.left = times
+        self.calls = 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return self.works(*args)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def parts(store: Store[Any]) -> tuple[upkeep.Upkeep, Journal]:
+    one = store._environment.upkeep
+    journal = store._environment.shared.journal
+    assert one is not None
+    assert journal is not None
+    return one, journal
+
+
+@MODES
+@pytest.mark.parametrize(
+    "error",
+    [ZeroDivisionError("unlisted"), MemoryError(), StoreError("listed"), OSError(24, "too many")],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_error_of_a_steady_point_ends_the_thread(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sync: Sync,
+    error: Exception,
+) -> None:
+    monkeypatch.setattr(upkeep, "POINT_EVERY_S", 0.3)
+    with streamkeep.open(tmp_path / "store", sync=sync) as store:
+        one, _ = parts(store)
+        broken = OnceBroken(one._points.make, error, 3)
+        monkeypatch.setattr(one._points, "make", broken)
+        store.xadd("s", {"n": 1})
+        until(lambda: broken.calls >= 2, "it does not try again")
+        failures = store.durability().failures
+        assert [text.split(":")[0] for text in failures] == ["the steady point"]
+        until(lambda: not store.durability().failures, "it never succeeds")
+        last = store.durability().last_commit
+        until(lambda: store.durability().steady_commit == last, "there is no steady point")
+        assert one._thread is not None
+        assert one._thread.is_alive()
+        assert caplog.text.count("the steady point failed, and is tried again") == 1
+    assert_sound(tmp_path / "store")
+
+
+@MODES
+def test_the_interval_is_kept_while_all_else_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("unlisted")
+
+    with streamkeep.open(tmp_path / "store", sync=sync, interval_ms=50) as store:
+        one, journal = parts(store)
+        with monkeypatch.context() as broken:
+            broken.setattr(one._points, "make", fails)
+            broken.setattr(Journal, "prepare_spare", fails)
+            for _ in range(3):
+                store.using("interval").xadd("s", {"n": 1})
+                last = store.durability().last_commit
+                until(lambda last=last: journal.head.durable() >= last, "no sync")  # type: ignore[misc]
+            until(lambda: store.durability().failures, "nothing is reported")
+            told = store.durability().failures
+            assert any("ZeroDivisionError: unlisted" in text for text in told)
+    assert_sound(tmp_path / "store")
+
+
+def test_a_sync_that_raises_what_no_one_expects_is_tried_again_without_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with streamkeep.open(tmp_path / "store", sync="interval", interval_ms=50) as store:
+        _, journal = parts(store)
+        broken = OnceBroken(journal.sync, ZeroDivisionError("unlisted"), 2)
+        monkeypatch.setattr(Journal, "sync", lambda self, commit: broken(commit))
+        store.xadd("s", {"n": 1})
+        last = store.durability().last_commit
+        until(lambda: journal.head.durable() >= last, "it was not tried again")
+        assert broken.calls >= 3
+    assert_sound(tmp_path / "store")
+
+
+def test_a_sync_of_the_thread_that_fails_has_every_write_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    store = streamkeep.open(tmp_path / "store", sync="interval", interval_ms=50)
+    _, journal = parts(store)
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_data", fails)
+        store.xadd("s", {"n": 1})
+        until(journal.head.poisoned, "it is not poisoned")
+        until(lambda: store.durability().failures, "nothing is reported")
+        assert "the sync of the journal failed" in caplog.text
+        with pytest.raises(RecoveryNeededError):
+            store.xadd("s", {"n": 2})
+    with pytest.raises(RecoveryNeededError):
+        store.close()
+    with streamkeep.open(tmp_path / "store") as again:
+        assert again.xlen("s") <= 1
+        again.xadd("s", {"n": 3})
+    assert_sound(tmp_path / "store")
+
+
+def test_a_thread_that_the_system_does_not_grant_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    refused: list[None] = []
+
+    def none_granted(self: threading.Thread) -> None:
+        if self.name == "streamkeep-upkeep" and len(refused) < 2:
+            refused.append(None)
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", none_granted)
+    with streamkeep.open(tmp_path / "store") as store:
+        one, _ = parts(store)
+        store.xadd("s", {"n": 1})
+        assert store.durability().failures == (
+            "the start of the upkeep thread: RuntimeError: can't start new thread",
+        )
+        store.xadd("s", {"n": 2})
+        store.xadd("s", {"n": 3})
+        assert len(refused) == 2
+        assert store.durability().failures == ()
+        assert one._thread is not None
+        assert one._thread.is_alive()
+    assert_sound(tmp_path / "store")
+
+
+@MODES
+def test_no_error_ends_the_thread_that_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
+) -> None:
+    broken = OnceBroken(archive_thread.maintain, ZeroDivisionError("unlisted"), 3)
+    monkeypatch.setattr(archive_thread, "maintain", broken)
+    with streamkeep.open(tmp_path / "store", sync=sync, archive_every=0.1) as store:
+        until(lambda: store.durability().failures, "nothing is reported")
+        assert store.durability().failures == ("archiving: ZeroDivisionError: unlisted",)
+        until(lambda: not store.durability().failures, "it ended")
+        assert broken.calls >= 4
+    assert_sound(tmp_path / "store")
+
+
+def test_tasks_get_their_answer_though_the_system_granted_no_thread_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    refused: list[None] = []
+
+    def none_granted(self: threading.Thread) -> None:
+        if self.name == "streamkeep" and not refused:
+            refused.append(None)
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store") as store:
+            monkeypatch.setattr(threading.Thread, "start", none_granted)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await store.xadd("s", {"n": 1})
+            assert await asyncio.wait_for(store.xadd("s", {"n": 2}), WAIT_S)
+
+    asyncio.run(main())
+    assert refused
