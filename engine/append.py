@@ -94,7 +94,7 @@ def xadd(
     if stream.record.extension:
         check_room(txn, stream)
     if message is not None:
-        return _add_message(txn, stream, pairs, trim, message)
+        return _add_message(txn, stream, pairs, new_id, trim, message)
     record = stream.record
     ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
     append_entry(txn, stream, ms, seq, pairs)
@@ -112,9 +112,17 @@ def _trim(txn: WriteTxn, stream: Stream, trim: TrimSpec | None) -> None:
 
 
 def _add_message(
-    txn: WriteTxn, stream: Stream, pairs: list[bytes], trim: TrimSpec | None, message: Message
+    txn: WriteTxn,
+    stream: Stream,
+    pairs: list[bytes],
+    new_id: NewId,
+    trim: TrimSpec | None,
+    message: Message,
 ) -> bytes:
-    """Append an entry unless it is known; remember it."""
+    """Append an entry unless it is known; remember it.
+
+    Callers have a `new_id` of `*`, except that a replay has the ID that a server gave.
+    """
     tracker = Tracker(txn, stream)
     tracker.expire(message.producer, txn.now_ms())
     known = tracker.find(message.producer, message.iid)
@@ -122,7 +130,7 @@ def _add_message(
         tracker.state.duplicates += 1
         tracker.save()
         return id_text(known[0], known[1])
-    ms, seq = choose_id(txn, stream.record.last_ms, stream.record.last_seq, ANY_ID)
+    ms, seq = choose_id(txn, stream.record.last_ms, stream.record.last_seq, new_id)
     append_entry(txn, stream, ms, seq, pairs)
     txn.note_added(stream.name, 1)
     tracker.track(message.producer, message.iid, ms, seq)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import stat
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,9 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import click
 
-from streamkeep.format.errors import CorruptionError, KeyExistsError
-from streamkeep.format.redis_dump import Losses
-from streamkeep.format.resp import read_commands
+from streamkeep.format.errors import CorruptionError, KeyExistsError, StreamkeepError
 from streamkeep.recovery.load import PREFIX, Existing, Load, leftovers
 from streamkeep.tools import output
 from streamkeep.tools.command import (
@@ -36,10 +32,12 @@ from streamkeep.tools.command import (
     sync_option,
 )
 from streamkeep.tools.dump_table import read_parquet
-from streamkeep.tools.load_resp import CommandFailure, Replay
+from streamkeep.tools.interrupts import uninterrupted
+from streamkeep.tools.load_resp import Replay, load_commands
 from streamkeep.tools.load_rows import Choice, Loader, batches, sorted_rows
 from streamkeep.tools.load_whole import Loaded, WholeLoader
 from streamkeep.tools.rows import (
+    DAMAGED,
     DELIMITERS,
     SUFFIXES,
     Columns,
@@ -68,7 +66,6 @@ _SUFFIXES: Final[dict[str, Format]] = {
     ".dump": "dump",
     ".rdb": "rdb",
 }
-_DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 _DUMP_START: Final = b'{"type":"dump"'
 
 
@@ -119,6 +116,13 @@ _DUMP_START: Final = b'{"type":"dump"'
     metavar="N",
     help="Pass over what stands before line N (CSV: but for the names; resp: before command N).",
 )
+@click.option(
+    "--skip",
+    "skipped",
+    multiple=True,
+    metavar="NAME",
+    help="Pass over commands of this name; resp only. May be given several times.",
+)
 @sync_option
 @json_option
 @progress_option
@@ -136,6 +140,7 @@ def load(
     drop_empty: bool,
     batch: int,
     from_line: int,
+    skipped: tuple[str, ...],
     sync: Sync,
     as_json: bool,
     progress: bool | None,
@@ -153,7 +158,9 @@ def load(
     place for, such as keys of other types, is counted.
 
     COMMANDS (`resp`), as `dump` writes them and append-only files have them, are run in batches.
-    A command that is refused ends the command with exit status 1; --from-line goes on.
+    What changes no stream is passed over and counted, and so is what is not for database 0. A
+    command that is refused, or may change streams in a way that is not known, ends the load with
+    exit status 1; --from-line goes on, --skip passes over all commands of a name.
 
     ROWS of `jsonl`, `csv`, `tsv` and `parquet` are appended to the stream KEY in batches (XADD).
     CSV: the first line names the fields. JSON: one object per line, its members are the fields;
@@ -209,7 +216,8 @@ def load(
 
             told = lambda entries: move(source.done, entries)  # noqa: E731  # one line, used twice
             if kind == "resp":
-                _load_commands(opened, stream, name, from_line, told, as_json=as_json)
+                replay = Replay(opened, from_line, skipped, told)
+                load_commands(replay, stream, name, as_json=as_json)
             else:
                 _load_whole(opened, kind, stream, name, key, existing, db, told, as_json=as_json)
             return
@@ -233,7 +241,11 @@ def load(
         except RowError as error:
             loader.fail(error)
         except KeyboardInterrupt:
-            output.note(f"\n{name}: interrupted, {output.entries_text(loader.stored)} stored")
+            output.note("")
+            loader.note_stored("interrupted; ")
+            raise
+        except StreamkeepError:
+            loader.note_stored("")
             raise
     loader.report(as_json=as_json)
 
@@ -269,6 +281,8 @@ def _check_options(kind: Format, key: bytes | None, *, whole: bool) -> None:
     """Refuse what means nothing for what a file brings: streams, commands, or rows."""
     if kind != "rdb":
         refuse_options("is for RDB files", "db")
+    if kind != "resp":
+        refuse_options("is for commands", "skipped")
     if not whole:
         refuse_options("is for whole streams", "existing")
     if whole or kind == "resp":
@@ -309,7 +323,7 @@ def _is_whole(kind: Format, key: bytes | None, stream: Any) -> bool:
     if kind != "jsonl":
         return False
     start = b""
-    with suppress(*_DAMAGED):  # which reading the lines will tell
+    with suppress(*DAMAGED):  # which reading the lines will tell
         start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
     is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
     if key is None and start and not is_dump:
@@ -380,6 +394,7 @@ def _load_whole(
     as_json: bool,
 ) -> None:
     began = time.perf_counter()
+    loaded: Loaded | None = None
     try:
         with ExitStack() as stack:
 
@@ -397,7 +412,12 @@ def _load_whole(
                 loader.parquet(stream)
             else:
                 loader.csv(stream, DELIMITERS[kind])
-            loaded = loader.publish()
+            with uninterrupted():
+                loaded = loader.publish()
+    except KeyboardInterrupt:
+        output.note("")
+        output.note(f"{name}: interrupted; {'nothing' if loaded is None else 'all'} was loaded")
+        raise
     except RowError as error:
         problem = f"{name} line {error.line}: {error}; nothing was loaded"
         raise Failure(problem, hint=error.hint) from error
@@ -408,7 +428,7 @@ def _load_whole(
         if not error.where.startswith(name):
             raise
         raise Failure(f"{error}; nothing was loaded", status=Exit.ABORTED) from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise Failure(f"{name}: the gzip file is damaged or cut off; nothing was loaded") from error
     _report(loaded, name, time.perf_counter() - began, as_json=as_json)
 
@@ -432,54 +452,3 @@ def _report(loaded: Loaded, name: str, seconds: float, *, as_json: bool) -> None
         f"{output.entries_text(loaded.entries)} in {output.span_text(seconds)} ({rate})"
     )
     output.note_losses(loaded.losses)
-
-
-# --- commands -----------------------------------------------------------------------------------
-
-
-def _load_commands(
-    opened: Callable[[], Store[Any]],
-    stream: Any,
-    name: str,
-    first: int,
-    told: Callable[[int], None],
-    *,
-    as_json: bool,
-) -> None:
-    began = time.perf_counter()
-    replay = Replay(opened, first, told)
-    try:
-        replay.run(read_commands(stream.read, name))
-    except (CommandFailure, CorruptionError, KeyboardInterrupt) as error:
-        if isinstance(error, CorruptionError) and not error.where.startswith(name):
-            raise
-        done = output.count_text(replay.done, "command")
-        going_on = f"--from-line {replay.done + 1} goes on behind them"
-        if isinstance(error, KeyboardInterrupt):
-            output.note(f"\n{name}: interrupted; the first {done} are done; {going_on}")
-            raise
-        text = f"{name}: {error}" if isinstance(error, CommandFailure) else str(error)
-        raise Failure(f"{text}; the first {done} are done", hint=going_on) from error
-    seconds = time.perf_counter() - began
-    _report_commands(replay, name, seconds, replay.losses, as_json=as_json)
-
-
-def _report_commands(
-    replay: Replay, name: str, seconds: float, losses: Losses, *, as_json: bool
-) -> None:
-    if as_json:
-        output.json_summary(
-            "load",
-            file=name,
-            commands=replay.done,
-            entries=replay.entries,
-            no_place=dict(losses),
-            duration_ms=round(seconds * 1000),
-        )
-        return
-    rate = f"{replay.entries / max(seconds, 1e-9):,.0f} entries/s"
-    output.note(
-        f"{name}: {output.count_text(replay.done, 'command')}, "
-        f"{output.entries_text(replay.entries)} in {output.span_text(seconds)} ({rate})"
-    )
-    output.note_losses(losses)

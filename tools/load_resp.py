@@ -1,237 +1,253 @@
 """Commands into a store: what `dump --format resp` writes, and Redis's append-only files.
 
-Commands that change streams are run in their order, in batches of one transaction each. All other
-commands, and those for other databases than 0, are passed over and counted. A command that the
-store refuses ends the run; what stands before it is done, and `--from-line` goes on at any command.
+Commands are run in their order, in batches of one transaction each; `resp_commands` says what each
+does, and which are passed over and counted. What stands between MULTI and EXEC is one transaction,
+or nothing where the file ends before EXEC: a server would not take that either. A command that is
+refused ends the run; what stands before it is done, and `--from-line` goes on at any command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from streamkeep.engine.api import Store
-from streamkeep.format.errors import ArgumentError, CommandError
+from streamkeep.format.errors import (
+    ArgumentError,
+    CommandError,
+    CorruptionError,
+    StreamkeepError,
+)
 from streamkeep.format.redis_dump import Losses
+from streamkeep.format.resp import read_commands
+from streamkeep.tools import output
+from streamkeep.tools.command import Failure
+from streamkeep.tools.interrupts import uninterrupted
+from streamkeep.tools.resp_commands import run
+from streamkeep.tools.resp_context import Context, Refusal
+from streamkeep.tools.rows import DAMAGED
 
 BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 
-Run = Callable[[Any, list[bytes]], object]
+PAYLOAD: Final = "payload"  # what an error names where RESTORE finds damage
+
+Command = tuple[int, int, list[bytes]]  # its number, from 1 on, its offset, and its words
 
 
 class CommandFailure(Exception):
-    """A command that the store refused: its number, from 1 on, its offset, and why."""
+    """A command that was not run: which, and why."""
 
-    def __init__(self, number: int, offset: int, words: list[bytes], error: CommandError) -> None:
-        name = words[0].decode("ascii", "backslashreplace")
-        super().__init__(f"command {number} at byte {offset}, {name}: {error.redis_error}")
+    def __init__(self, command: Command, problem: str) -> None:
+        self.number, offset, words = command
+        self.name = words[0].decode("ascii", "backslashreplace")
+        super().__init__(f"command {self.number} at byte {offset}, {self.name}: {problem}")
+
+
+class OpenMulti(Exception):
+    """The file ends between MULTI and EXEC."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the file ends in the transaction that MULTI, command {number}, begins")
 
 
 class Replay:
     """Runs commands on a store, which is opened for the first of them.
 
     Attributes:
-        done: commands that are committed or were passed over.
-        entries: entries that XADD has added.
-        losses: what was passed over.
+        done: commands that are committed or were passed over: those with numbers up to this.
     """
 
     def __init__(
-        self, opened: Callable[[], Store[Any]], first: int, moved: Callable[[int], None]
+        self,
+        opened: Callable[[], Store[Any]],
+        first: int,
+        skipped: Iterable[str],
+        moved: Callable[[int], None],
     ) -> None:
+        """Run commands from number `first` on, but for those whose names are `skipped`."""
         self._opened = opened
         self._store: Store[Any] | None = None
         self._first = first
+        self._skipped = frozenset(os.fsencode(name).upper() for name in skipped)
         self._moved = moved
-        self._database = b"0"
+        self._context = Context()
         self.done = 0
-        self.entries = 0
-        self.losses = Losses()
+
+    @property
+    def entries(self) -> int:
+        """Entries that XADD has added."""
+        return self._context.entries
+
+    @property
+    def losses(self) -> Losses:
+        """What was passed over."""
+        return self._context.losses
 
     def run(self, commands: Iterator[tuple[int, list[bytes]]]) -> None:
-        """Run commands from number `first` on; raise CommandFailure where the store refuses one."""
-        batch: list[tuple[int, int, list[bytes]]] = []
-        size = 0
-        for number, (offset, words) in enumerate(commands, 1):
-            if number < self._first:
-                self.done = number
-                continue
-            batch.append((number, offset, words))
-            size += sum(map(len, words))
-            if len(batch) >= BATCH_COMMANDS or size >= BATCH_BYTES:
-                self._run(batch)
-                batch, size = [], 0
-        self._run(batch)
+        """Run commands.
 
-    def _run(self, batch: list[tuple[int, int, list[bytes]]]) -> None:
+        Raises:
+            CommandFailure: one is refused. All before it are done.
+            CorruptionError: the bytes are no commands. All before them are done.
+            OpenMulti: the last commands are a transaction without an end. All before it are done.
+        """
+        batch: list[Command] = []
+        multi = 0  # the number of the MULTI that has no EXEC yet
+        before = 0  # how many commands of the batch stand before it
+        size = 0
+        number = 0
+        try:
+            for number, (offset, words) in enumerate(commands, 1):
+                name = words[0].upper()
+                if number < self._first:
+                    self.done = number
+                    if name == b"SELECT":
+                        self._context.database = words[-1]
+                    continue
+                if name == b"MULTI" and not multi:
+                    multi, before = number, len(batch)
+                elif name in (b"EXEC", b"DISCARD"):
+                    if name == b"DISCARD" and multi:
+                        batch[before:] = [(one, at, [b"PING"]) for one, at, _ in batch[before:]]
+                    multi = 0
+                batch.append((number, offset, words))
+                size += sum(map(len, words))
+                if not multi and (len(batch) >= BATCH_COMMANDS or size >= BATCH_BYTES):
+                    self._run(batch)
+                    batch, size = [], 0
+        except CorruptionError:  # often the end of a file that was being written
+            self._run(batch[:before] if multi else batch)
+            raise
+        self._run(batch[:before] if multi else batch)
+        if multi:
+            raise OpenMulti(multi)
+
+    def _run(self, batch: list[Command]) -> None:
         """Run a batch; of one with a bad command, what stands before it is committed."""
         if not batch:
             return
         if self._store is None:
             self._store = self._opened()
-        failure: CommandFailure | None = None
-        with self._store.transaction() as transaction:
-            for number, offset, words in batch:
-                try:
-                    self._one(transaction, words)
-                except CommandError as error:
-                    failure = CommandFailure(number, offset, words, error)
-                    break
-                self.done = number
+        failure: CommandFailure | None
+        try:
+            failure = self._commit(batch)
+        except _Broken as broken:
+            self._commit(batch[: batch.index(broken.command)])
+            failure = CommandFailure(broken.command, str(broken))
         self._moved(self.entries)
         if failure is not None:
             raise failure
 
-    def _one(self, store: Any, words: list[bytes]) -> None:
-        name = words[0].upper()
-        if name == b"SELECT":
-            self._database = words[-1]
-            return
-        if self._database != b"0":
-            self.losses.add(f"command for database {self._database.decode('ascii', 'replace')}")
-            return
-        if name == b"XGROUP" and len(words) > 1:
-            name += b" " + words[1].upper()
-        run = _COMMANDS.get(name)
-        if run is not None:
+    def _commit(self, batch: list[Command]) -> CommandFailure | None:
+        """Run a batch up to the first bad command, in one transaction; return what was bad."""
+        assert self._store is not None
+        context = self._context
+        failure = None
+        done = self.done
+        former = context.state()
+        with uninterrupted():
             try:
-                run(store, words)
-            except (IndexError, TypeError, ValueError) as error:
-                raise ArgumentError(f"the arguments are not understood: {error}") from error
-            self.entries += name == b"XADD"
-        elif name not in _SILENT:
-            self.losses.add(f"command {name.decode('ascii', 'backslashreplace')}")
+                with self._store.transaction() as transaction:
+                    context.store = transaction
+                    for command in batch:
+                        problem = self._problem(command)
+                        if problem:
+                            failure = CommandFailure(command, problem)
+                            break
+                        done = command[0]
+            except BaseException:
+                context.restore(former)
+                raise
+            self.done = done
+        return failure
+
+    def _problem(self, command: Command) -> str:
+        """Run one command; return why it could not be run, or nothing."""
+        words = command[2]
+        if words[0].upper() in self._skipped:
+            self._context.lose(words[0].upper())
+            return ""
+        try:
+            run(self._context, words)
+        except CommandError as error:
+            return error.redis_error
+        except Refusal as refusal:
+            return str(refusal)
+        except CorruptionError as error:
+            if error.where != PAYLOAD:
+                raise  # the store itself is damaged
+            raise _Broken(command, str(error)) from error
+        except (IndexError, TypeError, ValueError) as error:
+            return ArgumentError(f"the arguments are not understood: {error}").redis_error
+        return ""
 
 
-# --- commands -----------------------------------------------------------------------------------
+class _Broken(Exception):
+    """A RESTORE that failed when it had changed something."""
+
+    def __init__(self, command: Command, problem: str) -> None:
+        super().__init__(problem)
+        self.command = command
 
 
-def _options(words: list[bytes], takes: dict[bytes, bool]) -> dict[bytes, bytes]:
-    """Return the options among words: name to value, b"" for those that take none."""
-    found: dict[bytes, bytes] = {}
-    rest = iter(words)
-    for word in rest:
-        name = word.upper()
-        if name not in takes:
-            raise ValueError(f"{word!r} is no option")
-        found[name] = next(rest, b"") if takes[name] else b""
-    return found
+# --- the command line ---------------------------------------------------------------------------
 
 
-def _integer(found: dict[bytes, bytes], name: bytes) -> int | None:
-    return int(found[name]) if name in found else None
+def load_commands(replay: Replay, stream: Any, name: str, *, as_json: bool) -> None:
+    """Run the commands of a file; say what was done, however it ends."""
+    began = time.perf_counter()
+    try:
+        replay.run(read_commands(lambda size: _read(stream, size, name), name))
+    except (CommandFailure, OpenMulti, StreamkeepError, KeyboardInterrupt) as error:
+        done = output.count_text(replay.done, "command")
+        going_on = f"--from-line {replay.done + 1} goes on behind them"
+        if isinstance(error, KeyboardInterrupt):
+            output.note("")
+            output.note(f"{name}: interrupted; the first {done} are done; {going_on}")
+            raise
+        if isinstance(error, CommandFailure):
+            going_on += f"; --skip {error.name} passes over all commands of that name"
+        elif isinstance(error, StreamkeepError) and not _is_of_file(error, name):
+            output.note(f"{name}: the first {done} are done; {going_on}")
+            raise
+        text = str(error) if isinstance(error, CorruptionError) else f"{name}: {error}"
+        raise Failure(f"{text}; the first {done} are done", hint=going_on) from error
+    seconds = time.perf_counter() - began
+    _report_commands(replay, name, seconds, replay.losses, as_json=as_json)
 
 
-def _xadd(store: Any, words: list[bytes]) -> None:
-    at = 2
-    options: dict[str, Any] = {}
-    while (word := words[at].upper()) in (b"NOMKSTREAM", b"MAXLEN", b"MINID", b"LIMIT"):
-        at += 1
-        if word == b"NOMKSTREAM":
-            options["nomkstream"] = True
-            continue
-        if word in (b"MAXLEN", b"MINID"):
-            options["approximate"] = words[at] == b"~"
-            at += words[at] in (b"~", b"=")
-        value = words[at]
-        options[word.decode().lower()] = value if word == b"MINID" else int(value)
-        at += 1
-    fields = words[at + 1 :]
-    if not fields or len(fields) % 2:
-        raise ValueError("fields and values do not come in pairs")
-    pairs = list(zip(fields[0::2], fields[1::2], strict=True))
-    store.xadd_pairs(words[1], pairs, words[at], **options)
+def _read(stream: Any, size: int, name: str) -> bytes:
+    try:
+        data: bytes = stream.read(size)
+    except DAMAGED as error:
+        raise CorruptionError(name, f"the gzip file is damaged or cut off: {error}") from error
+    return data
 
 
-def _xtrim(store: Any, words: list[bytes]) -> None:
-    rest = words[3:]
-    approximate = rest[0] == b"~"
-    if rest[0] in (b"~", b"="):
-        rest = rest[1:]
-    limit = _integer(_options(rest[1:], {b"LIMIT": True}), b"LIMIT")
-    if words[2].upper() == b"MAXLEN":
-        store.xtrim(words[1], maxlen=int(rest[0]), approximate=approximate, limit=limit)
-    else:
-        store.xtrim(words[1], minid=rest[0], approximate=approximate, limit=limit)
+def _is_of_file(error: StreamkeepError, name: str) -> bool:
+    """Say whether an error is about the file that is loaded, not about the store."""
+    return isinstance(error, CorruptionError) and error.where.startswith(name)
 
 
-def _xsetid(store: Any, words: list[bytes]) -> None:
-    found = _options(words[3:], {b"ENTRIESADDED": True, b"MAXDELETEDID": True})
-    added = _integer(found, b"ENTRIESADDED")
-    store.xsetid(words[1], words[2], added, found.get(b"MAXDELETEDID"))
-
-
-def _xgroup_create(store: Any, words: list[bytes]) -> None:
-    found = _options(words[5:], {b"MKSTREAM": False, b"ENTRIESREAD": True})
-    read = _integer(found, b"ENTRIESREAD")
-    store.xgroup_create(words[2], words[3], words[4], b"MKSTREAM" in found, read)
-
-
-def _xgroup_setid(store: Any, words: list[bytes]) -> None:
-    read = _integer(_options(words[5:], {b"ENTRIESREAD": True}), b"ENTRIESREAD")
-    store.xgroup_setid(words[2], words[3], words[4], read)
-
-
-def _xclaim(store: Any, words: list[bytes]) -> None:
-    at = 5
-    while at < len(words) and words[at][:1].isdigit():
-        at += 1
-    takes = {b"IDLE": True, b"TIME": True, b"RETRYCOUNT": True, b"LASTID": True}
-    found = _options(words[at:], {**takes, b"FORCE": False, b"JUSTID": False})
-    key, group, consumer = words[1:4]
-    store.xclaim(
-        key,
-        group,
-        consumer,
-        int(words[4]),
-        words[5:at],
-        idle=_integer(found, b"IDLE"),
-        time=_integer(found, b"TIME"),
-        retrycount=_integer(found, b"RETRYCOUNT"),
-        force=b"FORCE" in found,
-        justid=b"JUSTID" in found,
-        last_id=found.get(b"LASTID"),
+def _report_commands(
+    replay: Replay, name: str, seconds: float, losses: Losses, *, as_json: bool
+) -> None:
+    if as_json:
+        output.json_summary(
+            "load",
+            file=name,
+            commands=replay.done,
+            entries=replay.entries,
+            no_place=dict(losses),
+            duration_ms=round(seconds * 1000),
+        )
+        return
+    rate = f"{replay.entries / max(seconds, 1e-9):,.0f} entries/s"
+    output.note(
+        f"{name}: {output.count_text(replay.done, 'command')}, "
+        f"{output.entries_text(replay.entries)} in {output.span_text(seconds)} ({rate})"
     )
-
-
-def _xnack(store: Any, words: list[bytes]) -> None:
-    if words[4].upper() != b"IDS":
-        raise ValueError("IDS is expected behind the mode")
-    end = 6 + int(words[5])
-    found = _options(words[end:], {b"RETRYCOUNT": True, b"FORCE": False})
-    store.xnack(
-        words[1],
-        words[2],
-        words[3].upper().decode(),
-        *words[6:end],
-        retrycount=_integer(found, b"RETRYCOUNT"),
-        force=b"FORCE" in found,
-    )
-
-
-def _xcfgset(store: Any, words: list[bytes]) -> None:
-    found = _options(words[2:], {b"IDMP-DURATION": True, b"IDMP-MAXSIZE": True})
-    store.xcfgset(words[1], _integer(found, b"IDMP-DURATION"), _integer(found, b"IDMP-MAXSIZE"))
-
-
-_COMMANDS: Final[dict[bytes, Run]] = {
-    b"XADD": _xadd,
-    b"XDEL": lambda store, words: store.xdel(words[1], *words[2:]),
-    b"XTRIM": _xtrim,
-    b"XSETID": _xsetid,
-    b"XGROUP CREATE": _xgroup_create,
-    b"XGROUP SETID": _xgroup_setid,
-    b"XGROUP DESTROY": lambda store, words: store.xgroup_destroy(words[2], words[3]),
-    b"XGROUP CREATECONSUMER": lambda store, words: store.xgroup_createconsumer(*words[2:5]),
-    b"XGROUP DELCONSUMER": lambda store, words: store.xgroup_delconsumer(*words[2:5]),
-    b"XACK": lambda store, words: store.xack(words[1], words[2], *words[3:]),
-    b"XCLAIM": _xclaim,
-    b"XNACK": _xnack,
-    b"XCFGSET": _xcfgset,
-    b"XIDMPRECORD": lambda store, words: store.xidmprecord(*words[1:5]),
-    b"DEL": lambda store, words: store.delete(*words[1:]),
-    b"UNLINK": lambda store, words: store.delete(*words[1:]),
-    b"RENAME": lambda store, words: store.rename(words[1], words[2]),
-}
-_SILENT: Final = {b"MULTI", b"EXEC", b"PING"}
+    output.note_losses(losses)

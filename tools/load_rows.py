@@ -20,6 +20,7 @@ from streamkeep.format.entry import MIN_ID, StreamId
 from streamkeep.format.errors import CommandError
 from streamkeep.tools import output
 from streamkeep.tools.command import Failure, open_store
+from streamkeep.tools.interrupts import uninterrupted
 from streamkeep.tools.rows import Row, RowError
 
 if TYPE_CHECKING:
@@ -124,16 +125,17 @@ class Loader(ExitStack):
         store = self._opened()
         self._check_order(batch)
         ids = [row.id_text for row in batch]
-        try:
-            added = store.xadd_many(self.key, [row.fields for row in batch], ids)
-        except CommandError as error:
-            problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
-            raise RowError(batch[0].line, problem) from error
-        self.stored += len(added)
-        self.next_line = batch[-1].line + 1
-        self.last_id = StreamId.parse(added[-1])
-        if self.first_id is None:
-            self.first_id = StreamId.parse(added[0])
+        with uninterrupted():
+            try:
+                added = store.xadd_many(self.key, [row.fields for row in batch], ids)
+            except CommandError as error:
+                problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
+                raise RowError(batch[0].line, problem) from error
+            self.stored += len(added)
+            self.next_line = batch[-1].line + 1
+            self.last_id = StreamId.parse(added[-1])
+            if self.first_id is None:
+                self.first_id = StreamId.parse(added[0])
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -174,12 +176,25 @@ class Loader(ExitStack):
             raise Failure(
                 f"{self.name} line {error.line}: {error}; nothing was stored", hint=error.hint
             ) from None
-        going_on = f"--from-line {self.next_line} goes on behind them" if self.may_sort else ""
         raise Failure(
-            f"{self.name} line {error.line}: {error}; {output.entries_text(self.stored)} stored, "
-            f"up to line {self.next_line - 1}",
-            hint=error.hint or going_on,
+            f"{self.name} line {error.line}: {error}; {self._stored_text()}",
+            hint=error.hint or self._going_on(),
         ) from None
+
+    def note_stored(self, why: str) -> None:
+        """Say what is stored where something else than a line ends the command."""
+        going_on = f"; {self._going_on()}" if self.stored and self._going_on() else ""
+        output.note(f"{self.name}: {why}{self._stored_text()}{going_on}")
+
+    def _stored_text(self) -> str:
+        if not self.stored:
+            return "nothing was stored"
+        if not self.may_sort:  # lines are not in their order
+            return f"{output.entries_text(self.stored)} stored"
+        return f"{output.entries_text(self.stored)} stored, up to line {self.next_line - 1}"
+
+    def _going_on(self) -> str:
+        return f"--from-line {self.next_line} goes on behind them" if self.may_sort else ""
 
     def report(self, *, as_json: bool) -> None:
         """Print the summary."""

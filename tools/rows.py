@@ -55,6 +55,7 @@ MAX_LINE: Final = (
 _MAX_CELL: Final = 1 << 30
 _BUFFER: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 _FULL_ID: Final = re.compile(r"[0-9]+-[0-9]+")
 _BOM: Final = b"\xef\xbb\xbf"
 _BOMS_OF_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -194,7 +195,7 @@ def read_rows(
         for row in rows:
             line = row.line
             yield row
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except DAMAGED as error:
         raise RowError(line + 1, f"the gzip file is damaged or cut off here: {error}") from None
 
 

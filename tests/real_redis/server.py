@@ -75,10 +75,13 @@ def wait_for(socket: Path, server: subprocess.Popen[bytes], log: Path) -> RealRe
 
 
 @contextmanager
-def running_redis(file: Path | None = None) -> Iterator[RealRedis]:
+def running_redis(
+    settings: dict[str, str] | None = None, *, file: Path | None = None
+) -> Iterator[RealRedis]:
     """Run a server until the block ends; skip the test where there is no program for it.
 
     Args:
+        settings: of the server, besides what all tests need.
         file: the RDB file to start from; it starts empty without one.
     """
     program = shutil.which("redis-server")
@@ -97,6 +100,7 @@ def running_redis(file: Path | None = None) -> Iterator[RealRedis]:
         "--save": "",
         "--appendonly": "no",
         "--sanitize-dump-payload": "yes",
+        **{f"--{name}": value for name, value in (settings or {}).items()},
     }
     server = subprocess.Popen(
         [program, *(word for pair in options.items() for word in pair)],

@@ -162,7 +162,7 @@ def test_a_server_starts_from_our_file_and_holds_the_same(real_redis: RealRedis)
     real_redis.call(b"SAVE")
     run("load", "s", server_folder(real_redis) / "dump.rdb", "--db", "0")
     run("dump", "s", "--output", "ours.rdb", "--redis", "7.0")
-    with running_redis(Path("ours.rdb")) as other:
+    with running_redis(file=Path("ours.rdb")) as other:
         assert sorted(other.call(b"KEYS", b"*")) == sorted(STREAMS)
         for key in STREAMS:
             assert full(other, key) == full(real_redis, key)

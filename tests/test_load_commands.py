@@ -1,0 +1,281 @@
+"""load of commands: each command that may stand in an append-only file, up to Redis 8.10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run
+from streamkeep import recovery
+from streamkeep.format.resp import encode_command
+from streamkeep.tools import load_resp
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert [str(finding) for finding in recovery.check(data.parent)] == []
+
+
+def load(*commands: str | bytes, status: int = 0, options: tuple[str, ...] = ()) -> str:
+    """Load commands, each a plain line or a whole RESP command; return what was said."""
+    data = b"".join(
+        one if isinstance(one, bytes) else encode_command(*one.split()) for one in commands
+    )
+    Path("a.aof").write_bytes(data)
+    return run("load", "s", "a.aof", *options, status=status).stderr
+
+
+def ids(key: str) -> list[str]:
+    """Return the IDs of a stream."""
+    return [one["id"] for one in objects("range", "s", key)[:-1]]
+
+
+FIVE = tuple(f"XADD k {number}-0 a {number}" for number in range(1, 6))
+PENDING = (
+    "XGROUP CREATE k g 0",
+    "XGROUP CREATE k h 0",
+    "XCLAIM k g c 0 1-0 2-0 3-0 TIME 1000 RETRYCOUNT 1 FORCE JUSTID LASTID 3-0",
+    "XCLAIM k h c 0 1-0 2-0 TIME 1000 RETRYCOUNT 1 FORCE JUSTID LASTID 5-0",
+)
+
+
+def pending(group: str) -> list[str]:
+    """Return the IDs that a group of `k` has pending."""
+    with streamkeep.open("s", readonly=True, decode_responses=True) as store:
+        return [one["message_id"] for one in store.xpending_range("k", group, "-", "+", 99)]
+
+
+# --- nothing comes back -------------------------------------------------------------------------
+
+
+def test_what_xdelex_deleted_stays_deleted() -> None:
+    load(*FIVE, "XDELEX k IDS 1 2-0", "XDELEX k KEEPREF IDS 2 4-0 9-0")
+    assert ids("k") == ["1-0", "3-0", "5-0"]
+
+
+def test_xdelex_keeps_or_removes_references() -> None:
+    load(*FIVE, *PENDING, "XDELEX k DELREF IDS 1 1-0", "XDELEX k IDS 2 2-0 3-0 ACKED")
+    assert ids("k") == ["2-0", "3-0", "4-0", "5-0"]
+    assert (pending("g"), pending("h")) == (["2-0", "3-0"], ["2-0"])
+
+
+def test_what_xackdel_deleted_stays_deleted() -> None:
+    load(*FIVE, *PENDING, "XACKDEL k g IDS 1 1-0", "XACKDEL k g DELREF IDS 1 2-0")
+    assert ids("k") == ["3-0", "4-0", "5-0"]
+    assert (pending("g"), pending("h")) == (["3-0"], ["1-0"])
+
+
+@pytest.mark.parametrize(
+    ("command", "left", "g", "h"),
+    [
+        ("XADD k DELREF MAXLEN = 3 6-0 a 6", ["4-0", "5-0", "6-0"], [], []),
+        ("XADD k MAXLEN 3 KEEPREF 6-0 a 6", ["4-0", "5-0", "6-0"], ["1-0", "2-0", "3-0"], None),
+        (
+            "XADD k NOMKSTREAM ACKED MINID = 3 6-0 a 6",
+            ["1-0", "2-0", "3-0", "4-0", "5-0", "6-0"],
+            None,
+            None,
+        ),
+        ("XTRIM k MAXLEN = 3 DELREF", ["3-0", "4-0", "5-0"], ["3-0"], []),
+        ("XTRIM k DELREF MINID 3-0", ["3-0", "4-0", "5-0"], ["3-0"], []),
+        ("XTRIM k MAXLEN = 4 LIMIT 10", ["2-0", "3-0", "4-0", "5-0"], None, None),
+        ("XADD k MAXLEN = 4 LIMIT 10 6-0 a 6", ["3-0", "4-0", "5-0", "6-0"], None, None),
+    ],
+)
+def test_trimming_does_to_groups_what_its_policy_says(
+    command: str, left: list[str], g: list[str] | None, h: list[str] | None
+) -> None:
+    load(*FIVE, *PENDING, command)
+    assert ids("k") == left
+    for name, expected in (("g", g), ("h", h)):
+        if expected is not None:
+            assert pending(name) == expected
+
+
+def test_messages_are_remembered_with_the_ids_that_the_server_gave() -> None:
+    load(
+        "XADD k IDMP p one 1-0 a 1",
+        "XCFGSET k IDMP-DURATION 86400",
+        "XADD k IDMP p two 18446744073709550000-7 a 2",
+        "XADD k IDMPAUTO q MAXLEN = 2 18446744073709550001-0 a 3",
+    )
+    assert ids("k") == ["18446744073709550000-7", "18446744073709550001-0"]
+    with streamkeep.open("s") as store:
+        assert store.xinfo_stream("k")["iids-tracked"] == 2
+        again = store.xadd("k", {"a": "2"}, idmp=("p", "two"))
+        assert again == b"18446744073709550000-7"
+        assert store.xadd("k", {"a": "3"}, idmpauto="q") == b"18446744073709550001-0"
+
+
+# --- keys of any type ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "DEL k",
+        "UNLINK x k",
+        "DELEX k",
+        "FLUSHALL",
+        "FLUSHDB ASYNC",
+        "EXPIRE k -1",
+        "MOVE k 3",
+        "SET k v",
+        "SET k v PXAT 99999999999999",
+        "SETEX k 5 v",
+        "MSET a b k v",
+        "SUNIONSTORE k x y",
+        "ZRANGESTORE k x 0 -1",
+        "BITOP AND k x y",
+        "SORT x BY nosort STORE k",
+        "RENAME string k",
+        "COPY string k REPLACE",
+    ],
+)
+def test_a_stream_that_another_command_removed_or_replaced_is_gone(command: str) -> None:
+    load(*FIVE, "XADD other 1-0 a b", command)
+    assert "k" not in lines("streams", "s")
+    assert ("other" in str(lines("streams", "s"))) == (not command.startswith("FLUSH"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["SADD set k", "HSET h k v", "SET s v", "RENAME a b", "DELEX k IFEQ v", "PERSIST k", "XLEN k"],
+)
+def test_commands_on_other_keys_are_counted_and_leave_streams_alone(command: str) -> None:
+    told = load(*FIVE, command)
+    assert f"no place for: command {command.split()[0]}" in told
+    assert len(ids("k")) == 5
+
+
+def test_streams_are_renamed_copied_and_restored() -> None:
+    with streamkeep.open("other") as store:
+        store.xadd("r", {"a": "b"}, "7-0")
+        payload = store.dump("r")
+    assert payload is not None
+    told = load(
+        *FIVE,
+        *PENDING,
+        "COPY k copy",
+        "XDEL k 1-0",
+        "COPY k copy2 REPLACE",
+        "RENAMENX k new",
+        encode_command("RESTORE", "back", 0, payload, "ABSTTL"),
+        encode_command("RESTORE", "new", 5000, payload, "REPLACE"),
+        "COPY copy elsewhere DB 3",
+        "PEXPIREAT back 99999999999999",
+    )
+    assert "no place for: time of a stream to expire (2 times)" in told
+    assert "no place for: copy of a key into another database" in told
+    assert ids("copy") == ["1-0", "2-0", "3-0", "4-0", "5-0"]
+    assert ids("copy2") == ["2-0", "3-0", "4-0", "5-0"]
+    assert ids("new") == ids("back") == ["7-0"]
+    with streamkeep.open("s", readonly=True) as store:
+        assert [one["pending"] for one in store.xinfo_groups("copy")] == [3, 2]
+
+
+# --- transactions, annotations, quotes ----------------------------------------------------------
+
+
+def test_a_transaction_without_an_end_is_not_run() -> None:
+    told = load("XADD k 1-0 a b", "MULTI", "XADD k 2-0 a b", "XADD k 3-0 a b", status=1)
+    assert "a.aof: the file ends in the transaction that MULTI, command 2, begins" in told
+    assert "the first 1 command" in told
+    assert ids("k") == ["1-0"]
+
+
+def test_a_transaction_is_one_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_resp, "BATCH_COMMANDS", 2)
+    many = [f"XADD k {number}-0 a b" for number in range(2, 12)]
+    load("XADD k 1-0 a b", "MULTI", *many, "EXEC", "MULTI", "DEL k", "DISCARD")
+    assert len(ids("k")) == 11
+
+
+def test_commands_before_a_torn_end_are_run_and_counted() -> None:
+    whole = encode_command("XADD", "k", "1-0", "a", "b")
+    told = load(whole, encode_command("XADD", "k", "2-0", "a", "b")[:-5], status=1)
+    assert "the bytes end here" in told or "are there" in told
+    assert "the first 1 command" in told
+    assert ids("k") == ["1-0"]
+
+
+def test_a_damaged_payload_ends_the_load_with_all_before_it_done() -> None:
+    with streamkeep.open("other") as store:
+        store.xadd("r", {"a": "b"}, "7-0")
+        payload = store.dump("r")
+    assert payload is not None
+    broken = payload[:-1] + bytes([payload[-1] ^ 1])
+    told = load("XADD k 1-0 a b", encode_command("RESTORE", "r", 0, broken), status=1)
+    assert "command 2 at byte" in told
+    assert "RESTORE: ERR DUMP payload version or checksum are wrong" in told
+    assert ids("k") == ["1-0"]
+
+
+def test_annotations_are_passed_over_and_quotes_are_read_as_redis_reads_them() -> None:
+    Path("a.aof").write_bytes(
+        b'#TS:1718004800\r\nXADD k 1-0 note "two \\"words\\"\\n\\x41" other \'it\\\'s\'\r\n'
+    )
+    run("load", "s", "a.aof")
+    (entry, _) = objects("range", "s", "k")
+    assert entry["fields"] == [["note", 'two "words"\nA'], ["other", "it's"]]
+    Path("b.aof").write_bytes(b'XADD k 2-0 a "b\r\n')
+    told = run("load", "s", "b.aof", status=1).stderr
+    assert "the quotes of a plain line are not balanced" in told
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("EVAL return 0", "EVAL: what a script changes is not known here"),
+        ("XREADGROUP GROUP g c STREAMS k >", "XREADGROUP: it delivers entries to a client"),
+        ("XNEW k 1-0", "XNEW: an unknown command, which may change streams"),
+        ("SWAPDB 0 1", "SWAPDB: it brings keys from another database"),
+        (b"REDIS0011\xfa\r\n", "the file begins as an RDB file (aof-use-rdb-preamble)"),
+        (b'1339518083.1 [0 lua] "del" "k"\r\n', "a line of MONITOR"),
+        ("XDELEX k IDS 2 1-0", "IDS announces b'2' IDs"),
+        ("XDELEX k KEEPREF ACKED IDS 1 1-0", "two reference policies"),
+        ("XTRIM k MAXLEN = 1 BOGUS", "b'BOGUS' is no option"),
+    ],
+)
+def test_what_may_change_streams_and_cannot_be_run_ends_the_load(
+    command: str | bytes, problem: str
+) -> None:
+    told = load(*FIVE, command, "DEL k", status=1)
+    assert "command 6 at byte" in told
+    assert problem in told
+    assert "next: --from-line 6" in told
+    assert len(ids("k")) == 5
+
+
+@pytest.mark.parametrize("command", ["MOVE k 0", "COPY a k DB 0 REPLACE", "SWAPDB 3 0"])
+def test_what_comes_from_another_database_is_refused(command: str) -> None:
+    told = load("SELECT 3", command, status=1)
+    assert "only database 0 is loaded" in told
+
+
+def test_flushall_in_another_database_empties_this_one() -> None:
+    load(*FIVE, "SELECT 3", "SET k v", "FLUSHALL")
+    assert lines("streams", "s") == []
+
+
+def test_skip_passes_over_all_commands_of_a_name() -> None:
+    told = load(*FIVE, "EVAL return 0", "XNEW k", options=("--skip", "eval", "--skip", "XNEW"))
+    assert "no place for: command EVAL" in told
+    assert len(ids("k")) == 5
+    run("load", "s", "k", "x.csv", "--skip", "DEL", status=2)
+
+
+def test_from_line_knows_the_database_that_was_selected_before() -> None:
+    told = load("SELECT 3", "XADD k 1-0 a b", "XADD k 2-0 a b", options=("--from-line", "3"))
+    assert "no place for: command for database 3" in told
+    assert not Path("s").exists() or lines("streams", "s") == []
