@@ -135,7 +135,7 @@ def test_an_interrupt_is_status_1_without_a_traceback() -> None:
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 1
         told = child.stderr.read().decode()
-        assert "standard input: interrupted, 2 entries stored" in told
+        assert "standard input: interrupted; 2 entries stored" in told
         assert "Traceback" not in told
     finally:
         child.kill()

@@ -1,0 +1,88 @@
+"""load and Ctrl-C: what is said to be stored is what is stored, so that --from-line can go on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, run
+from streamkeep.recovery.load import Load
+
+LINES = "".join(f'{{"n":{number}}}\n' for number in range(1, 11))
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def interrupt_behind(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
+    """Send Ctrl-C when a method has committed, before its caller can count."""
+    original = getattr(owner, name)
+    calls = 0
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        result = original(*args, **options)
+        calls += 1
+        if calls == call:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def test_rows_that_are_committed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.jsonl").write_text(LINES)
+    with monkeypatch.context() as patched:
+        interrupt_behind(patched, streamkeep.Store, "xadd_many", 2)
+        told = run("load", "s", "k", "a.jsonl", "--batch", "3", status=1).stderr
+    assert "a.jsonl: interrupted; 6 entries stored, up to line 6; --from-line 7 goes on" in told
+    assert lines("len", "s", "k") == ["6"]
+    run("load", "s", "k", "a.jsonl", "--from-line", "7")
+    assert lines("len", "s", "k") == ["10"]
+
+
+@pytest.mark.parametrize("moment", ["within", "behind"])
+def test_commands_that_are_committed_are_counted(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    Path("a.resp").write_text("".join(f"XADD k {number}-0 a b\r\n" for number in range(1, 2501)))
+    original = streamkeep.Store.transaction
+    calls = 0
+
+    @contextmanager
+    def interrupted(store: Any, *args: Any) -> Iterator[Any]:
+        nonlocal calls
+        with original(store, *args) as transaction:
+            yield transaction
+            calls += 1
+            if calls == 2 and moment == "within":
+                signal.raise_signal(signal.SIGINT)
+        if calls == 2 and moment == "behind":
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(streamkeep.Store, "transaction", interrupted)
+        told = run("load", "s", "a.resp", status=1).stderr
+    assert "a.resp: interrupted; the first 2,000 commands are done; --from-line 2001" in told
+    assert lines("len", "s", "k") == ["2000"]
+    run("load", "s", "a.resp", "--from-line", "2001")
+    assert lines("len", "s", "k") == ["2500"]
+
+
+def test_streams_that_are_published_are_not_called_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"a": "b"})
+    run("dump", "s", "--output", "a.jsonl")
+    with monkeypatch.context() as patched:
+        interrupt_behind(patched, Load, "publish", 1)
+        told = run("load", "copy", "a.jsonl", status=1).stderr
+    assert "a.jsonl: interrupted; all was loaded" in told
+    assert lines("len", "copy", "k") == ["1"]
