@@ -19,7 +19,9 @@ with the next hundred unrelated commits.) So the pages are cleared here, beside 
    in use does not change. No reader looks into the free space either, so this is safe for every
    process, and at whatever sector a crash cuts it off.
 5. The free pages are overwritten, under the write lock, a tenth of a second at a time: those that
-   the free list has had since that point. Neither a reader nor a recovery can need them.
+   the free list has had since that point. Neither a reader nor a recovery can need them. Which
+   ones are left is read from a snapshot, without the lock; under it, only as much of the list is
+   read as is overwritten, since other commits may have used a page meanwhile.
 6. What the file has behind its last page is cut off.
 
 Only then is the mark removed (`META_SCRUB`) that the transaction of the erasure has set: an
@@ -31,8 +33,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from streamkeep.engine import failpoints, files
@@ -40,7 +43,7 @@ from streamkeep.engine.durability import open_readers
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.lmdb_errors import translate_os, translated
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
-from streamkeep.engine.txn import Txn, WriteTxn
+from streamkeep.engine.txn import Txn, WriteTxn, begin_read
 from streamkeep.format.errors import CorruptionError, ErasureBlockedError
 from streamkeep.format.id_codec import pack_id
 from streamkeep.format.keys import META
@@ -49,6 +52,7 @@ from streamkeep.format.lmdb_pages import (
     HEADER_SIZE,
     MAX_DEPTH,
     TABLE,
+    TreePage,
     decode_database,
     decode_overflow_header,
     decode_tree_page,
@@ -62,8 +66,10 @@ META_SCRUB: Final = b"scrub_due"
 _POLL_S: Final = 0.01
 _LOCK_S: Final = 0.1  # how long writers wait at once
 _RUN: Final = 256  # free pages that are read and overwritten together
+_CHUNK: Final = 4096  # page numbers of the free list that are read together
 
 Progress = Callable[[int, int], None]  # pages done, pages in all
+Place = tuple[int, int]  # in the free list: the key of a record, and how many pages come before
 
 
 class Scrubbed(NamedTuple):
@@ -237,23 +243,60 @@ class _DataFile:
         """
         done: set[int] = set()
         cleared = 0
-        more = True
-        while more:
-            with self._newest() as newest:
-                free = self._free_list(newest)
-                deadline = time.monotonic() + _LOCK_S
-                todo = sorted(free - done)
-                for run in _runs(todo):
-                    cleared += self._clear_run(run[0], len(run))
-                    done.update(run)
-                    if time.monotonic() > deadline:
-                        break
-                more = len(todo) > 0 and todo[-1] not in done
-                if not more:
-                    self._cut_end(newest)
-            if progress is not None:
-                progress(self.meta.last_page + 1 - len(free - done), self.meta.last_page + 1)
+        while todo := self._free_pages() - done:
+            place: Place | None = (0, 0)
+            while place is not None:
+                with self._newest() as newest:
+                    count, place = self._clear_some(newest, place, todo, done)
+                cleared += count
+                if progress is not None:
+                    progress(self.meta.last_page + 1 - len(todo), self.meta.last_page + 1)
+                time.sleep(_POLL_S)  # writers who wait for the lock get it
+        with self._newest() as newest:
+            self._cut_end(newest)
         return cleared
+
+    def _free_pages(self) -> set[int]:
+        """Return the pages that were freed before the state that is held, and never used since.
+
+        Read from a snapshot of the newest commit, without a lock: it may be a long list. A page
+        that was used and freed again stands in a record of a later commit.
+        """
+        with self._newest() as newest:
+            snapshot = begin_read(self.environment.shared)
+        with snapshot:
+            free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
+        if free and not 2 <= min(free) <= max(free) <= newest.last_page:
+            raise CorruptionError(DATA_FILE, "the free list names pages that are not there")
+        return free
+
+    def _clear_some(
+        self, newest: MetaPage, place: Place, todo: set[int], done: set[int]
+    ) -> tuple[int, Place | None]:
+        """Overwrite pages that are free at present, under the write lock, for `_LOCK_S` seconds.
+
+        Commits between two calls may move pages to records before `place`. Then they are still
+        free the next time that `_free_pages` is asked.
+
+        Args:
+            place: where in the free list to begin.
+            todo: the pages to overwrite; those that were are taken out, and added to `done`.
+
+        Returns:
+            how many were not empty, and where to go on; None at the end of the list.
+        """
+        deadline = time.monotonic() + _LOCK_S
+        cleared = 0
+        for here, pages in self._chunks(newest, place):
+            if here != place and time.monotonic() > deadline:
+                return cleared, here
+            for run in _runs(sorted(todo.intersection(pages))):
+                cleared += self._clear_run(run[0], len(run))
+                todo.difference_update(run)
+                done.update(run)
+                if time.monotonic() > deadline:
+                    return cleared, here
+        return cleared, None
 
     @contextlib.contextmanager
     def _newest(self) -> Iterator[MetaPage]:
@@ -272,30 +315,45 @@ class _DataFile:
             finally:
                 writer.commit()  # nothing was written; an abort would wait for readers
 
-    def _free_list(self, meta: MetaPage) -> set[int]:
-        """Return the pages that were freed before the state that is held, and never used since.
-
-        A page that was used and freed again stands in a record of a later commit.
-        """
-        free: set[int] = set()
-        if meta.free_root is None:
-            return free
-        stack = [meta.free_root]
+    def _chunks(self, meta: MetaPage, start: Place) -> Iterator[tuple[Place, Sequence[int]]]:
+        """Yield the free list up to the state that is held, a bounded number of pages at a time."""
+        stack = [] if meta.free_root is None else [meta.free_root]
         while stack:
             number = stack.pop()
             page = decode_tree_page(self._read(number, self.page_size), number)
+            keys = [int.from_bytes(db_key, "little") for db_key in page.keys]
             if not page.leaf:
-                stack += page.children
+                ends = [*keys[1:], start[0] + 1]  # a child holds keys below that of the next
+                stack += [
+                    child
+                    for child, end in zip(reversed(page.children), reversed(ends), strict=True)
+                    if end > start[0]
+                ]
                 continue
-            for index, db_key in enumerate(page.keys):
-                if int.from_bytes(db_key, "little") <= self.meta.commit_number:
-                    value = page.inline(index)
-                    if page.flags[index] == BIG:
-                        value = self._read(page.places[index], page.sizes[index], HEADER_SIZE)
-                    free.update(free_pages(value, f"LMDB page {number}"))
-        if free and not 2 <= min(free) <= max(free) <= meta.last_page:
-            raise CorruptionError(DATA_FILE, "the free list names pages that are not there")
-        return free
+            for index, key in enumerate(keys):
+                if key > self.meta.commit_number:
+                    return
+                if key >= start[0]:
+                    first = start[1] if key == start[0] else 0
+                    for at, pages in self._record(page, index, number, first):
+                        yield (key, at), pages
+
+    def _record(
+        self, page: TreePage, index: int, number: int, first: int
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield the pages of one record of the free list, from the one at `first` on."""
+        where = f"LMDB page {number}"
+        if page.flags[index] != BIG:
+            yield 0, tuple(free_pages(page.inline(index), where))
+            return
+        place, size = page.places[index], page.sizes[index]
+        count = int.from_bytes(self._read(place, 8, HEADER_SIZE), "little")
+        if size < 8 or size % 8 or count > size // 8 - 1:
+            raise CorruptionError(where, f"a record of {size} bytes names {count} pages")
+        for at in range(first, count, _CHUNK):
+            length = min(_CHUNK, count - at)
+            data = self._read(place, 8 * length, HEADER_SIZE + 8 * (1 + at))
+            yield at, struct.unpack(f"<{length}Q", data)
 
     def _read(self, number: int, size: int, skip: int = 0) -> bytes:
         return os.pread(self._handle, size, number * self.page_size + skip)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,57 @@ def test_snapshots_and_commits_meanwhile_are_not_disturbed(
         assert snapshot.xrange("k") == before
         assert snapshot.xlen("more") == n
         snapshot.close()
+
+
+@pytest.mark.parametrize("sync", ["commit", "none"])
+def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Any
+) -> None:
+    """However long the list is, a writer waits no longer than for a piece of it."""
+    monkeypatch.setattr(scrub, "_LOCK_S", 0)
+    monkeypatch.setattr(scrub, "_CHUNK", 64, raising=False)
+    locked: list[int] = []  # bytes of the free list read in each round under the lock
+    under_lock = clearing = False
+    newest, read = scrub._DataFile._newest, scrub._DataFile._read
+    clear_run = scrub._DataFile._clear_run
+
+    @contextmanager
+    def counted_newest(self: Any) -> Iterator[Any]:
+        nonlocal under_lock
+        with newest(self) as page:
+            locked.append(0)
+            under_lock = True
+            try:
+                yield page
+            finally:
+                under_lock = False
+
+    def counted_read(self: Any, number: int, size: int, skip: int = 0) -> bytes:
+        if under_lock and not clearing:
+            locked[-1] += size
+        return read(self, number, size, skip)
+
+    def counted_run(self: Any, number: int, pages: int) -> int:
+        nonlocal clearing
+        clearing = True
+        try:
+            return clear_run(self, number, pages)
+        finally:
+            clearing = False
+
+    monkeypatch.setattr(scrub._DataFile, "_newest", counted_newest)
+    monkeypatch.setattr(scrub._DataFile, "_read", counted_read)
+    monkeypatch.setattr(scrub._DataFile, "_clear_run", counted_run)
+    with streamkeep.open(tmp_path / "store", sync=sync) as store:
+        ids = [store.xadd("k", {"SeCrEt": b"SeCrEt" * 20_000}) for _ in range(100)]
+        store.xadd("k", harmless(1))
+        assert store.erase("k", *ids) == 100
+        assert store.reusable_bytes > 8_000_000  # 2,000 free pages: 16 KB of list
+    assert len(locked) > 5
+    # A page of the list's tree or two, a count, and two pieces of a record.
+    assert max(locked) <= 3 * 4096 + 8 + 2 * 8 * 64
+    assert grep(tmp_path / "store") == []
+    assert_sound(tmp_path / "store")
 
 
 def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled: Store) -> None:
