@@ -81,7 +81,11 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def adopt(
-    environment: Environment, paths: Iterable[Path], key: bytes | None, progress: Progress | None
+    environment: Environment,
+    paths: Iterable[Path],
+    key: bytes | None,
+    progress: Progress | None,
+    max_block_bytes: int,
 ) -> Iterator[Adopted]:
     """Adopt segment files, one after the other; yield what became of each.
 
@@ -89,8 +93,10 @@ def adopt(
         key: the stream that they are to belong to; it is created when it is missing. None for the
             stream they were written for: the one of that number where this store wrote them, else
             the one of that key.
+        max_block_bytes: what a block may take when it is decompressed.
 
     Raises:
+        StoreError: a block takes more. Files before it stay adopted.
         CorruptionError: a file is damaged. Those before it stay adopted.
         CommandError: it does not fit to what the stream has.
     """
@@ -98,7 +104,7 @@ def adopt(
     total = sum(path.stat().st_size for path in wanted)
     done = 0
     for path in wanted:
-        segment = open_segment(path)
+        segment = open_segment(path, max_block_bytes=max_block_bytes)
         with archive_lock(environment):  # not while the caller works: it may archive meanwhile
             adopted = _adopt_one(environment, path, segment, key)
         environment.settle()

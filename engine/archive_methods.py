@@ -18,7 +18,7 @@ from streamkeep.engine.lmdb_errors import translated
 from streamkeep.format.entry import Text
 from streamkeep.format.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.manifest import SegmentRecord
-from streamkeep.format.segment import Segment
+from streamkeep.format.segment import MAX_BLOCK_BYTES, Segment
 
 if TYPE_CHECKING:
     from streamkeep.engine.environment import Environment
@@ -212,6 +212,7 @@ class ArchiveMethods(Generic[Text]):
         *paths: PathLike,
         key: Key | None = None,
         progress: Progress | None = None,
+        max_block_bytes: int = MAX_BLOCK_BYTES,
     ) -> Iterator[adopt.Adopted]:
         """Take segment files into the archive that it does not know; yield what became of each.
 
@@ -224,8 +225,12 @@ class ArchiveMethods(Generic[Text]):
             key: the stream that they are to belong to, which is created when it is missing; by
                 default the one that they were written for.
             progress: called with the bytes done and the bytes in all.
+            max_block_bytes: refuse a file with a block that takes more when it is decompressed. A
+                block is decompressed as a whole, and a small file can hold gigabytes; raise it for
+                files that you trust, with entries as large as this.
 
         Raises:
+            StoreError: a block takes more than max_block_bytes; files before it stay adopted.
             CorruptionError: a file is damaged; those before it stay adopted.
             CommandError: a segment overlaps what the stream has elsewhere.
         """
@@ -233,7 +238,7 @@ class ArchiveMethods(Generic[Text]):
         name = None if key is None else to_bytes(key)
         places = [Path(path) for path in paths]
         with translated():
-            yield from adopt.adopt(self._environment, places, name, progress)
+            yield from adopt.adopt(self._environment, places, name, progress, max_block_bytes)
         self._collect_garbage()
 
     def export_segments(

@@ -44,7 +44,7 @@ from streamkeep.engine.segment_output import TEMPORARY, segment_output
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.envelope import CHECKSUM_SIZE
-from streamkeep.format.errors import CorruptionError, FormatVersionError
+from streamkeep.format.errors import CorruptionError, StoreError
 from streamkeep.format.id_codec import MAX, next_id
 from streamkeep.format.keys import (
     NODES,
@@ -56,7 +56,7 @@ from streamkeep.format.keys import (
 )
 from streamkeep.format.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.retired import decode_former_name, former_name_key, is_former_name
-from streamkeep.format.segment import SUFFIX, segment_path
+from streamkeep.format.segment import MAX_BLOCK_BYTES, SUFFIX, segment_path
 from streamkeep.format.segment_writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL, SegmentWriter
 
 TARGET_BYTES: Final = 32 << 20
@@ -434,12 +434,14 @@ def clean(environment: Environment) -> list[Path]:
 
 def _is_undone(environment: Environment, path: Path) -> bool:
     """Say whether a file without a row was written here, of entries that are still retired."""
+    # Ours takes no more than what is retired, of which it was made; another may be hostile.
+    most = max(environment.read(retired_bytes), MAX_BLOCK_BYTES)
     try:
-        segment = open_segment(path)
+        segment = open_segment(path, max_block_bytes=most)
         if segment.index.store_uuid != environment.uuid.bytes:
             return False
         node = segment.block(0)[0]
-    except (CorruptionError, FormatVersionError):
+    except (CorruptionError, StoreError):
         return False
     found = environment.read(_node_of, segment.index.stream_number, node.ms, node.seq)
     return found is not None

@@ -21,7 +21,7 @@ from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.restore import RestoreReport
 from streamkeep.format.entry import Text
 from streamkeep.format.manifest import SegmentRecord
-from streamkeep.format.segment import Segment
+from streamkeep.format.segment import MAX_BLOCK_BYTES, Segment
 
 Item = TypeVar("Item")
 _END: Any = object()
@@ -91,10 +91,15 @@ class AsyncArchiveMethods(Generic[Text]):
         )
 
     def adopt_segments(
-        self, *paths: PathLike, key: Key | None = None, progress: Progress | None = None
+        self,
+        *paths: PathLike,
+        key: Key | None = None,
+        progress: Progress | None = None,
+        max_block_bytes: int = MAX_BLOCK_BYTES,
     ) -> AsyncIterator[Adopted]:
         """Take segment files into the archive; see `Store.adopt_segments`."""
-        return _in_threads(partial(self._store.adopt_segments, *paths, key=key, progress=progress))
+        call = partial(self._store.adopt_segments, *paths, key=key, progress=progress)
+        return _in_threads(partial(call, max_block_bytes=max_block_bytes))
 
     def export_segments(
         self,

@@ -57,8 +57,14 @@ class SegmentFile:
             self._handle = -1
 
 
-def open_segment(path: Path, where: str | None = None) -> Segment:
+def open_segment(
+    path: Path, where: str | None = None, *, max_block_bytes: int | None = None
+) -> Segment:
     """Open a segment file, whether a manifest names it or not.
+
+    Args:
+        max_block_bytes: what a block may take when it is decompressed, for a file that the
+            manifest does not name: it may be hostile. See `Segment.open`.
 
     Raises:
         MissingSegmentError: it is not there.
@@ -68,7 +74,7 @@ def open_segment(path: Path, where: str | None = None) -> Segment:
     where = f"segment {path}" if where is None else where
     try:
         file = SegmentFile(path, where)
-        return Segment.open(file.read_at, file.size, where)
+        return Segment.open(file.read_at, file.size, where, max_block_bytes)
     except FileNotFoundError:
         raise MissingSegmentError(where, "the file is not there") from None
     except OSError as error:

@@ -24,7 +24,7 @@ see `id_codec`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -600,11 +600,9 @@ def tombstone_slots(data: bytes, ms: int, seq: int) -> set[int]:
     return slots
 
 
-def slots(data: bytes, ms: int, seq: int) -> list[tuple[int, int, int, list[bytes]]]:
-    """Return every slot of a node, tombstones too: ms, seq, flags, [field, value, ...]."""
+def slots(data: bytes, ms: int, seq: int) -> Iterator[tuple[int, int, int, list[bytes]]]:
+    """Yield every slot of a node, tombstones too: ms, seq, flags, [field, value, ...]."""
     cursor = SlotCursor(read_header(data, ms, seq))
-    found: list[tuple[int, int, int, list[bytes]]] = []
     while cursor.next():
         slot_ms, slot_seq = cursor.id()
-        found.append((slot_ms, slot_seq, int(cursor.flags), cursor.pairs()))
-    return found
+        yield slot_ms, slot_seq, int(cursor.flags), cursor.pairs()

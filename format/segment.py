@@ -52,6 +52,7 @@ from streamkeep.format.zstd_frame import MOST_RATIO, most_content
 MAGIC: Final = b"SKSEG\r\n\x1a"  # a copy made in text mode breaks it
 VERSION: Final = 1
 SUFFIX: Final = ".seg"
+MAX_BLOCK_BYTES: Final = 64 << 20  # of a block from elsewhere, uncompressed, unless told otherwise
 
 _DICTIONARY_FRAME: Final = 0x184D2A50
 _INDEX_FRAME: Final = 0x184D2A51
@@ -269,7 +270,13 @@ class Segment:
     """
 
     def __init__(
-        self, read_at: ReadAt, size: int, where: str, trailer: Trailer, index: Index
+        self,
+        read_at: ReadAt,
+        size: int,
+        where: str,
+        trailer: Trailer,
+        index: Index,
+        max_block_bytes: int | None = None,
     ) -> None:
         """Use `open` instead."""
         self.where = where
@@ -277,14 +284,21 @@ class Segment:
         self.trailer = trailer
         self.index = index
         self.read_at = read_at
+        self._max_block_bytes = max_block_bytes
         self._firsts = [block.first_id for block in index.blocks]
         self._lasts = [block.last_id for block in index.blocks]
         self._dictionary: zstandard.ZstdCompressionDict | None = None
         self._idle: list[zstandard.ZstdDecompressor] = []  # one works for one thread at a time
 
     @classmethod
-    def open(cls, read_at: ReadAt, size: int, where: str) -> Segment:
+    def open(
+        cls, read_at: ReadAt, size: int, where: str, max_block_bytes: int | None = None
+    ) -> Segment:
         """Read trailer, index and seek table; the blocks are checked when they are read.
+
+        Args:
+            max_block_bytes: refuse to read a block that takes more when it is decompressed. A few
+                kilobytes can become gigabytes, so set it for a file that comes from elsewhere.
 
         Raises:
             CorruptionError: this is no whole segment.
@@ -316,7 +330,7 @@ class Segment:
         if part(size - table_size, table_size) != seek_table(trailer, index.blocks):
             problem = "the seek table does not agree with the index"
             raise CorruptionError(where, problem, offset=size - table_size)
-        return cls(read_at, size, where, trailer, index)
+        return cls(read_at, size, where, trailer, index, max_block_bytes)
 
     @property
     def checksum(self) -> int:
@@ -336,7 +350,7 @@ class Segment:
 
         Raises:
             CorruptionError: naming the block.
-            StoreError: it needs more memory than the system grants.
+            StoreError: it needs more memory than `max_block_bytes`, or than the system grants.
         """
         with self._memory_for(number):
             return self._nodes_of(number)
@@ -371,17 +385,22 @@ class Segment:
         """Read a block; return its envelopes, back to back; errors are those of `block`."""
         block = self.index.blocks[number]
         where = self._block_where(number)
+        most = self._max_block_bytes
+        if most is not None and block.raw_size > most:
+            problem = f"it takes {block.raw_size:,} bytes of memory, max_block_bytes is {most:,}"
+            advice = "if you trust the file, raise max_block_bytes (--max-block-bytes)"
+            raise StoreError(f"{where}: {problem}; {advice}")
         data = self.compressed_block(number)
         try:
             content = zstandard.frame_content_size(data)
-            most = most_content(data)
+            possible = most_content(data)
         except zstandard.ZstdError as error:
             raise CorruptionError(where, f"not a zstd frame: {error}") from None
         if content != block.raw_size:
             problem = f"the frame promises {content} bytes, the index {block.raw_size}"
             raise CorruptionError(where, problem)
-        if content > most:  # memory for the content is allocated before it is there
-            problem = f"the frame promises {content} bytes, its blocks hold at most {most}"
+        if content > possible:  # memory for the content is allocated before it is there
+            problem = f"the frame promises {content} bytes, its blocks hold at most {possible}"
             raise CorruptionError(where, problem)
         decompressor = self._decompressor()
         try:

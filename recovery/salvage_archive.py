@@ -56,7 +56,7 @@ from streamkeep.format.retired import (
     is_former_name,
     retired_key,
 )
-from streamkeep.format.segment import Segment
+from streamkeep.format.segment import MAX_BLOCK_BYTES, Segment
 from streamkeep.format.segment_remains import remains
 from streamkeep.recovery.losses import Report
 from streamkeep.recovery.lost_found import LostAndFound
@@ -440,10 +440,15 @@ class ArchiveSalvage:
         own_uuid = self.out.get_row(META, META_UUID, "meta") or self._uuid
         for path in self._files():
             try:
-                segment = open_segment(self.folder / path)
+                segment = open_segment(self.folder / path, max_block_bytes=MAX_BLOCK_BYTES)
             except (CorruptionError, StoreError):
                 continue
-            if any(True for _ in segment.check()):
+            try:
+                problem = next(segment.check(), None)
+            except StoreError as error:  # it may be hostile: no row names it
+                self.report.other.append(f"archive file {path}: not adopted: {error}")
+                continue
+            if problem is not None:
                 self.report.other.append(f"archive file {path}: it is damaged, and no row names it")
                 continue
             if segment.index.store_uuid == own_uuid:

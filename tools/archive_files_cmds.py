@@ -14,6 +14,7 @@ from streamkeep.format.entry import StreamId
 from streamkeep.format.manifest import SegmentRecord
 from streamkeep.tools import output
 from streamkeep.tools.archive_options import (
+    block_limit_option,
     check_chosen,
     number_option,
     optional_key,
@@ -120,6 +121,7 @@ def verify(
     help="The stream they are to belong to, created when missing; else the one of their time.",
 )
 @click.option("--create", is_flag=True, help="Create STORE when it is missing.")
+@block_limit_option
 @json_option
 @progress_option
 @quoted_option
@@ -128,6 +130,7 @@ def adopt(
     paths: tuple[Path, ...],
     key: bytes | None,
     create: bool,
+    max_block_bytes: int,
     as_json: bool,
     progress: bool | None,
 ) -> None:
@@ -151,7 +154,10 @@ def adopt(
         output.progress(progress, "adopting", None, sized=True, unit="bytes") as advance,
     ):
         for one in store.adopt_segments(
-            *paths, key=key, progress=lambda done, _: advance(done, done)
+            *paths,
+            key=key,
+            progress=lambda done, _: advance(done, done),
+            max_block_bytes=max_block_bytes,
         ):
             record = one.record
             if record is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from streamkeep.format.manifest import ORIGINS, SegmentRecord
+from streamkeep.format.segment import MAX_BLOCK_BYTES
 from streamkeep.tools import output
 from streamkeep.tools.command import Bytes, Id
 
@@ -42,6 +43,18 @@ def range_options(function: Function) -> Function:
         default="-",
         metavar="ID|TIME",
         help="Only from this ID or time on.",
+    )(function)
+
+
+def block_limit_option(function: Function) -> Function:
+    """Add --max-block-bytes."""
+    return click.option(
+        "--max-block-bytes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=MAX_BLOCK_BYTES,
+        show_default=True,
+        help="Refuse a segment with a block that takes more memory; a small file can hold much.",
     )(function)
 
 

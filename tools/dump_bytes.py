@@ -201,10 +201,10 @@ def print_file(path: Path, kind: str, printer: Printer) -> None:
     printer.pieces(describe_journal(data) if kind == "journal" else describe_steady(data))
 
 
-def print_segment(path: Path, printer: Printer, *, as_bytes: bool) -> None:
+def print_segment(path: Path, printer: Printer, *, as_bytes: bool, max_block_bytes: int) -> None:
     """Print a segment: what it says of itself, and its blocks; with its bytes, node by node."""
     file = SegmentFile(path, str(path))
-    segment = Segment.open(file.read_at, file.size, str(path))
+    segment = Segment.open(file.read_at, file.size, str(path), max_block_bytes)
     trailer, index = segment.trailer, segment.index
     first, last = ("{}-{}".format(*one) for one in (trailer.first_id, trailer.last_id))
     printer.heading(

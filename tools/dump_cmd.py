@@ -23,6 +23,7 @@ from streamkeep.format.entry import StreamId
 from streamkeep.format.redis_dump import NEWEST, TARGETS, Losses
 from streamkeep.format.stream_parts import NOBODY
 from streamkeep.tools import output
+from streamkeep.tools.archive_options import block_limit_option
 from streamkeep.tools.command import (
     Bytes,
     Exit,
@@ -123,6 +124,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 @_file_option("journal", "Look at a journal file.")
 @_file_option("steady", "Look at a file of steady points.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="Show every byte of it, field by field.")
+@block_limit_option
 @json_option
 @progress_option
 @quoted_option
@@ -145,6 +147,7 @@ def dump(
     journal: Path | None,
     steady: Path | None,
     as_bytes: bool,
+    max_block_bytes: int,
     as_json: bool,
     progress: bool | None,
 ) -> None:
@@ -190,11 +193,13 @@ def dump(
         )
         if table is None:
             refuse_options("is for entries, and for rows of --table", "count")
+        if segment is None:
+            refuse_options("is for the blocks of --segment", "max_block_bytes")
         if segment or journal or steady:
             refuse_options("is not for looking at a file", "store_path", "key")
         printer = Printer(as_json=as_json)
         if segment is not None:
-            print_segment(segment, printer, as_bytes=as_bytes)
+            print_segment(segment, printer, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
         elif journal is not None:
             print_file(journal, "journal", printer)
         elif steady is not None:
@@ -206,6 +211,7 @@ def dump(
         printer.end()
         return
     store_path = given_store(store_path)
+    refuse_options("is for the blocks of --segment", "max_block_bytes")
     if as_bytes:
         raise click.UsageError("--bytes needs --node, --group, --table, --segment, ...")
     kind = kind or SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
