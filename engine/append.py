@@ -91,12 +91,12 @@ def xadd(
         if nomkstream:
             return None
         stream = txn.create_stream(name)
-    if stream.record.extension:
-        check_room(txn, stream)
     if message is not None:
         return _add_message(txn, stream, pairs, new_id, trim, message)
     record = stream.record
     ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
+    if record.extension:
+        check_room(txn, stream)
     append_entry(txn, stream, ms, seq, pairs)
     txn.note_added(name, 1)
     _trim(txn, stream, trim)
@@ -121,20 +121,25 @@ def _add_message(
 ) -> bytes:
     """Append an entry unless it is known; remember it.
 
-    Callers have a `new_id` of `*`, except that a replay has the ID that a server gave.
+    Callers have a `new_id` of `*`, except that a replay has the ID that a server gave. What is due
+    is forgotten last: where the entry is refused, nothing may have changed.
     """
+    record = stream.record
     tracker = Tracker(txn, stream)
-    tracker.expire(message.producer, txn.now_ms())
-    known = tracker.find(message.producer, message.iid)
+    now_ms = txn.now_ms()
+    known = tracker.find_lasting(message.producer, message.iid, now_ms)
     if known is not None:
+        tracker.expire(message.producer, now_ms)
         tracker.state.duplicates += 1
         tracker.save()
         return id_text(known[0], known[1])
-    ms, seq = choose_id(txn, stream.record.last_ms, stream.record.last_seq, new_id)
+    ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
+    if record.extension:
+        check_room(txn, stream)
+    tracker.expire(message.producer, now_ms)
     append_entry(txn, stream, ms, seq, pairs)
     txn.note_added(stream.name, 1)
     tracker.track(message.producer, message.iid, ms, seq)
-    tracker.state.added += 1
     tracker.save()
     _trim(txn, stream, trim)
     return id_text(ms, seq)

@@ -11,7 +11,7 @@ once by taking a new number; the rows under the old one become garbage.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Final
 
 from streamkeep.engine.scan import exists
@@ -77,8 +77,25 @@ class Tracker:
         message = self._message(producer, iid)
         return None if message is None else (message.ms, message.seq)
 
+    def find_lasting(self, producer_name: bytes, iid: bytes, now_ms: int) -> tuple[int, int] | None:
+        """As `find`; None also for a message that `expire` would forget now."""
+        producer = self._producer(producer_name)
+        message = None if producer is None else self._message(producer, iid)
+        if producer is None or message is None:
+            return None
+        limit = self._limit(now_ms)
+        if message.ms <= limit:
+            for other in self._in_order(producer.number):
+                if other.ms > limit:
+                    break
+                if other.order == message.order:
+                    return None
+        return message.ms, message.seq
+
     def track(self, producer_name: bytes, iid: bytes, ms: int, seq: int) -> None:
-        """Remember a message, which is not known; forget the oldest when there are too many."""
+        """Remember a message, which is not known, and count it; forget the oldest when there are
+        too many.
+        """
         state = self.state
         if state.number == 0:
             state.number = self.txn.take_number(NEXT_IDEMPOTENCE)
@@ -98,6 +115,7 @@ class Tracker:
             message.encode(),
         )
         state.tracked += 1
+        state.added += 1
         count = producer.tracked + 1
         while count > state.maxsize and self._forget_oldest(producer.number):
             count -= 1
@@ -107,11 +125,15 @@ class Tracker:
         """Forget what is due of a producer, and of another one, in turn."""
         if self.state.number == 0:
             return
-        limit = now_ms - self.state.duration * 1000
+        limit = self._limit(now_ms)
         producer = self._producer(producer_name)
         if producer is not None:
             self._expire_one(producer_name, producer, limit, producer.tracked)
         self._sweep(limit)
+
+    def _limit(self, now_ms: int) -> int:
+        """Return the highest time of an entry whose message is due."""
+        return now_ms - self.state.duration * 1000
 
     def reset(self, duration: int, maxsize: int) -> None:
         """Change the settings, and forget all producers."""
@@ -173,13 +195,18 @@ class Tracker:
             raise CorruptionError(_WHERE, "the row of a message holds another one")
         return message
 
-    def _oldest(self, producer: int) -> Message | None:
+    def _in_order(self, producer: int) -> Iterator[Message]:
+        """Yield the messages of a producer as they came."""
         prefix = producer_prefix(self.state.number, producer)
         cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
-        if not cursor.set_range(prefix) or cursor.key()[: len(prefix)] != prefix:
-            return None
-        body = open_row(IDEMPOTENCY_ORDER, cursor.key(), cursor.value(), _WHERE)
-        return decode_ordered(cursor.key(), body, _WHERE)  # else it were forgotten for ever
+        found = cursor.set_range(prefix)
+        while found and cursor.key()[: len(prefix)] == prefix:
+            body = open_row(IDEMPOTENCY_ORDER, cursor.key(), cursor.value(), _WHERE)
+            yield decode_ordered(cursor.key(), body, _WHERE)  # else it were forgotten for ever
+            found = cursor.next()
+
+    def _oldest(self, producer: int) -> Message | None:
+        return next(self._in_order(producer), None)
 
     def _forget_oldest(self, producer: int) -> bool:
         message = self._oldest(producer)

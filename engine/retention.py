@@ -87,9 +87,9 @@ def retention(txn: Txn, name: bytes) -> Retention:
 
 
 def check_room(txn: WriteTxn, stream: Stream) -> None:
-    """Raise unless a stream takes entries.
+    """Raise unless a stream takes entries; make room where its retention lets some go.
 
-    Raises:
+    Raises, before anything has changed:
         StreamFullError: not until its groups acknowledge some.
         StoreFullError: not until what is retired can be archived.
     """
@@ -103,12 +103,43 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
     most = policy.keep_max_bytes
     if most is None or stream.node_bytes() < most:
         return
-    enforce(txn, stream, WITH_APPEND)
-    if stream.node_bytes() >= most:
+    if not _makes_room(txn, stream, policy, most):
         raise StreamFullError(
             f"the stream holds {stream.node_bytes()} bytes, keep_max_bytes is {most}, and a group "
             "has yet to acknowledge the oldest entries"
         )
+    enforce(txn, stream, WITH_APPEND)
+
+
+def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
+    """Say whether `enforce` would bring a stream below `most` bytes; nothing changes.
+
+    Only whole nodes count: their entries leave tombstones otherwise, which take as much room.
+    """
+    stop = first_needed(txn, stream)
+    oldest = 0 if policy.max_age_ms is None else txn.now_ms() - policy.max_age_ms
+    length = stream.record.length
+    size = stream.node_bytes()
+    nodes = stream.nodes()
+    walk = NodeWalk(txn, stream)
+    found = walk.first()
+    for _ in range(WITH_APPEND):
+        if not found:
+            break
+        data = walk.load()
+        last = end_ids(data, walk.ms, walk.seq).last_slot
+        live = peek_counts(data[:32])[0]
+        too_long = policy.maxlen is not None and length - live >= policy.maxlen
+        too_big = policy.max_bytes is not None and nodes > 1 and size > policy.max_bytes
+        if not (too_long or too_big or last < (oldest, 0)) or (stop is not None and last >= stop):
+            break
+        length -= live
+        size -= len(data)
+        nodes -= 1
+        if size < most:
+            return True
+        found = walk.next()
+    return False
 
 
 def _check_archive(txn: WriteTxn) -> None:

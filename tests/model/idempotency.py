@@ -35,7 +35,7 @@ class IdempotencyCommands(Keyspace):
         return True
 
     def xidmprecord(self, key: bytes, producer: bytes, iid: bytes, entry_id: Id) -> bool:
-        """XIDMPRECORD: the law does not say whether iids-added counts it; here it does not."""
+        """XIDMPRECORD: a message that is recorded counts as added."""
         if not producer:
             raise ModelError("ERR producer ID must be non-empty")
         if not iid:
@@ -48,6 +48,7 @@ class IdempotencyCommands(Keyspace):
             raise ModelError("ERR IID already exists for this producer with a different stream ID")
         if known is None:
             self.track(stream, producer, iid, entry_id)
+            stream.iids_added += 1
         return True
 
     def track(self, stream: Stream, producer: bytes, iid: bytes, entry_id: Id) -> None:
