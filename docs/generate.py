@@ -116,10 +116,10 @@ COMMANDS: Final = (("group_commands.py", "GroupCommands"), ("commands.py", "Stre
 STUB_HEAD: Final = '''\
 """Types of async_commands.py, made from the sources of the commands: `make docs`."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy
+from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
 from streamkeep.engine.group_commands import NackMode
 from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.retention import Retention

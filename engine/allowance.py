@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streamkeep.engine.arguments import to_optional_integer
+from streamkeep.engine.arguments import check_count
 from streamkeep.format.entry import Entry
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.id_codec import id_text
@@ -81,15 +81,13 @@ def check_allowance(command: str, count: Any, max_count: Any, max_size: Any) -> 
     """Check the three arguments as redis-py and Redis do."""
     if max_count is None and max_size is None:
         return Allowance(0, 0)
-    for name, value in (("max_count", max_count), ("max_size", max_size)):
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < 1
-        ):
-            raise ArgumentError(f"{command} {name} must be a positive integer")
-        to_optional_integer(value)
-    if max_count is not None and count is not None and max_count < count:
-        raise ArgumentError(f"{command} max_count must be greater than or equal to count")
-    return Allowance(max_count or 0, max_size or 0)
+    if isinstance(max_count, int) and isinstance(count, int) and 0 < max_count < count:
+        raise ArgumentError(
+            f"{command} max_count must be greater than or equal to count: "
+            f"{max_count} is below {count}"
+        )
+    most = check_count(command, "max_count", max_count)
+    return Allowance(most, check_count(command, "max_size", max_size))
 
 
 def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:

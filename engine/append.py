@@ -23,7 +23,7 @@ from streamkeep.engine.stream import Stream
 from streamkeep.engine.trim import TrimSpec, trim_stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.envelope import PAGE_LISTPACK
-from streamkeep.format.errors import ArgumentError, CommandError, IdTooSmallError
+from streamkeep.format.errors import CommandError, IdTooSmallError
 from streamkeep.format.id_codec import MAX, clean, id_text, next_id, parse_number, visible
 from streamkeep.format.node import NodeBuilder
 from streamkeep.format.records import PAGE_FIT, REOPEN
@@ -56,11 +56,11 @@ def parse_new_id(text: bytes) -> NewId:
     text = clean(text)
     dash = text.find(b"-")
     if dash < 0:
-        return NewId(EXPLICIT, parse_number(text), 0)
-    ms = parse_number(text[:dash])
+        return NewId(EXPLICIT, parse_number(text, text), 0)
+    ms = parse_number(text[:dash], text)
     if text[dash + 1 :] == b"*":
         return NewId(AUTO_SEQ, ms, 0)
-    return NewId(EXPLICIT, ms, parse_number(text[dash + 1 :]))
+    return NewId(EXPLICIT, ms, parse_number(text[dash + 1 :], text))
 
 
 class Message:
@@ -192,7 +192,7 @@ def check_size(pairs: list[bytes]) -> None:
     for element in pairs:
         total += len(element)
     if total > MAX_ELEMENTS:
-        raise ArgumentError("Elements are too large to be stored")
+        raise CommandError("Elements are too large to be stored")
 
 
 def choose_id(txn: WriteTxn, last_ms: int, last_seq: int, new_id: NewId) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """Types of async_commands.py, made from the sources of the commands: `make docs`."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy
+from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
 from streamkeep.engine.group_commands import NackMode
 from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.retention import Retention
@@ -36,7 +36,7 @@ class AsyncCommands(Generic[Text]):
         self,
         groupname: Key,
         consumername: Key,
-        streams: Mapping[Any, Id],
+        streams: Streams,
         count: int | None = None,
         block: int | None = None,
         noack: bool = False,
@@ -188,7 +188,7 @@ class AsyncCommands(Generic[Text]):
     ) -> list[Entry[Text]]: ...
     async def xread(
         self,
-        streams: Mapping[Any, Id],
+        streams: Streams,
         count: int | None = None,
         block: int | None = None,
         max_count: int | None = None,

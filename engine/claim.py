@@ -7,7 +7,7 @@ from streamkeep.engine.pel import OrderWalk
 from streamkeep.engine.scan import exists, read_ids
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
-from streamkeep.format.errors import ArgumentError, InvalidIdError
+from streamkeep.format.errors import CommandError, InvalidIdError
 from streamkeep.format.group_records import Consumer
 from streamkeep.format.id_codec import parse_id
 from streamkeep.format.nacks import MAX_COUNT, Nack, count_nacks, decode_nack, place_of
@@ -20,7 +20,12 @@ EMPTY_PEL_MS = 50  # nothing is pending: look again after as long, or after the 
 
 
 class ClaimOptions:
-    """The options of XCLAIM: None or -1 where they were not given."""
+    """The options of XCLAIM: None or -1 where they were not given.
+
+    Attributes:
+        problem: what is wrong with an option, or with the idle time; Redis says so where there is a
+            group, and not before.
+    """
 
     def __init__(
         self,
@@ -35,6 +40,7 @@ class ClaimOptions:
         self.retrycount = retrycount
         self.force = force
         self.last_id = last_id
+        self.problem: CommandError | None = None
 
     def delivery_time(self, now_ms: int) -> int:
         """Return the delivery time to set: not in the future, and not before 1970."""
@@ -71,6 +77,8 @@ def xclaim(
     Entries that are gone from the stream leave the pending entries.
     """
     stream, group = existing_group(txn, name, group_name)
+    if options.problem is not None:
+        raise options.problem
     ids = [_claimed_id(text) for text in texts]
     if options.last_id is not None:
         last_id = parse_id(options.last_id, 0)
@@ -120,7 +128,7 @@ def _claimed_id(text: bytes) -> Id:
     try:
         return parse_id(text, 0)
     except InvalidIdError:
-        raise ArgumentError(f"Unrecognized XCLAIM option '{shown(text)}'") from None
+        raise CommandError(f"Unrecognized XCLAIM option '{shown(text)}'") from None
 
 
 class Claimed:
@@ -148,7 +156,7 @@ def xautoclaim(
     At most `count` entries are claimed or found to be gone, and ten times as many are visited.
     """
     if not 0 < count <= MOST_COUNT:
-        raise ArgumentError("COUNT must be > 0")
+        raise CommandError("COUNT must be > 0")
     stream, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms()
     consumer = group.see_consumer(consumer_name, now_ms)

@@ -7,10 +7,10 @@ reads, and `Pipeline` queues them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from streamkeep.engine.arguments import to_bytes, to_id_text
+from streamkeep.engine.arguments import as_given, to_bytes, to_id_text
 from streamkeep.engine.history import Unreadable
 from streamkeep.format.entry import Entry, StreamId, Text
 from streamkeep.format.errors import ArgumentError
@@ -25,6 +25,7 @@ Value = bytes | str | int | float | memoryview
 Fields = Mapping[Any, Value]
 Pair = tuple[Value, Value]
 Id = int | bytes | str | StreamId
+Streams = Mapping[Any, Id] | Sequence[tuple[Key, Id]]  # of XREAD and XREADGROUP
 RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
 
 
@@ -104,11 +105,25 @@ class CommandBase(Generic[Text]):
         return to_text if self._decode and self._late_text else None
 
 
-def named_streams(command: str, streams: Any) -> list[tuple[bytes, bytes]]:
-    """Return (name, text of the ID) of the streams argument of XREAD and XREADGROUP."""
-    if not isinstance(streams, (dict, Mapping)) or not streams:  # a dict is told sooner
-        raise ArgumentError(f"{command} streams must be a non empty dict")
-    return [(to_bytes(name), to_id_text(one)) for name, one in streams.items()]
+def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
+    """Return (name, text of the ID) of the streams argument of XREAD and XREADGROUP.
+
+    A list of pairs may name a stream several times, as Redis's arguments may.
+    """
+    if (
+        not isinstance(streams, (dict, Mapping, list, tuple)) or not streams
+    ):  # a dict is told sooner
+        raise ArgumentError(
+            f"{command} streams must be a non empty dict, or a list of (name, ID) pairs, "
+            f"not {as_given(streams)}"
+        )
+    if isinstance(streams, (list, tuple)):
+        for pair in streams:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                problem = f"{command} streams must be (name, ID) pairs; {as_given(pair)} is none"
+                raise ArgumentError(problem)
+    pairs = streams if isinstance(streams, (list, tuple)) else streams.items()
+    return [(to_bytes(name, "the name of a stream"), to_id_text(one)) for name, one in pairs]
 
 
 def to_text(value: Any) -> Any:

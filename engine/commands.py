@@ -29,12 +29,16 @@ from streamkeep.engine import (
 )
 from streamkeep.engine.allowance import NO_LIMIT, check_allowance
 from streamkeep.engine.arguments import (
+    as_given,
     check_block,
     check_count,
+    check_integer,
     check_policy,
+    no_arguments,
     pairs_to_flat,
     range_end,
     range_start,
+    refused,
     to_bytes,
     to_id,
     to_id_text,
@@ -43,13 +47,22 @@ from streamkeep.engine.arguments import (
     to_pairs,
 )
 from streamkeep.engine.blocking import ReadCall
-from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy, named_streams, to_text
+from streamkeep.engine.command_base import (
+    Fields,
+    Id,
+    Key,
+    Pair,
+    RefPolicy,
+    Streams,
+    named_streams,
+    to_text,
+)
 from streamkeep.engine.glob import glob
 from streamkeep.engine.group_commands import GroupCommands
 from streamkeep.engine.idempotency import check_idempotent
 from streamkeep.engine.lmdb_errors import translated
 from streamkeep.format.entry import Entry, StreamId, Text
-from streamkeep.format.errors import ArgumentError, StoreClosedError
+from streamkeep.format.errors import ArgumentError, CommandError, StoreClosedError
 from streamkeep.format.node import PAIRS, Range
 from streamkeep.format.producers import content_iid
 from streamkeep.format.redis_dump import TARGETS
@@ -168,15 +181,16 @@ class StreamCommands(GroupCommands[Text]):
             StoreFullError: no room on the disk; the store still reads and deletes.
         """
         flat = to_pairs(fields)
-        new_id = append.ANY_ID if id == "*" else append.parse_new_id(to_id_text(id))
+        message = None
+        if idmpauto is not None or idmp is not None:
+            message = _message(flat, id, idmpauto, idmp)
         trim_spec = None
         if maxlen is not None or minid is not None or limit is not None or ref_policy is not None:
             trim_spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
-        message = None
-        if idmpauto is not None or idmp is not None:
-            message = _message(flat, new_id, idmpauto, idmp)
+        new_id = append.ANY_ID if id == "*" else append.parse_new_id(to_id_text(id))
+        stay = bool(nomkstream)
         return self._write(
-            self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, trim_spec, message
+            self._text, append.xadd, to_bytes(name, "name"), flat, new_id, stay, trim_spec, message
         )
 
     @overload
@@ -230,11 +244,12 @@ class StreamCommands(GroupCommands[Text]):
         Their order and duplicate fields are kept. All else is as with `xadd`.
         """
         flat = pairs_to_flat(list(pairs))
-        new_id = append.parse_new_id(to_id_text(id))
+        message = _message(flat, id, idmpauto, idmp)
         spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
-        message = _message(flat, new_id, idmpauto, idmp)
+        new_id = append.parse_new_id(to_id_text(id))
+        stay = bool(nomkstream)
         return self._write(
-            self._text, append.xadd, to_bytes(name), flat, new_id, nomkstream, spec, message
+            self._text, append.xadd, to_bytes(name, "name"), flat, new_id, stay, spec, message
         )
 
     def xadd_many(
@@ -266,7 +281,7 @@ class StreamCommands(GroupCommands[Text]):
                 raise ArgumentError(f"{len(flats)} entries, but {len(new_ids)} ids")
         if not flats:
             raise ArgumentError("XADD needs at least one entry")
-        return self._write(self._text, append.xadd_many, to_bytes(name), flats, new_ids)
+        return self._write(self._text, append.xadd_many, to_bytes(name, "name"), flats, new_ids)
 
     def xsetid(
         self,
@@ -282,15 +297,15 @@ class StreamCommands(GroupCommands[Text]):
             CommandError: the ID is below what the stream holds or has deleted.
         """
         last = to_id(id)
-        added = to_optional_integer(entries_added)
+        added = to_optional_integer("entries_added", entries_added)
         deleted = None if max_deleted_id is None else to_id(max_deleted_id)
-        return self._write(None, info.xsetid, to_bytes(name), last, added, deleted)
+        return self._write(None, info.xsetid, to_bytes(name, "name"), last, added, deleted)
 
     # --- read -------------------------------------------------------------------------------
 
     def xlen(self, name: Key) -> int:
         """Return the number of entries of a stream, 0 when it is missing (XLEN)."""
-        return self._read(None, _xlen, to_bytes(name))
+        return self._read(None, _xlen, to_bytes(name, "name"))
 
     def xrange(
         self,
@@ -317,8 +332,8 @@ class StreamCommands(GroupCommands[Text]):
         Raises:
             MissingSegmentError, CorruptionError: the archive is not whole (`history`).
         """
-        start, end = range_start(min), range_end(max)
-        return self._range(start, end, check_count("XRANGE", "count", count), False, name, history)
+        limit = check_count("XRANGE", "count", count)
+        return self._range(range_start(min), range_end(max), limit, False, name, history)
 
     def xrevrange(
         self,
@@ -334,9 +349,8 @@ class StreamCommands(GroupCommands[Text]):
         Args:
             history: as with `xrange`.
         """
-        start, end = range_start(min), range_end(max)  # in the order in which Redis checks them
         limit = check_count("XREVRANGE", "count", count)
-        return self._range(start, end, limit, True, name, history)
+        return self._range(range_start(min), range_end(max), limit, True, name, history)
 
     def _range(
         self,
@@ -349,12 +363,12 @@ class StreamCommands(GroupCommands[Text]):
     ) -> list[Entry[Text]]:
         wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
         if whole_history:
-            return self._read_history(self._entry_text, _history, to_bytes(name), wanted)
-        return self._read(self._entry_text, scan.xrange, to_bytes(name), wanted)
+            return self._read_history(self._entry_text, _history, to_bytes(name, "name"), wanted)
+        return self._read(self._entry_text, scan.xrange, to_bytes(name, "name"), wanted)
 
     def xread(
         self,
-        streams: Mapping[Any, Id],
+        streams: Streams,
         count: int | None = None,
         block: int | None = None,
         max_count: int | None = None,
@@ -364,7 +378,8 @@ class StreamCommands(GroupCommands[Text]):
 
         Args:
             streams: for each stream the last ID that was seen; `$` stands for the stream's last
-                generated ID, `+` for the ID before its last entry.
+                generated ID, `+` for the ID before its last entry. A dict, or a list of (name, ID)
+                pairs, which may name a stream again: the reply has it as often.
             count: at most this many of each stream.
             block: wait for entries, at most as many milliseconds, 0 for ever; None does not. `$`
                 then means the last ID as it was when the wait began. See docs/blocking.md.
@@ -374,15 +389,15 @@ class StreamCommands(GroupCommands[Text]):
         Returns:
             `[name, [Entry, ...]]` of each stream that has entries; [] when none has or none came.
         """
+        block_ms = None if block is None else check_block("XREAD", block)
         limit = check_count("XREAD", "count", count)
         allowance = check_allowance("XREAD", count, max_count, max_size)
-        wanted = [
-            (name, read.parse_read_id(text)) for name, text in named_streams("XREAD", streams)
-        ]
-        if block is None:
+        named = named_streams("XREAD", streams)
+        wanted = [(name, read.parse_read_id(text)) for name, text in named]
+        if block_ms is None:
             return self._read(self._named_text, read.xread, wanted, limit, allowance, self._shape)
-        call = ReadCall(wanted, limit, max_count, max_size, self._shape)
-        return self._block(self._named_text, call, check_block("XREAD", block))
+        call = ReadCall(wanted, limit, allowance.max_count, allowance.max_size, self._shape)
+        return self._block(self._named_text, call, block_ms)
 
     def scan(
         self,
@@ -410,7 +425,7 @@ class StreamCommands(GroupCommands[Text]):
                 neither missed nor seen twice.
         """
         low, high = range_start(start), range_end(end)
-        return self._scan(to_bytes(name), low, high, reverse, history)
+        return self._scan(to_bytes(name, "name"), low, high, bool(reverse), history)
 
     def _scan(
         self,
@@ -459,8 +474,10 @@ class StreamCommands(GroupCommands[Text]):
     def xdel(self, name: Key, *ids: Id) -> int:
         """Delete entries; return how many there were (XDEL)."""
         if not ids:
-            raise ArgumentError("wrong number of arguments for 'xdel' command")
-        return self._free(None, delete.xdel, to_bytes(name), [to_id_text(one) for one in ids])
+            raise no_arguments("xdel")
+        return self._free(
+            None, delete.xdel, to_bytes(name, "name"), [to_id_text(one) for one in ids]
+        )
 
     def xtrim(
         self,
@@ -487,7 +504,7 @@ class StreamCommands(GroupCommands[Text]):
         if maxlen is None and minid is None:
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
         spec = _trim_spec("XTRIM", maxlen, approximate, minid, limit, ref_policy)
-        return self._free(None, trim.xtrim, to_bytes(name), spec)
+        return self._free(None, trim.xtrim, to_bytes(name, "name"), spec)
 
     def trim_range(self, name: Key, start: Id, end: Id) -> int:
         """Trim the entries from `start` to `end`, anywhere in a stream; return how many went.
@@ -501,7 +518,7 @@ class StreamCommands(GroupCommands[Text]):
             start, end: as `min` and `max` of `xrange`, both included.
         """
         low, high = range_start(start), range_end(end)
-        return self._free(None, trim.trim_range, to_bytes(name), low, high)
+        return self._free(None, trim.trim_range, to_bytes(name, "name"), low, high)
 
     # --- retention --------------------------------------------------------------------------
 
@@ -554,7 +571,7 @@ class StreamCommands(GroupCommands[Text]):
             when_full,
         )
         change.check()
-        return self._write(None, retention.set_retention, to_bytes(name), change)
+        return self._write(None, retention.set_retention, to_bytes(name, "name"), change)
 
     def retention(self, name: Key) -> Retention:
         """Return the settings of `set_retention`; without limits where nothing was set.
@@ -562,32 +579,39 @@ class StreamCommands(GroupCommands[Text]):
         Raises:
             NoSuchKeyError: the stream does not exist.
         """
-        return self._read(None, retention.retention, to_bytes(name))
+        return self._read(None, retention.retention, to_bytes(name, "name"))
 
     def delete(self, *names: Key) -> int:
         """Delete streams with all they hold; return how many there were (DEL).
 
         The streams are gone at once; what they take on the disk is freed in bounded steps.
         """
-        return self._free(None, keyspace.delete, [to_bytes(name) for name in names])
+        return self._delete("del", names)
 
     def unlink(self, *names: Key) -> int:
         """As `delete`: removal is always deferred (UNLINK)."""
-        return self.delete(*names)
+        return self._delete("unlink", names)
+
+    def _delete(self, command: str, names: tuple[Key, ...]) -> int:
+        if not names:
+            raise no_arguments(command)
+        return self._free(None, keyspace.delete, [to_bytes(name, "a name") for name in names])
 
     # --- keys -------------------------------------------------------------------------------
 
     def exists(self, *names: Key) -> int:
         """Return how many of the names are streams (EXISTS)."""
-        return self._read(None, keyspace.exists, [to_bytes(name) for name in names])
+        if not names:
+            raise no_arguments("exists")
+        return self._read(None, keyspace.exists, [to_bytes(name, "a name") for name in names])
 
     def type(self, name: Key) -> Text:
         """Return `stream`, or `none` when there is no such key (TYPE)."""
-        return self._read(self._text, _type, to_bytes(name))
+        return self._read(self._text, _type, to_bytes(name, "name"))
 
     def keys(self, pattern: Key = "*") -> list[Text]:
         """Return the names of all streams that match a glob pattern, ascending (KEYS)."""
-        return self._read(self._text, _keys, to_bytes(pattern))
+        return self._read(self._text, _keys, to_bytes(pattern, "pattern"))
 
     def scan_iter(self, match: Key | None = None, count: int | None = None) -> Iterator[Text]:
         """Iterate over the names of streams, ascending, on one snapshot (SCAN).
@@ -596,7 +620,7 @@ class StreamCommands(GroupCommands[Text]):
             match: a glob pattern.
             count: a hint in Redis, without effect here.
         """
-        pattern = None if match is None else glob(to_bytes(match))
+        pattern = None if match is None else glob(to_bytes(match, "match"))
         txn, must_close = self._begin_scan()
         try:
             with translated():
@@ -614,11 +638,11 @@ class StreamCommands(GroupCommands[Text]):
         Raises:
             NoSuchKeyError: there is no stream `src`.
         """
-        return self._free(None, keyspace.rename, to_bytes(src), to_bytes(dst), False)
+        return self._free(None, keyspace.rename, to_bytes(src, "src"), to_bytes(dst, "dst"), False)
 
     def renamenx(self, src: Key, dst: Key) -> bool:
         """Rename a stream unless the new name is taken; say whether it was renamed (RENAMENX)."""
-        return self._write(None, keyspace.rename, to_bytes(src), to_bytes(dst), True)
+        return self._write(None, keyspace.rename, to_bytes(src, "src"), to_bytes(dst, "dst"), True)
 
     # --- to and from Redis ------------------------------------------------------------------
 
@@ -634,7 +658,7 @@ class StreamCommands(GroupCommands[Text]):
         """
         if server not in TARGETS:
             raise ArgumentError(f"server must be one of {', '.join(TARGETS)}, not {server!r}")
-        return self._read(None, export.dump, to_bytes(name), server)
+        return self._read(None, export.dump, to_bytes(name, "name"), server)
 
     def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool:
         """Create a stream from what DUMP of a Redis, a Valkey or a store returned (RESTORE).
@@ -651,8 +675,10 @@ class StreamCommands(GroupCommands[Text]):
                 CorruptionError that caused it says more. Nothing was changed.
         """
         if ttl != 0:
-            raise ArgumentError("ttl must be 0: streams of a store do not expire")
-        return self._free(None, intake.restore, to_bytes(name), to_bytes(value), replace)
+            raise ArgumentError(f"ttl must be 0, not {ttl!r}: streams of a store do not expire")
+        return self._free(
+            None, intake.restore, to_bytes(name, "name"), to_bytes(value, "value"), replace
+        )
 
     # --- observe ----------------------------------------------------------------------------
 
@@ -667,11 +693,12 @@ class StreamCommands(GroupCommands[Text]):
             NoSuchKeyError: the stream does not exist.
         """
         if full:
-            limit = 10 if to_integer(count) < 0 else count
+            most = to_integer("count", count)
+            limit = 10 if most < 0 else most
             return self._read(
-                self._text, info.xinfo_stream_full, to_bytes(name), limit, self._shape
+                self._text, info.xinfo_stream_full, to_bytes(name, "name"), limit, self._shape
             )
-        return self._read(self._text, info.xinfo_stream, to_bytes(name), self._shape)
+        return self._read(self._text, info.xinfo_stream, to_bytes(name, "name"), self._shape)
 
 
 def _history(txn: Any, name: bytes, wanted: Range) -> list[Any]:
@@ -700,23 +727,23 @@ def _keys(txn: Any, pattern: bytes) -> list[bytes]:
     return [name for name, _ in keyspace.iter_keys(txn) if matcher.fullmatch(name)]
 
 
-def _message(
-    flat: list[bytes], new_id: append.NewId, idmpauto: Any, idmp: Any
-) -> append.Message | None:
+def _message(flat: list[bytes], id: Id, idmpauto: Any, idmp: Any) -> append.Message | None:
     """Check the options IDMP and IDMPAUTO with the words of redis-py and Redis."""
     if idmpauto is None and idmp is None:
         return None
     if idmpauto is not None and idmp is not None:
         raise ArgumentError("Only one of ``idmpauto`` or ``idmp`` may be specified")
-    if new_id.kind != append.AUTO:
-        raise ArgumentError("IDMPAUTO and IDMP can only be used with id='*'")
+    if to_id_text(id) != b"*":
+        raise ArgumentError(f"IDMPAUTO and IDMP can only be used with id='*', not {as_given(id)}")
     if idmp is None:
-        producer = to_bytes(idmpauto)
+        producer = to_bytes(idmpauto, "idmpauto")
         check_idempotent(producer, None, True)
         return append.Message(producer, content_iid(flat))
     if not isinstance(idmp, tuple) or len(idmp) != 2:
-        raise ArgumentError("XADD idmp must be a tuple of (producer_id, idempotent_id)")
-    producer, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
+        raise ArgumentError(
+            f"XADD idmp must be a tuple of (producer_id, idempotent_id), not {as_given(idmp)}"
+        )
+    producer, iid = to_bytes(idmp[0], "idmp[0]"), to_bytes(idmp[1], "idmp[1]")
     check_idempotent(producer, iid, True)
     return append.Message(producer, iid)
 
@@ -736,24 +763,29 @@ def _trim_spec(
     """Check the trimming options in the order and with the words of redis-py and Redis."""
     if maxlen is not None and minid is not None:
         raise ArgumentError("Only one of ``maxlen`` or ``minid`` may be specified")
-    policy = check_policy(command, ref_policy)
-    if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 0):
-        if command == "XADD":
-            raise ArgumentError("XADD maxlen must be non-negative integer")
-        raise ArgumentError("The MAXLEN argument must be >= 0.")
-    to_optional_integer(maxlen)
+    policy = 0 if ref_policy is None else check_policy(command, ref_policy)
+    stay = 0
+    if maxlen is not None and command == "XADD":
+        stay = check_integer("XADD maxlen must be non-negative integer", "maxlen", maxlen, 0)
+    elif maxlen is not None:
+        stay = to_integer("maxlen", maxlen)
+        if stay < 0:
+            problem = "The MAXLEN argument must be >= 0."
+            raise refused(problem, "maxlen", maxlen, "a number of entries is expected")
+    ms, seq = (0, 0) if minid is None else to_id(minid)
+    chosen = trim.DEFAULT_LIMIT
     if limit is not None:
-        if to_integer(limit) < 0:
-            raise ArgumentError("The LIMIT argument must be >= 0.")
-        if maxlen is None and minid is None and limit > 0:
-            raise ArgumentError(
+        chosen = to_integer("limit", limit)
+        if chosen < 0:
+            problem = "The LIMIT argument must be >= 0."
+            raise refused(problem, "limit", limit, "a number of entries is expected")
+        if maxlen is None and minid is None and chosen > 0:
+            raise CommandError(
                 "syntax error, LIMIT cannot be used without specifying a trimming strategy"
             )
         if not approximate or (maxlen is None and minid is None):
-            raise ArgumentError("syntax error, LIMIT cannot be used without the special ~ option")
+            raise CommandError("syntax error, LIMIT cannot be used without the special ~ option")
     if maxlen is None and minid is None:
         return None
-    ms, seq = (0, 0) if minid is None else to_id(minid)
     strategy = trim.MAXLEN if maxlen is not None else trim.MINID
-    chosen = trim.DEFAULT_LIMIT if limit is None else limit
-    return trim.TrimSpec(strategy, maxlen or 0, ms, seq, approximate, chosen, policy)
+    return trim.TrimSpec(strategy, stay, ms, seq, bool(approximate), chosen, policy)

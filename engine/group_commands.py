@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 from streamkeep.engine import ack, claim, groups, idempotency, info, pending, read_group
 from streamkeep.engine.allowance import check_allowance
 from streamkeep.engine.arguments import (
+    as_given,
     check_block,
     check_count,
+    check_integer,
+    check_not_negative,
     check_policy,
+    no_arguments,
     range_end,
     range_start,
     to_bytes,
@@ -23,14 +27,23 @@ from streamkeep.engine.arguments import (
     to_optional_integer,
 )
 from streamkeep.engine.blocking import GroupCall
-from streamkeep.engine.command_base import CommandBase, Id, Key, RefPolicy, named_streams, to_text
+from streamkeep.engine.command_base import (
+    CommandBase,
+    Id,
+    Key,
+    RefPolicy,
+    Streams,
+    named_streams,
+    to_text,
+)
 from streamkeep.engine.help_texts import HELP
 from streamkeep.format.entry import Text
-from streamkeep.format.errors import ArgumentError, InvalidIdError
+from streamkeep.format.errors import ArgumentError, CommandError, InvalidIdError
 from streamkeep.format.id_codec import id_text, visible
 
 NackMode = Literal["SILENT", "FAIL", "FATAL"]
 _MODES = ("SILENT", "FAIL", "FATAL")
+_MODE_DECIDES = -1  # no RETRYCOUNT was given
 
 
 class GroupCommands(CommandBase[Text]):
@@ -60,11 +73,11 @@ class GroupCommands(CommandBase[Text]):
         return self._write(
             None,
             groups.xgroup_create,
-            to_bytes(name),
-            to_bytes(groupname),
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
             _group_start(id),
-            mkstream,
-            to_optional_integer(entries_read),
+            bool(mkstream),
+            to_optional_integer("entries_read", entries_read),
         )
 
     def xgroup_setid(
@@ -72,9 +85,14 @@ class GroupCommands(CommandBase[Text]):
     ) -> bool:
         """Set up to which ID a group has read; what is pending stays (XGROUP SETID)."""
         last = _setid_start(id)
-        read = to_optional_integer(entries_read)
+        read = to_optional_integer("entries_read", entries_read)
         return self._write(
-            None, groups.xgroup_setid, to_bytes(name), to_bytes(groupname), last, read
+            None,
+            groups.xgroup_setid,
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+            last,
+            read,
         )
 
     def xgroup_destroy(self, name: Key, groupname: Key) -> bool:
@@ -85,16 +103,18 @@ class GroupCommands(CommandBase[Text]):
         Returns:
             False when there was no such group.
         """
-        return self._free(None, groups.xgroup_destroy, to_bytes(name), to_bytes(groupname))
+        return self._free(
+            None, groups.xgroup_destroy, to_bytes(name, "name"), to_bytes(groupname, "groupname")
+        )
 
     def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
         """Create a consumer; 0 when it exists (XGROUP CREATECONSUMER)."""
         return self._write(
             None,
             groups.xgroup_createconsumer,
-            to_bytes(name),
-            to_bytes(groupname),
-            to_bytes(consumername),
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+            to_bytes(consumername, "consumername"),
         )
 
     def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
@@ -105,9 +125,9 @@ class GroupCommands(CommandBase[Text]):
         return self._free(
             None,
             groups.xgroup_delconsumer,
-            to_bytes(name),
-            to_bytes(groupname),
-            to_bytes(consumername),
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+            to_bytes(consumername, "consumername"),
         )
 
     # --- deliver ----------------------------------------------------------------------------
@@ -116,7 +136,7 @@ class GroupCommands(CommandBase[Text]):
         self,
         groupname: Key,
         consumername: Key,
-        streams: Mapping[Any, Id],
+        streams: Streams,
         count: int | None = None,
         block: int | None = None,
         noack: bool = False,
@@ -131,7 +151,8 @@ class GroupCommands(CommandBase[Text]):
 
         Args:
             streams: for each stream `>` for entries that the group has not read, or an ID for the
-                consumer's own pending entries above it.
+                consumer's own pending entries above it. A dict, or a list of (name, ID) pairs,
+                which may name a stream again.
             count: at most this many of each stream.
             block: wait for entries, at most as many milliseconds, 0 for ever; None does not. Who
                 waits longest is served first. See docs/blocking.md.
@@ -152,24 +173,23 @@ class GroupCommands(CommandBase[Text]):
         """
         limit = check_count("XREADGROUP", "count", count)
         allowance = check_allowance("XREADGROUP", count, max_count, max_size)
+        block_ms = None if block is None else check_block("XREADGROUP", block)
         min_idle = read_group.check_idle(claim_min_idle_time)
-        wanted = [
-            (name, read_group.parse_position(text))
-            for name, text in named_streams("XREADGROUP", streams)
-        ]
+        named = named_streams("XREADGROUP", streams)
+        wanted = [(name, read_group.parse_position(text)) for name, text in named]
         delivery = read_group.Delivery(
-            to_bytes(groupname),
-            to_bytes(consumername),
+            to_bytes(groupname, "groupname"),
+            to_bytes(consumername, "consumername"),
             limit,
-            noack,
+            bool(noack),
             min_idle,
             self._shape,
         )
-        if block is None:
+        if block_ms is None:
             run = read_group.xreadgroup
             return self._write(self._named_text, run, wanted, delivery, allowance)
-        call = GroupCall(wanted, delivery, max_count, max_size)
-        return self._block(self._named_text, call, check_block("XREADGROUP", block))
+        call = GroupCall(wanted, delivery, allowance.max_count, allowance.max_size)
+        return self._block(self._named_text, call, block_ms)
 
     @property
     def _named_text(self) -> Callable[[Any], Any] | None:
@@ -187,8 +207,10 @@ class GroupCommands(CommandBase[Text]):
             How many were pending; 0 when stream or group do not exist.
         """
         if not ids:
-            raise ArgumentError("wrong number of arguments for 'xack' command")
-        return self._free(None, ack.xack, to_bytes(name), to_bytes(groupname), _texts(ids))
+            raise no_arguments("xack")
+        return self._free(
+            None, ack.xack, to_bytes(name, "name"), to_bytes(groupname, "groupname"), _texts(ids)
+        )
 
     def xackdel(
         self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
@@ -206,7 +228,12 @@ class GroupCommands(CommandBase[Text]):
             raise ArgumentError("XACKDEL requires at least one message ID")
         policy = check_policy("XACKDEL", ref_policy)
         return self._free(
-            None, ack.xackdel, to_bytes(name), to_bytes(groupname), _texts(ids), policy
+            None,
+            ack.xackdel,
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+            _texts(ids),
+            policy,
         )
 
     def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]:
@@ -218,7 +245,7 @@ class GroupCommands(CommandBase[Text]):
         if not ids:
             raise ArgumentError("XDELEX requires at least one message ID")
         policy = check_policy("XDELEX", ref_policy)
-        return self._free(None, ack.xdelex, to_bytes(name), _texts(ids), policy)
+        return self._free(None, ack.xdelex, to_bytes(name, "name"), _texts(ids), policy)
 
     def xnack(
         self,
@@ -243,18 +270,23 @@ class GroupCommands(CommandBase[Text]):
         if not ids:
             raise ArgumentError("XNACK requires at least one message ID")
         if mode not in _MODES:
-            raise ArgumentError("XNACK mode must be one of: SILENT, FAIL, FATAL")
-        if retrycount is not None and to_integer(retrycount) < 0:
-            raise ArgumentError("XNACK retrycount must be >= 0")
+            raise ArgumentError(
+                f"XNACK mode must be one of: SILENT, FAIL, FATAL, not {as_given(mode)}"
+            )
+        count = _MODE_DECIDES
+        if retrycount is not None:
+            problem = "XNACK retrycount must be >= 0"
+            server = "Invalid RETRYCOUNT value, must be >= 0"
+            count = check_not_negative(problem, "retrycount", retrycount, server)
         return self._write(
             None,
             ack.xnack,
-            to_bytes(name),
-            to_bytes(groupname),
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
             _MODES.index(mode),
             _texts(ids),
-            -1 if retrycount is None else retrycount,
-            force,
+            count,
+            bool(force),
         )
 
     # --- pending entries --------------------------------------------------------------------
@@ -271,7 +303,9 @@ class GroupCommands(CommandBase[Text]):
                 "consumers": to_text(consumers) if self._decode else consumers,
             }
 
-        return self._read(shape, pending.xpending, to_bytes(name), to_bytes(groupname))
+        return self._read(
+            shape, pending.xpending, to_bytes(name, "name"), to_bytes(groupname, "groupname")
+        )
 
     def xpending_range(
         self,
@@ -296,12 +330,13 @@ class GroupCommands(CommandBase[Text]):
         """
         if min is None or max is None or count is None:
             raise ArgumentError(
-                "XPENDING must be provided with min, max and count parameters, or none of them."
+                "XPENDING must be provided with min, max and count parameters, or none of them: "
+                f"min={as_given(min)}, max={as_given(max)}, count={as_given(count)}"
             )
-        if idle is not None and to_integer(idle) < 0:
-            raise ArgumentError("XPENDING idle must be a integer >= 0")
-        if to_integer(count) < 0:
-            raise ArgumentError("XPENDING count must be a integer >= 0")
+        least = 0
+        if idle is not None:
+            least = check_not_negative("XPENDING idle must be a integer >= 0", "idle", idle)
+        most = check_not_negative("XPENDING count must be a integer >= 0", "count", count)
 
         def shape(rows: list[pending.PendingEntry]) -> list[dict[str, Any]]:
             return [
@@ -317,13 +352,13 @@ class GroupCommands(CommandBase[Text]):
         return self._read(
             shape,
             pending.xpending_range,
-            to_bytes(name),
-            to_bytes(groupname),
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
             range_start(min),
             range_end(max),
-            count,
-            None if consumername is None else to_bytes(consumername),
-            idle or 0,
+            most,
+            None if consumername is None else to_bytes(consumername, "consumername"),
+            least,
         )
 
     def xclaim(
@@ -355,34 +390,41 @@ class GroupCommands(CommandBase[Text]):
             The entries that were claimed, or their IDs. What was deleted from the stream is
             pending no more.
         """
-        if not isinstance(min_idle_time, int) or min_idle_time < 0:
-            raise ArgumentError("XCLAIM min_idle_time must be a non negative integer")
+        for label, flag in (("force", force), ("justid", justid)):
+            if flag and not isinstance(flag, bool):  # alone among the methods of redis-py
+                raise ArgumentError(f"XCLAIM {label} must be a boolean, not {as_given(flag)}")
         if not isinstance(message_ids, (list, tuple)) or not message_ids:
             raise ArgumentError(
-                "XCLAIM message_ids must be a non empty list or tuple of message IDs to claim"
+                "XCLAIM message_ids must be a non empty list or tuple of message IDs to claim, "
+                f"not {as_given(message_ids)}"
             )
-        for label, value in (("idle", idle), ("time", time), ("retrycount", retrycount)):
-            if value is not None and not isinstance(value, int):
-                raise ArgumentError(f"XCLAIM {label} must be an integer")
-            to_optional_integer(value)
-        options = claim.ClaimOptions(
-            idle,
-            time,
-            -1 if retrycount is None else retrycount,
-            force,
-            None if last_id is None else to_id_text(last_id),
-        )
+        last = None if last_id is None else to_id_text(last_id)
+        least = 0
+        try:
+            least = check_integer(
+                "XCLAIM min_idle_time must be a non negative integer",
+                "min_idle_time",
+                min_idle_time,
+                0,
+                "Invalid min-idle-time argument for XCLAIM",
+            )
+            since = _claim_option("idle", idle), _claim_option("time", time)
+            count = _claim_option("retrycount", retrycount)
+            options = claim.ClaimOptions(*since, -1 if count is None else count, bool(force), last)
+        except CommandError as error:
+            options = claim.ClaimOptions(None, None, -1, False, None)
+            options.problem = error
         return self._write(
             self._ids if justid else self._entry_text,
             claim.xclaim,
-            to_bytes(name),
-            to_bytes(groupname),
-            to_bytes(consumername),
-            to_integer(min_idle_time),
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+            to_bytes(consumername, "consumername"),
+            least,
             _texts(message_ids),
             options,
             self._shape,
-            justid,
+            bool(justid),
         )
 
     def xautoclaim(
@@ -406,10 +448,16 @@ class GroupCommands(CommandBase[Text]):
             [ID to go on from (0-0 at the end), entries, IDs that were deleted from the stream and
             are pending no more]; with `justid` only the list of IDs, as redis-py does.
         """
-        if to_integer(min_idle_time) < 0:
-            raise ArgumentError("XAUTOCLAIM min_idle_time must be a nonnegative integer")
-        if count is not None and to_integer(count) < 0:
-            raise ArgumentError("XPENDING count must be a integer >= 0")
+        least = check_not_negative(
+            "XAUTOCLAIM min_idle_time must be a nonnegative integer",
+            "min_idle_time",
+            min_idle_time,
+            "Invalid min-idle-time argument for XAUTOCLAIM",
+        )
+        most = 100
+        if count is not None:
+            problem = "XAUTOCLAIM count must be an integer >= 0"
+            most = check_not_negative(problem, "count", count, "COUNT must be > 0")
 
         def shape(found: claim.Claimed) -> list[Any]:
             if justid:
@@ -421,14 +469,14 @@ class GroupCommands(CommandBase[Text]):
         return self._write(
             shape,
             claim.xautoclaim,
-            to_bytes(name),
-            to_bytes(groupname),
-            to_bytes(consumername),
-            min_idle_time,
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+            to_bytes(consumername, "consumername"),
+            least,
             range_start(start_id),
-            100 if count is None else count,
+            most,
             self._shape,
-            justid,
+            bool(justid),
         )
 
     # --- observe ----------------------------------------------------------------------------
@@ -438,7 +486,7 @@ class GroupCommands(CommandBase[Text]):
 
         `lag` is how many entries the group has yet to read, None when nobody can know.
         """
-        return self._read(self._text, info.xinfo_groups, to_bytes(name))
+        return self._read(self._text, info.xinfo_groups, to_bytes(name, "name"))
 
     def xinfo_consumers(self, name: Key, groupname: Key) -> list[dict[str, Any]]:
         """Return the consumers of a group, in redis-py's shape (XINFO CONSUMERS).
@@ -446,7 +494,12 @@ class GroupCommands(CommandBase[Text]):
         `idle` are the milliseconds since the consumer last tried, `inactive` those since it last
         got something (-1: never).
         """
-        return self._read(self._text, info.xinfo_consumers, to_bytes(name), to_bytes(groupname))
+        return self._read(
+            self._text,
+            info.xinfo_consumers,
+            to_bytes(name, "name"),
+            to_bytes(groupname, "groupname"),
+        )
 
     def xgroup_help(self) -> list[str]:
         """Return what XGROUP can do, a line each (XGROUP HELP)."""
@@ -474,9 +527,9 @@ class GroupCommands(CommandBase[Text]):
         return self._write(
             self._text,
             idempotency.xcfgset,
-            to_bytes(name),
-            to_optional_integer(idmp_duration),
-            to_optional_integer(idmp_maxsize),
+            to_bytes(name, "name"),
+            _setting("idmp_duration", idmp_duration),
+            _setting("idmp_maxsize", idmp_maxsize),
         )
 
     def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:
@@ -484,9 +537,9 @@ class GroupCommands(CommandBase[Text]):
         return self._write(
             self._text,
             idempotency.xidmprecord,
-            to_bytes(name),
-            to_bytes(producer),
-            to_bytes(iid),
+            to_bytes(name, "name"),
+            to_bytes(producer, "producer"),
+            to_bytes(iid, "iid"),
             to_id(id),
         )
 
@@ -504,6 +557,23 @@ class GroupCommands(CommandBase[Text]):
 
 def _texts(ids: Any) -> list[bytes]:
     return [to_id_text(one) for one in ids]
+
+
+def _claim_option(name: str, value: object) -> int | None:
+    """Return an option of XCLAIM, which redis-py takes as an int only."""
+    if value is None:
+        return None
+    server = f"Invalid {name.upper()} option argument for XCLAIM"
+    return check_integer(f"XCLAIM {name} must be an integer", name, value, None, server)
+
+
+def _setting(name: str, value: object) -> int | None:
+    """Return a setting of XCFGSET; that it is too large is said with the server's limits."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"XCFGSET {name} must be a positive integer, not {as_given(value)}")
+    return to_integer(name, value)
 
 
 def _group_start(value: Id) -> groups.StartId:

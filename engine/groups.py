@@ -18,7 +18,7 @@ from streamkeep.engine.group import (
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
 from streamkeep.format.errors import (
-    ArgumentError,
+    CommandError,
     GroupExistsError,
     InvalidIdError,
     NoSuchKeyError,
@@ -37,7 +37,7 @@ _KEY_REQUIRED: Final = (
 def check_entries_read(entries_read: int | None) -> None:
     """Raise for an ENTRIESREAD below -1."""
     if entries_read is not None and entries_read < UNKNOWN:
-        raise ArgumentError("value for ENTRIESREAD must be positive or -1")
+        raise CommandError("value for ENTRIESREAD must be positive or -1")
 
 
 def xgroup_create(

@@ -18,7 +18,7 @@ from streamkeep.engine.scan import exists
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.checksum import open_row
-from streamkeep.format.errors import ArgumentError, CommandError, CorruptionError, NoSuchKeyError
+from streamkeep.format.errors import CommandError, CorruptionError, NoSuchKeyError
 from streamkeep.format.extension import (
     IDEMPOTENCE,
     MOST_DURATION,
@@ -283,11 +283,11 @@ def check_idempotent(producer: bytes, iid: bytes | None, any_id: bool) -> None:
     """Raise as Redis does for the options IDMP (with `iid`) and IDMPAUTO (without)."""
     option = "IDMPAUTO" if iid is None else "IDMP"
     if not producer:
-        raise ArgumentError(f"syntax error, {option} requires a non-empty producer ID")
+        raise CommandError(f"syntax error, {option} requires a non-empty producer ID")
     if iid == b"":
-        raise ArgumentError("syntax error, IDMP requires a non-empty idempotent ID")
+        raise CommandError("syntax error, IDMP requires a non-empty idempotent ID")
     if not any_id:
-        raise ArgumentError("syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
+        raise CommandError("syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
 
 
 def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | None) -> bytes:
@@ -297,11 +297,11 @@ def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | Non
     """
     stream = _existing(txn, name)
     if duration is not None and not 1 <= duration <= MOST_DURATION:
-        raise ArgumentError("IDMP-DURATION must be between 1 and 86400 seconds")
+        raise CommandError("IDMP-DURATION must be between 1 and 86400 seconds")
     if maxsize is not None and not 1 <= maxsize <= MOST_MAXSIZE:
-        raise ArgumentError("IDMP-MAXSIZE must be between 1 and 10000 entries")
+        raise CommandError("IDMP-MAXSIZE must be between 1 and 10000 entries")
     if duration is None and maxsize is None:
-        raise ArgumentError("At least one parameter must be specified")
+        raise CommandError("At least one parameter must be specified")
     tracker = Tracker(txn, stream)
     state = tracker.state
     wanted = (
@@ -319,9 +319,9 @@ def xidmprecord(
 ) -> bytes:
     """Remember that a message became an entry that exists (XIDMPRECORD)."""
     if not producer:
-        raise ArgumentError("producer ID must be non-empty")
+        raise CommandError("producer ID must be non-empty")
     if not iid:
-        raise ArgumentError("idempotent ID must be non-empty")
+        raise CommandError("idempotent ID must be non-empty")
     stream = _existing(txn, name)
     if not exists(txn, stream, *entry_id):
         raise CommandError("No such message in stream")

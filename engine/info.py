@@ -12,7 +12,7 @@ from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import Entry
-from streamkeep.format.errors import ArgumentError, CommandError, NoSuchKeyError
+from streamkeep.format.errors import CommandError, NoSuchKeyError
 from streamkeep.format.extension import idempotence_of
 from streamkeep.format.group_records import NEVER, UNKNOWN
 from streamkeep.format.id_codec import MAX, id_text
@@ -169,9 +169,9 @@ def xsetid(
     No group has then read more than was ever added: its lag would be negative.
     """
     if entries_added is not None and entries_added < 0:
-        raise ArgumentError("entries_added must be positive")
+        raise CommandError("entries_added must be positive")
     if max_deleted_id is not None and last_id < max_deleted_id:
-        raise ArgumentError(
+        raise CommandError(
             "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
         )
     stream = find_existing(txn, name)

@@ -98,7 +98,7 @@ def plan_follow(
     store: Store[Any], key: Any, start: Any, count: int | None, history: bool = False
 ) -> Plan:
     """Check the arguments of `follow`; `$` means the stream's last ID as it is now."""
-    name = to_bytes(key)
+    name = to_bytes(key, "key")
     wanted = check_count("XREAD", "count", count)
     streams = [(name, read.parse_read_id(to_id_text(start)))]
     ((_, after),) = store._read(None, read.freeze, streams)
@@ -116,14 +116,14 @@ def plan_consume(
 ) -> Plan:
     """Check the arguments of `consume`."""
     delivery = read_group.Delivery(
-        to_bytes(group),
-        to_bytes(consumer),
+        to_bytes(group, "groupname"),
+        to_bytes(consumer, "consumername"),
         check_count("XREADGROUP", "count", count),
-        noack,
+        bool(noack),
         read_group.check_idle(claim_min_idle_time),
         store._shape,
     )
-    return Consuming(to_bytes(key), delivery)
+    return Consuming(to_bytes(key, "key"), delivery)
 
 
 def iterate(

@@ -9,7 +9,7 @@ from streamkeep.engine.resume import Resume
 from streamkeep.engine.scan import read_entries
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import Txn
-from streamkeep.format.errors import ArgumentError
+from streamkeep.format.errors import CommandError
 from streamkeep.format.id_codec import MAX, next_id, parse_id, previous_id, visible
 from streamkeep.format.node import PAIRS, Range
 
@@ -25,7 +25,7 @@ def parse_read_id(text: bytes) -> ReadId:
     """Parse an ID argument of XREAD."""
     special = visible(text)
     if special == b">":
-        raise ArgumentError(
+        raise CommandError(
             "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
             "<consumer> option."
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.allowance import NO_LIMIT, Allowance, shape_entry
-from streamkeep.engine.arguments import to_integer
+from streamkeep.engine.arguments import as_given, to_integer
 from streamkeep.engine.claim import claim_one, claimable, idle_left
 from streamkeep.engine.group import Group, find_group, no_such_key_or_group
 from streamkeep.engine.lag import advance
@@ -51,7 +51,7 @@ def _parse_position(text: bytes) -> Position:
     if special == b">":
         return NEW
     if special in (b"$", b"+"):
-        raise ArgumentError(_MEANINGLESS.format(special.decode(), special.decode()))
+        raise CommandError(_MEANINGLESS.format(special.decode(), special.decode()))
     one = parse_id(text, 0)
     return NEW if one == (MAX, MAX) else one  # Redis keeps `>` as the highest ID
 
@@ -60,9 +60,11 @@ def check_idle(value: object) -> int | None:
     """Check the idle time from which on entries are claimed, as redis-py does; None: none is."""
     if value is None:
         return None
+    problem = "XREADGROUP claim_min_idle_time must be a non-negative integer"
     if not isinstance(value, int) or value < 0:
-        raise ArgumentError("XREADGROUP claim_min_idle_time must be a non-negative integer")
-    return to_integer(value)
+        raise ArgumentError(f"{problem}, not {as_given(value)}")
+    server = "min-idle-time is not an integer or out of range"
+    return to_integer("claim_min_idle_time", value, server)
 
 
 class Delivery:

@@ -1,11 +1,15 @@
 """The error hierarchy: everything Streamkeep raises on purpose.
 
-Three families, by what the caller can do about it:
+Four families, by what the caller can do about it:
 
     StreamkeepError
-    |-- CommandError      a rule of Redis Streams was broken; the store is unchanged
+    |-- ArgumentError     the call itself is wrong: nothing was run (redis-py's DataError)
+    |-- CommandError      a rule of Redis Streams was broken; the store is unchanged (ResponseError)
     |-- StoreError        the store as a whole cannot serve the call
     `-- CorruptionError   stored bytes break the format
+
+The first two are siblings, as in redis-py: what the client refuses before it sends anything is an
+`ArgumentError`; what it sends, and a server refuses, is a `CommandError` in the server's words.
 
 `format` raises only `CorruptionError` and, for text that users write (IDs), `InvalidIdError`.
 `engine` turns every `lmdb.Error` into one of these; nothing above it sees an LMDB exception.
@@ -18,11 +22,19 @@ class StreamkeepError(Exception):
     """Base of all errors of Streamkeep."""
 
 
+class ArgumentError(StreamkeepError, ValueError):
+    """An argument of the wrong type, out of range, or in a combination that is not allowed.
+
+    redis-py refuses the same call on the client side, with a `DataError`. Nothing was run.
+    """
+
+
 class CommandError(StreamkeepError):
     """A command broke a rule of Redis Streams; the store is unchanged.
 
     `str(error)` is what redis-py shows for the same mistake: Redis's text, without the code when
     the code is the plain `ERR`. `redis_error` is the whole line as a Redis server would send it.
+    Where Redis's words leave out which argument it is about, a note of the error says so.
 
     Attributes:
         entry_index: which entry of a batch was refused, from 0 on; None outside of batches.
@@ -72,10 +84,6 @@ class StreamFullError(CommandError):
     """The stream takes no entries until its groups have acknowledged some: see retention."""
 
     redis_code = "FULL"
-
-
-class ArgumentError(CommandError):
-    """An argument of the wrong type, out of range, or in a combination that is not allowed."""
 
 
 class StoreError(StreamkeepError):

@@ -29,9 +29,12 @@ _INVALID: Final = "Invalid stream ID specified as stream command argument"
 _SPACE: Final = b" \t\n\v\f\r"
 
 
-def invalid_id() -> InvalidIdError:
+def invalid_id(text: bytes) -> InvalidIdError:
     """Return the one error that Redis has for text that is no ID."""
-    return InvalidIdError(_INVALID)
+    error = InvalidIdError(_INVALID)
+    shown = f"{text[:_MAX_TEXT]!r}{'...' if len(text) > _MAX_TEXT else ''}"
+    error.add_note(f"{shown} is no ID here: that is ms-seq, or ms, numbers from 0 to {MAX}")
+    return error
 
 
 def id_text(ms: int, seq: int) -> bytes:
@@ -126,14 +129,14 @@ def _parse_odd(text: bytes, default_seq: int) -> tuple[int, int]:
     text = clean(text)
     dash = text.find(b"-")
     if dash < 0:
-        return parse_number(text), default_seq
-    return parse_number(text[:dash]), parse_number(text[dash + 1 :])
+        return parse_number(text, text), default_seq
+    return parse_number(text[:dash], text), parse_number(text[dash + 1 :], text)
 
 
 def clean(text: bytes) -> bytes:
     """Return what is `visible` of an ID; refuse text that is too long for one."""
     if len(text) > _MAX_TEXT:
-        raise invalid_id()
+        raise invalid_id(text)
     return visible(text)
 
 
@@ -143,30 +146,30 @@ def visible(text: bytes) -> bytes:
     return text if end < 0 else text[:end]
 
 
-def parse_number(text: bytes) -> int:
-    """Parse one half of an ID; raise InvalidIdError."""
+def parse_number(text: bytes, whole: bytes) -> int:
+    """Parse one half of the ID `whole`; raise InvalidIdError."""
     size = len(text)
     if 0 < size <= 18 and text.isdigit() and (text[0] != 48 or size == 1):
         return int(text)  # the usual case; every other rule agrees with it
-    return _strtoull(text)
+    return _strtoull(text, whole)
 
 
-def _strtoull(text: bytes) -> int:
+def _strtoull(text: bytes, whole: bytes) -> int:
     """Parse by Redis's `string2ull`: a canonical signed number, else C's strtoull."""
     digits = text.lstrip(_SPACE)
     negative = digits[:1] == b"-"
     if digits[:1] in (b"-", b"+"):
         digits = digits[1:]
     if not digits.isdigit():
-        raise invalid_id()
+        raise invalid_id(whole)
     number = int(digits)
     if number > MAX:
-        raise invalid_id()
+        raise invalid_id(whole)
     if not negative:
         return number
     canonical = text[:1] == b"-" and digits[0] != 48 and number <= _I64_MAX + 1
     if canonical:
-        raise invalid_id()
+        raise invalid_id(whole)
     return (MAX + 1 - number) % (MAX + 1)
 
 

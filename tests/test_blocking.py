@@ -54,9 +54,9 @@ def test_a_block_that_is_no_number_of_milliseconds_is_refused(store: Store, bloc
 
 
 def test_a_block_beyond_the_end_of_time_is_refused(store: Store) -> None:
-    with pytest.raises(streamkeep.ArgumentError, match="not an integer or out of range"):
+    with pytest.raises(streamkeep.CommandError, match="not an integer or out of range"):
         store.xread({"s": "$"}, block=1 << 63)
-    with pytest.raises(streamkeep.ArgumentError, match="timeout is out of range"):
+    with pytest.raises(streamkeep.CommandError, match="timeout is out of range"):
         store.xread({"s": "$"}, block=(1 << 63) - 1)
 
 

@@ -13,7 +13,6 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.format.entry import StreamId
 from streamkeep.format.errors import (
-    ArgumentError,
     CommandError,
     IdTooSmallError,
     InvalidIdError,
@@ -148,7 +147,7 @@ def test_a_number_that_does_not_fit_63_bits_is_refused(
     fill(store, 2)
     before = store.xinfo_stream("s")
     for number in (1 << 63, BEYOND, BEYOND + 1, 1 << 70):
-        with pytest.raises(ArgumentError, match="value is not an integer or out of range"):
+        with pytest.raises(CommandError, match="value is not an integer or out of range"):
             call(store, number)
         assert store.xinfo_stream("s") == before
 

@@ -264,7 +264,7 @@ def test_a_big_entry_sits_alone_and_costs_the_next_ones_nothing(open_store: Open
 def test_entries_up_to_a_gibibyte(open_store: Open) -> None:
     store = open_store()
     big = bytes(1 << 30)
-    with pytest.raises(streamkeep.ArgumentError, match="too large to be stored"):
+    with pytest.raises(streamkeep.CommandError, match="too large to be stored"):
         store.xadd("s", {"f": big})
     assert store.keys() == []
     assert store.xadd("s", {"f": big[:-1]}, id="1-1") == b"1-1"

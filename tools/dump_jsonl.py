@@ -32,7 +32,7 @@ from streamkeep.engine.group import Group, groups_of
 from streamkeep.engine.retention import RetentionChange
 from streamkeep.engine.stream import Stream
 from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import ArgumentError, CommandError, InvalidIdError
+from streamkeep.format.errors import CommandError, InvalidIdError
 from streamkeep.format.group_records import NEVER, UNKNOWN
 from streamkeep.format.records import PAGE_FIT
 from streamkeep.format.retention import NO_RETENTION
@@ -190,7 +190,7 @@ class JsonReader:
         """Load all lines; raise RowError for one that is not as it should be."""
         try:
             self._read(stream)
-        except (KeyError, TypeError, ValueError, InvalidIdError, ArgumentError) as error:
+        except (KeyError, TypeError, ValueError, InvalidIdError) as error:
             problem = f"no {error} in it" if isinstance(error, KeyError) else str(error)
             raise RowError(self.line, f"not a line of a dump: {problem}") from error
 

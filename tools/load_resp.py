@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from streamkeep.engine.api import Store
-from streamkeep.format.errors import (
-    ArgumentError,
-    CommandError,
-    CorruptionError,
-    StreamkeepError,
-)
+from streamkeep.format.errors import CommandError, CorruptionError, StreamkeepError
 from streamkeep.format.redis_dump import Losses
 from streamkeep.format.resp import read_commands
 from streamkeep.tools import output
@@ -180,8 +175,8 @@ class Replay:
             if error.where != PAYLOAD:
                 raise  # the store itself is damaged
             raise _Broken(command, str(error)) from error
-        except (IndexError, TypeError, ValueError) as error:
-            return ArgumentError(f"the arguments are not understood: {error}").redis_error
+        except (IndexError, TypeError, ValueError) as error:  # ArgumentError among them
+            return CommandError(f"the arguments are not understood: {error}").redis_error
         return ""
 
 
