@@ -71,11 +71,13 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """Open the store at `path`; see `streamkeep.open`."""
         check_sync(sync)
         if interval_ms < 1:
-            raise ArgumentError("interval_ms must be at least 1")
+            raise ArgumentError(f"interval_ms must be at least 1, not {interval_ms!r}")
         if max_readers < 1:
-            raise ArgumentError("max_readers must be at least 1")
+            raise ArgumentError(f"max_readers must be at least 1, not {max_readers!r}")
         if archive_every is not None and not (archive_every > 0 and not readonly):
-            raise ArgumentError("archive_every must be above 0, and the store not readonly")
+            raise ArgumentError(
+                f"archive_every must be above 0, and the store not readonly: {archive_every!r}"
+            )
         if read_durable and readonly:
             raise ArgumentError("read_durable needs a store that is not readonly: it may sync")
         self.path = Path(path)
@@ -512,5 +514,5 @@ def _limit(default: int, value: int | None) -> int:
     if value is None:
         return default
     if not 0 <= value <= _MAX_LIMIT:
-        raise ArgumentError(f"a node limit must be between 0 and {_MAX_LIMIT}")
+        raise ArgumentError(f"a node limit must be between 0 and {_MAX_LIMIT}, not {value!r}")
     return value

@@ -110,9 +110,7 @@ def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
 
     A list of pairs may name a stream several times, as Redis's arguments may.
     """
-    if (
-        not isinstance(streams, (dict, Mapping, list, tuple)) or not streams
-    ):  # a dict is told sooner
+    if not streams or not isinstance(streams, (dict, Mapping, list, tuple)):
         raise ArgumentError(
             f"{command} streams must be a non empty dict, or a list of (name, ID) pairs, "
             f"not {as_given(streams)}"

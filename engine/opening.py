@@ -99,7 +99,9 @@ def open_environment(
         node_limits: bytes and entries of the nodes of new streams; None for ours.
     """
     if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
-        raise ArgumentError(f"max_store_bytes must be at least {SMALLEST_STORE}")
+        raise ArgumentError(
+            f"max_store_bytes must be at least {SMALLEST_STORE}, not {max_store_bytes!r}"
+        )
     with registry.lock:
         known = registry.find(path)
         if known is not None:

@@ -54,12 +54,15 @@ class RetentionChange(NamedTuple):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (whole and -1 <= value < NONE):
-                raise ArgumentError(f"{name} must be a number from 0 on, -1 to remove the limit")
+                raise ArgumentError(
+                    f"{name} must be a number from 0 on, -1 to remove the limit, not {value!r}"
+                )
         for name in ("archive", "keep_unacknowledged", "approximate"):
-            if not isinstance(getattr(self, name), (bool, type(None))):
-                raise ArgumentError(f"{name} must be True, False or None")
+            value = getattr(self, name)
+            if not isinstance(value, (bool, type(None))):
+                raise ArgumentError(f"{name} must be True, False or None, not {value!r}")
         if self.when_full not in (None, "refuse", "trim"):
-            raise ArgumentError("when_full must be 'refuse' or 'trim'")
+            raise ArgumentError(f"when_full must be 'refuse' or 'trim', not {self.when_full!r}")
 
 
 def set_retention(txn: WriteTxn, name: bytes, change: RetentionChange) -> Retention:
