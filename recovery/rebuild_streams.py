@@ -137,8 +137,11 @@ class StreamRebuilder:
         for db_key, _ in self.out.rows(STREAMS):
             if self.out.noted(_NAMED + db_key) is None:
                 self._name_anew(db_key)
+
+    def name_losses(self) -> None:
+        """Name the streams that have lost something, as they are called now that all is rebuilt."""
         for loss in self.report.streams.values():
-            loss.name = self._name(loss.number)
+            loss.name = self._name(loss.number) or loss.name
 
     def _need_record(self, db_key: bytes, note: str) -> None:
         if self.out.get(STREAMS, db_key) is not None:

@@ -10,13 +10,16 @@ repaired store changes nothing.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from streamkeep.engine.bulk import BulkStore
+from streamkeep.format.errors import StoreError
+from streamkeep.format.shown import size_text
 from streamkeep.recovery.check import check
 from streamkeep.recovery.findings import Finding, Severity
 from streamkeep.recovery.losses import Report
@@ -93,10 +96,41 @@ def repair(
     return Repaired(report, list(check(output)), lost.items, output)
 
 
-def try_repair(store: Path | str, *, progress: Progress = lambda pages: None) -> Repaired:
-    """Repair into a folder that is removed at once: to see what would be lost."""
-    with tempfile.TemporaryDirectory(prefix="streamkeep-repair-") as folder:
+def try_repair(
+    store: Path | str, *, scratch: Path | None = None, progress: Progress = lambda pages: None
+) -> Repaired:
+    """Repair into a folder that is removed at once: to see what would be lost.
+
+    Args:
+        scratch: where that folder is made. It takes about as much room as the store, so that it
+            is beside the store by default, and among temporary files only where that cannot be.
+
+    Raises:
+        StoreError: there is not as much room.
+    """
+    store = Path(store).absolute()
+    if scratch is None:
+        scratch = store.parent if os.access(store.parent, os.W_OK) else Path(tempfile.gettempdir())
+    _check_room(store, scratch)
+    with tempfile.TemporaryDirectory(prefix=".streamkeep-repair-", dir=scratch) as folder:
         return repair(store, Path(folder) / "store", progress=progress)
+
+
+def _check_room(store: Path, folder: Path) -> None:
+    """Raise where a copy of the store would not fit."""
+    needed = 0
+    for path in store.rglob("*"):
+        with suppress(FileNotFoundError):  # others may be using the store
+            needed += path.lstat().st_blocks * 512
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
+    if free < needed:
+        raise StoreError(
+            f"{folder}: a trial repair writes about {size_text(needed)}, which it removes, and "
+            f"{size_text(free)} are free; name another folder for it"
+        )
 
 
 @contextmanager

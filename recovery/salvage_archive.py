@@ -58,7 +58,7 @@ from streamkeep.format.retired import (
 )
 from streamkeep.format.segment import MAX_BLOCK_BYTES, Segment
 from streamkeep.format.segment_remains import remains
-from streamkeep.recovery.losses import Report
+from streamkeep.recovery.losses import Report, StreamLoss
 from streamkeep.recovery.lost_found import LostAndFound
 from streamkeep.recovery.places import overlapping, streams_with_archive
 from streamkeep.recovery.rescue import behind, live_slots, next_key, slots_of, store_slots
@@ -244,11 +244,17 @@ class ArchiveSalvage:
             self.out.put(RETIRED, former_name_key(number), encode_former_name(number, record.key))
         return count
 
+    def _loss(self, record: SegmentRecord) -> StreamLoss:
+        """Return what a stream has lost; it may be deleted, and then only its segments name it."""
+        loss = self.report.stream(record.stream_number)
+        loss.name = loss.name or record.key
+        return loss
+
     def _lose(self, record: SegmentRecord, first: Id, last: Id, count: int, why: str) -> None:
         if count <= 0:
             self.report.rebuild("damaged segments, of which all nodes were found")
             return
-        loss = self.report.stream(record.stream_number)
+        loss = self._loss(record)
         what = "1 archived entry" if count == 1 else f"{count:,} archived entries"
         loss.notes.append(f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}")
 
@@ -286,7 +292,7 @@ class ArchiveSalvage:
                     if (slot.ms, slot.seq) not in erased
                 ]
                 self._keep(record.stream_number, record.key, slots, why)
-        loss = self.report.stream(record.stream_number)
+        loss = self._loss(record)
         loss.notes.append(f"archived entries, from {record.first_id} on, are in lost+found: {why}")
 
     def _keep(self, number: int, key: bytes | None, slots: list[Slot], why: str) -> None:

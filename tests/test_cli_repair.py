@@ -8,6 +8,7 @@ import shutil
 import threading
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -200,3 +201,28 @@ def test_a_store_that_was_emptied_is_damaged_and_not_just_torn(store: Path) -> N
     os.truncate(store / "data.mdb", 0)
     with pytest.raises(CorruptionError, match="repair"):
         Store(store)
+
+
+def test_a_dry_run_writes_beside_the_store_or_where_it_is_told_and_needs_room(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    free = 1 << 40
+
+    def disk_usage(folder: Path) -> object:
+        asked.append(folder)
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    scratch = store.parent / "scratch"
+    scratch.mkdir()
+    run("repair", store, "--dry-run")
+    run("repair", store, "--dry-run", "--scratch", scratch)
+    assert asked == [store.parent, scratch]
+    assert list(scratch.iterdir()) == []
+    wrong = run("repair", store, "--output", "x", "--scratch", scratch, status=2).stderr
+    assert "--scratch is for --dry-run" in wrong
+    free = 1
+    told = run("repair", store, "--dry-run", "--scratch", scratch, status=3).stderr
+    assert "a trial repair writes about" in told
+    assert list(scratch.iterdir()) == []

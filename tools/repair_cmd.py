@@ -32,10 +32,21 @@ if TYPE_CHECKING:
     help="Write the repaired store here; nothing may be there yet.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be lost; NEW is not needed.")
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Where --dry-run writes about as much as STORE has, and removes it; else beside STORE.",
+)
 @json_option
 @progress_option
 def repair(
-    store_path: Path, target: Path | None, dry_run: bool, as_json: bool, progress: bool | None
+    store_path: Path,
+    target: Path | None,
+    dry_run: bool,
+    scratch: Path | None,
+    as_json: bool,
+    progress: bool | None,
 ) -> None:
     """Save what can be saved of STORE into a new store.
 
@@ -59,6 +70,8 @@ def repair(
 
     if target is None and not dry_run:
         raise click.UsageError("name the new store with --output NEW, or try with --dry-run")
+    if scratch is not None and not dry_run:
+        raise click.UsageError("--scratch is for --dry-run")
     began = time.perf_counter()
     total = _pages(store_path)
     with output.progress(progress, "repairing", total, sized=False, unit="pages") as advance:
@@ -70,7 +83,7 @@ def repair(
             advance(min(done, total or done), done)
 
         if dry_run or target is None:
-            repaired = repairs.try_repair(store_path, progress=count)
+            repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
         else:
             repaired = repairs.repair(store_path, target, progress=count)
     _show(store_path, target, repaired, as_json, dry_run, time.perf_counter() - began)
