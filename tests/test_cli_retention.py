@@ -55,3 +55,15 @@ def test_what_is_trimmed_is_archived_and_shown() -> None:
     assert lines("range", "s", "k", "--history") == everything
     assert lines("tail", "s", "k", "--history", "-n", "2") == everything[4:]
     assert objects("archive", "run", "s")[-1]["segments"] == 0
+
+
+def test_a_mistyped_stream_gets_no_retention_unless_it_is_to_be_created() -> None:
+    fill(1)
+    told = run("retention", "set", "s", "orderz", "--maxlen", "9", status=1).stderr
+    assert "no such stream: 'orderz'" in told
+    assert "next: streamkeep streams s; --create makes the stream" in told
+    assert run("streams", "s").stdout.count("orderz") == 0
+    run("retention", "set", "s", "orderz", "--maxlen", "9", "--create")
+    assert lines("retention", "show", "s", "orderz") == [
+        "'orderz': at most 9 entries, nothing is archived"
+    ]

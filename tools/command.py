@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import IntEnum
@@ -24,6 +23,7 @@ import click
 from click.core import ParameterSource
 
 import streamkeep
+from streamkeep.engine.removal import missing_folders, remove_empty
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.entry import MAX_U64, StreamId
 from streamkeep.format.errors import (
@@ -455,11 +455,13 @@ def open_store(
 ) -> Iterator[Store]:
     """Open the store at `path`, and close it.
 
-    A process that is about to end syncs what `interval` would have synced later.
+    A process that is about to end syncs what `interval` would have synced later. A store that was
+    created here is removed when the block fails and has put nothing in.
 
     Args:
         hint: what to do where there is no store; else it is how a store comes to be.
     """
+    made = missing_folders(path) if create else None
     try:
         store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
     except NotAStoreError as error:
@@ -468,25 +470,25 @@ def open_store(
         raise Failure(str(error), hint=hint if missing else "", status=Exit.UNREADABLE) from error
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
-    with store:
-        try:
-            yield store
-        finally:
-            if sync == "interval":
-                store.sync()
+    empty = False
+    try:
+        with store:
+            try:
+                yield store
+            except BaseException:
+                empty = made is not None and _holds_nothing(store)
+                raise
+            finally:
+                if sync == "interval":
+                    store.sync()
+    except BaseException:
+        if empty and made is not None:
+            with suppress(OSError):
+                remove_empty(path, made)
+        raise
 
 
-def rehearse(path: Path, command: Callable[[Store], object]) -> None:
-    """Where `path` has no store, run the command on an empty one that is thrown away.
-
-    What the store would refuse is refused there, so that a mistyped command leaves no store behind.
-    Where there is no room to try it, the store itself refuses, or has room.
-    """
-    if os.path.exists(path / DATA_FILE):
-        return
-    with (
-        suppress(OSError, StoreError),
-        tempfile.TemporaryDirectory() as scratch,
-        streamkeep.open(scratch, sync="none") as store,
-    ):
-        command(store)
+def _holds_nothing(store: Store) -> bool:
+    with suppress(StreamkeepError):
+        return next(iter(store.scan_iter()), None) is None
+    return False

@@ -18,7 +18,6 @@ from streamkeep.tools.command import (
     policy_options,
     quoted_option,
     refuse_options,
-    rehearse,
     store_argument,
     sync_option,
 )
@@ -26,7 +25,6 @@ from streamkeep.tools.entry_ids import Outcomes, given_ids, ids_argument
 from streamkeep.tools.entry_output import note_missing
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store
     from streamkeep.engine.command_base import RefPolicy
     from streamkeep.engine.views import Snapshot, Sync
 
@@ -151,8 +149,8 @@ def add(
     if (idmp is not None or idmpauto is not None) and entry_id != b"*":
         raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
 
-    def append(store: Store) -> bytes | None:
-        return store.xadd_pairs(
+    with open_store(store_path, create=not nomkstream, sync=sync) as store:
+        new_id = store.xadd_pairs(
             key,
             list(zip(fields[0::2], fields[1::2], strict=True)),
             id=entry_id,
@@ -165,11 +163,6 @@ def add(
             idmpauto=idmpauto,
             idmp=idmp,
         )
-
-    if not nomkstream:
-        rehearse(store_path, append)
-    with open_store(store_path, create=not nomkstream, sync=sync) as store:
-        new_id = append(store)
         if as_json:
             added = None if new_id is None else new_id.decode()
             output.json_summary("add", key=output.json_bytes(key), id=added)

@@ -21,7 +21,6 @@ from streamkeep.tools.command import (
     key_argument,
     open_store,
     quoted_option,
-    rehearse,
     store_argument,
     sync_option,
     yes_option,
@@ -97,14 +96,8 @@ def group_create(
       streamkeep group create orders.store orders june --id 2024-06-01
       streamkeep group create orders.store returns billing --id 0 --mkstream
     """
-
-    def create(store: Store) -> None:
-        store.xgroup_create(key, group, last_id, mkstream, entries_read)
-
-    if mkstream:
-        rehearse(store_path, create)
     with open_store(store_path, create=mkstream, sync=sync) as store:
-        create(store)
+        store.xgroup_create(key, group, last_id, mkstream, entries_read)
 
 
 @group.command("set-id", cls=StoreCommand)

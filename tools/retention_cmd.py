@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -12,6 +13,7 @@ from streamkeep.format.retention import NONE, Retention
 from streamkeep.tools import output
 from streamkeep.tools.command import (
     Bytes,
+    Failure,
     StoreCommand,
     json_option,
     key_argument,
@@ -134,6 +136,7 @@ def retention() -> None:
     metavar="365d|none",
     help="How old archived entries get; older segments are dropped.",
 )
+@click.option("--create", is_flag=True, help="Create KEY, empty, where there is no such stream.")
 @sync_option
 @quoted_option
 def set_(
@@ -148,21 +151,24 @@ def set_(
     when_full: Literal["refuse", "trim"] | None,
     approximate: bool | None,
     archive_max_age: int | None,
+    create: bool,
     sync: Sync,
 ) -> None:
     """Change the retention of KEY; what is not named stays as it is.
 
     Appends keep the stream within its limits from now on. What is beyond them already goes with
-    `streamkeep archive run`, which also looks after streams that nobody appends to. A stream that
-    does not exist is created.
+    `streamkeep archive run`, which also looks after streams that nobody appends to.
 
     \b
     Examples:
       streamkeep retention set orders.store orders --max-age 30d --archive
       streamkeep retention set orders.store orders --maxlen none --max-bytes 2G --approximate
     """
-    with open_store(store_path, sync=sync) as store:
-        settings = store.set_retention(
+    with open_store(store_path, sync=sync) as store, store.transaction() as transaction:
+        if not create and not transaction.exists(key):
+            hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
+            raise Failure(f"no such stream: {output.named(key)}", hint=hint)
+        settings = transaction.set_retention(
             key,
             maxlen=maxlen,
             max_age_ms=max_age,

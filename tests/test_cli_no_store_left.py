@@ -1,0 +1,82 @@
+"""A command that fails leaves no store that was not there before, unless it put something in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, run
+from streamkeep.engine.removal import missing_folders, remove_empty
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with files that cannot be loaded, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    with streamkeep.open("good") as store:
+        store.xadd("k", {"a": "b"}, "5-0")
+    for kind in ("rdb", "jsonl"):
+        run("dump", "good", "--format", kind, "--output", f"cut.{kind}")
+        data = Path(f"cut.{kind}").read_bytes()
+        Path(f"cut.{kind}").write_bytes(data[:-4])
+    Path("bad.resp").write_text("XADD k 0-0 a b\r\nXADD k 1-0 a b\r\n")
+    Path("bad.csv").write_text("stream,id,a\nk,1-0,x\nk,1-0,y\n")
+    Path("rows.csv").write_text("id,a\n5-0,x\n18446744073709551615-99,y\n")
+
+
+FAILING = [
+    ("load", "new", "bad.resp"),
+    ("load", "new", "cut.rdb"),
+    ("load", "new", "cut.jsonl"),
+    ("load", "new", "bad.csv"),
+    ("load", "new", "k", "cut.jsonl"),
+    ("load", "new", "absent", "bad.csv"),
+    ("add", "new", "k", "a", "b", "--id", "0-0"),
+    ("add", "new", "k", "a", "b", "--id", "x"),
+    ("group", "create", "new", "k", "g", "--id", "x", "--mkstream"),
+    ("load", "deep/er/new", "cut.rdb"),
+]
+
+
+@pytest.mark.parametrize("args", FAILING, ids=" ".join)
+def test_a_failing_command_leaves_no_store(args: tuple[str, ...]) -> None:
+    before = sorted(os.listdir())
+    assert run(*args, status=1).stderr
+    assert sorted(os.listdir()) == before
+
+
+def test_a_folder_that_was_there_stays_and_can_become_a_store() -> None:
+    Path("new").mkdir()
+    run("load", "new", "cut.rdb", status=1)
+    assert not Path("new/data.mdb").exists()
+    run("streams", "new", status=3)
+    run("fsck", "new", status=3)
+    run("add", "new", "k", "a", "b")
+    assert lines("len", "new", "k") == ["1"]
+    run("fsck", "new")
+
+
+def test_what_was_committed_stays_and_is_told() -> None:
+    Path("half.resp").write_text("XADD k 1-0 a b\r\nXADD k 1-0 a b\r\n")
+    told = run("load", "new", "half.resp", status=1).stderr
+    assert "the first 1 command" in told
+    assert lines("len", "new", "k") == ["1"]
+
+
+def test_a_store_that_was_there_stays_though_it_is_empty() -> None:
+    with streamkeep.open("new"):
+        pass
+    run("load", "new", "bad.resp", status=1)
+    run("fsck", "new")
+
+
+def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
+    made = missing_folders(Path("new"))
+    assert made is not None
+    with streamkeep.open("new") as store:
+        assert not remove_empty(Path("new"), made)
+        store.xadd("k", {"a": "b"})
+    assert missing_folders(Path("new")) is None
