@@ -205,10 +205,10 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """Delete entries and overwrite their bytes in every file of the store.
 
         To readers an erased entry is one that XDEL deleted. On return its contents stand in no
-        node, journal file, free page, or unused part of a page; see docs/erase.md for what no
-        program can reach. Entries that were deleted or trimmed before are erased, too, and what
-        idempotent XADD remembers of them. IDs alone are no contents: what groups have pending
-        stays.
+        node, journal file, free page, or unused part of a page. Backups, exported files, and what
+        a file system or a disk keeps aside are out of reach. Entries that were deleted or trimmed
+        before are erased, too, and what idempotent XADD remembers of them. IDs alone are no
+        contents: what groups have pending stays.
 
         All pages of the store are visited, so erase many entries at once rather than one by one.
         Others read and write meanwhile; a writer waits for a tenth of a second at most.

@@ -382,7 +382,7 @@ class StreamCommands(GroupCommands[Text]):
                 pairs, which may name a stream again: the reply has it as often.
             count: at most this many of each stream.
             block: wait for entries, at most as many milliseconds, 0 for ever; None does not. `$`
-                then means the last ID as it was when the wait began. See docs/blocking.md.
+                then means the last ID as it was when the wait began.
             max_count: at most this many of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 

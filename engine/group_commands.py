@@ -154,8 +154,8 @@ class GroupCommands(CommandBase[Text]):
                 consumer's own pending entries above it. A dict, or a list of (name, ID) pairs,
                 which may name a stream again.
             count: at most this many of each stream.
-            block: wait for entries, at most as many milliseconds, 0 for ever; None does not. Who
-                waits longest is served first. See docs/blocking.md.
+            block: wait for entries, at most as many milliseconds, 0 for ever; None does not. Of
+                several that wait, the one that has waited longest is served first.
             noack: do not make new entries pending: delivered at most once.
             claim_min_idle_time: take over, first, what has been pending for as many milliseconds,
                 whoever has it; entries have four parts then: ID, fields, idle time and delivery

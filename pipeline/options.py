@@ -85,7 +85,7 @@ class Offsets:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of reading; see `docs/spark.md`."""
+    """The options of reading."""
 
     path: str
     keys: tuple[bytes, ...] | None  # None: those that match the pattern
@@ -106,7 +106,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of writing; see `docs/spark.md`."""
+    """The options of writing."""
 
     path: str
     key: bytes | None  # None: the column `stream` names it

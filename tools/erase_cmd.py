@@ -62,8 +62,8 @@ def erase(
     Others may go on reading and writing. Who reads an older state of the store for longer than
     the timeout is named, and the bytes stay until the command has run again.
 
-    Backups, exported files, and what the file system or the disk keep aside are out of reach: see
-    docs/erase.md.
+    Backups, exported files, and what the file system (snapshots, copies on write) or the disk
+    (blocks that it has taken out of use) keep aside are out of reach.
 
     \b
     Examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ from streamkeep.tools.command import (
 def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> str | None:
     """Return a code as it is listed; refuse one that is not."""
     if code is not None and code.upper() not in CATALOGUE:
-        raise click.BadParameter(f"no such code: {code}; docs/fsck.md lists them", ctx, param)
+        near = get_close_matches(code.upper(), CATALOGUE, 5, 0)
+        raise click.BadParameter(
+            f"no such code: {code}; near it are {', '.join(sorted(near))}", ctx, param
+        )
     return code and code.upper()
 
 

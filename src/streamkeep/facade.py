@@ -97,8 +97,7 @@ def open(
         archive_every: maintain and archive the store every so many seconds, in a thread of its
             own; as `Store.maintain` and `Store.archive` do when they are called.
         retired_max_bytes: what trimmed entries may take while they wait for the archiver, 64 MiB
-            or more; None for 1 GiB. Beyond it, the calls that trim archive themselves; see
-            docs/archive.md.
+            or more; None for 1 GiB. Beyond it, the calls that trim archive themselves.
 
     Raises:
         NotAStoreError: the path holds something else; it is untouched.
@@ -106,7 +105,7 @@ def open(
         StoreError: no permission, no file locks, or open in this process with other options.
         RecoveryNeededError: read-only, and the store was left by a power cut.
         StoreLockedError: another process is recovering the store; or this is to recover one that is
-            open; or one of two processes may not write `lock.mdb`, see docs/durability.md.
+            open; or one of two processes may not write `lock.mdb`.
         CorruptionError: recovery found that the disk has lost what it had confirmed, or the data
             file was cut off.
     """
