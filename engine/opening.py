@@ -22,6 +22,7 @@ import lmdb
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.environment import SMALLEST_STORE, Environment, limited_map
+from streamkeep.engine.extent import check_extent
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.recover import META_EPOCH, is_ready, needs_recovery, prepare
@@ -181,6 +182,8 @@ def _lock_store(
             raise RecoveryNeededError(
                 f"{path}: the store needs recovery, since {reason}; open it for writing once"
             )
+        else:
+            check_extent(path)
         return True
 
     try:
@@ -257,6 +260,7 @@ def _is_cold(path: Path) -> bool:
 
 def _check_is_ours(path: Path) -> None:
     """Look into a file that nobody has open before LMDB leaves its lock file beside it."""
+    check_extent(path)
     try:
         raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
     except lmdb.Error as error:

@@ -53,6 +53,7 @@ import lmdb
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.clock import Clock
+from streamkeep.engine.extent import check_extent
 from streamkeep.engine.journal import NEW_SPARE
 from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place, read_head
 from streamkeep.engine.journal_reader import (
@@ -135,13 +136,15 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
             discard_unfinished(path)
         if not (path / DATA_FILE).exists():
             steady.mark_unfinished()
+        check_extent(path)
         files.create_folder(journal)
         _reset_head(journal, None, None)
         return
     files.create_folder(journal)
     state = examine(path, slot, force)
     if state.torn or state.ahead:
-        _check_roots(path / DATA_FILE, slot)  # while nothing is changed: else it stays as it is
+        check_extent(path, slot_meta(slot))  # while nothing is changed: else it stays as it is
+        _check_roots(path / DATA_FILE, slot)
         steady.rewrite()
         failpoints.hit("recover:point-safe")
         if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
@@ -150,6 +153,7 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
         _recover(path, slot, open_lmdb, clock, state.torn or _KILLED)
         _reset_head(journal, None, None)
         return
+    check_extent(path)
     place = state.place
     if place is not None and not is_there(journal, slot, place):
         place = None

@@ -93,17 +93,6 @@ def check(
         yield from check_source(source, scope, stream)
 
 
-def cut_off(path: Path) -> str:
-    """Say how the data file of a store was cut off; nothing when it was not."""
-    with open_source(path) as source:
-        if source.tables is None:
-            return ""
-        walk = PageWalk(source.tables)
-        for _ in walk.findings():
-            pass
-        return walk.cut_off()
-
-
 def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> Iterator[Finding]:
     """Run every check on one commit of a store."""
     yield from source.found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,8 @@ import streamkeep
 from mutations import PAGE, Damage, Figures, Specimen, hold, shown
 from streamkeep import recovery
 from streamkeep.engine.api import Store
+from streamkeep.engine.compact import compact
+from streamkeep.engine.extent import check_extent
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
 from streamkeep.format.lmdb_pages import DATABASE_SIZE, FREE_AT
@@ -170,19 +172,35 @@ def test_a_sound_file_may_end_before_its_last_page(specimen: Specimen, tmp_path:
                 break
         else:
             pytest.skip("this LMDB writes them")
+    check_extent(tmp_path)
     tables = Tables(PageFile(tmp_path / "data.mdb", PAGE), metas[-1])
     found = [one for one in PageWalk(tables).findings() if one.code != "SK009"]
     tables.pages.close()
     assert found == []
 
 
-def test_a_file_that_was_cut_off_does_not_end_who_opens_it(
-    specimen: Specimen, tmp_path: Path
+OPENINGS: list[Callable[[Path], object]] = [
+    streamkeep.open,
+    lambda path: streamkeep.open(path, readonly=True),
+    Store,
+    lambda path: Store(path, readonly=True),
+    lambda path: Store(path, force_recovery=True),
+    lambda path: recovery.backup(path, path.with_name("backup")),
+    compact,
+]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("number", range(len(OPENINGS)))
+def test_a_file_that_was_cut_off_does_not_end_a_process_that_opens_it(
+    specimen: Specimen, tmp_path: Path, number: int, share: float
 ) -> None:
     damage = Damage(specimen, random.Random(0))
-    del damage.data[len(damage.data) // 2 :]
+    size = int(len(damage.data) * share)
+    del damage.data[size:]
     damage.write(tmp_path / "store")
-    for readonly in (True, False):
-        with pytest.raises(CorruptionError, match="cut off at"):
-            streamkeep.open(tmp_path / "store", readonly=readonly)
+    before = (tmp_path / "store" / "data.mdb").read_bytes()
+    with pytest.raises(CorruptionError, match=f"cut off at {size} bytes"):
+        OPENINGS[number](tmp_path / "store")
+    assert (tmp_path / "store" / "data.mdb").read_bytes() == before
     assert "cut off" in str([str(one) for one in recovery.check(tmp_path / "store")])

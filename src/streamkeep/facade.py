@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from streamkeep.engine.api import Store
-from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.views import Sync
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.steady import META_SIZE, decode_meta_page
 
 
 @overload
@@ -109,7 +105,6 @@ def open(
         CorruptionError: recovery found that the disk has lost what it had confirmed, or the data
             file was cut off.
     """
-    _check_extent(Path(path))
     return Store(
         path,
         sync=sync,
@@ -126,26 +121,3 @@ def open(
         archive_every=archive_every,
         retired_max_bytes=retired_max_bytes,
     )
-
-
-def _check_extent(path: Path) -> None:
-    """Raise CorruptionError for a data file that was cut off: LMDB would end the process (SIGBUS).
-
-    That the file is shorter than its meta pages say is rare, and then a look at all pages tells
-    whether something of it is missing.
-    """
-    try:
-        with (path / DATA_FILE).open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            first = decode_meta_page(file.read(META_SIZE))
-            page_size = first.page_size if first else 0
-            other = decode_meta_page(os.pread(file.fileno(), META_SIZE, page_size))
-    except OSError:
-        return  # opening it will say what is wrong
-    last = max((meta.last_page for meta in (first, other) if meta), default=0)
-    if size and size < (last + 1) * page_size:
-        from streamkeep.recovery.check import cut_off
-
-        problem = cut_off(path.absolute())
-        if problem:
-            raise CorruptionError(f"{path}: {DATA_FILE}", problem)
