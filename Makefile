@@ -81,7 +81,6 @@ lint: $(VENV)/installed ## ruff and the layers
 
 type: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
-	$(BIN)/mypy tests benchmarks docs/generate.py setup.py
 
 fmt: $(VENV)/installed ## format the sources
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ from streamkeep.engine.archive_methods import ArchiveMethods
 from streamkeep.engine.archive_thread import ArchiveThread
 from streamkeep.engine.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.blocking import BlockingCall
-from streamkeep.engine.clock import Clock
+from streamkeep.engine.clock import Clock, current_clock
 from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.commands import StreamCommands
 from streamkeep.engine.durability import Durability
@@ -95,7 +95,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             create=create,
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
-            clock=clock or Clock(),
+            clock=clock or current_clock(),
             node_limits=node_limits,
         )
         self._wait = sync == "commit"

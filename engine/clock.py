@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class Clock:
@@ -25,3 +28,21 @@ class ManualClock(Clock):
 
     def _now_ns(self) -> int:
         return self.ms * 1_000_000
+
+
+_current: ContextVar[Clock] = ContextVar("clock", default=Clock())  # noqa: B039  # it has no state
+
+
+def current_clock() -> Clock:
+    """Return the clock of stores that are opened without one."""
+    return _current.get()
+
+
+@contextmanager
+def clock_replaced(clock: Clock) -> Iterator[None]:
+    """Give `clock` to the stores that are opened in this block; tests need it."""
+    token = _current.set(clock)
+    try:
+        yield
+    finally:
+        _current.reset(token)

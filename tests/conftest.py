@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import streamkeep
+from model import profile
+from stores import MODES, open_at
 from streamkeep import recovery
 from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.views import Sync
 
 pytest.register_assert_rewrite("store_machine")  # it asserts, and is no test
+settings.load_profile(profile.ANY_MACHINE)
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
@@ -36,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
             pytest.exit(f"{compiled.name} is older than its source; run `make dev`", returncode=2)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests that are marked `both_modes` in each sync mode that a store can be open in."""
+    if "sync_mode" in metafunc.fixturenames and metafunc.definition.get_closest_marker(
+        "both_modes"
+    ):
+        metafunc.parametrize("sync_mode", MODES, indirect=True)
+
+
 @pytest.fixture(autouse=True)
 def _no_failpoints() -> Iterator[None]:
     """Leave no failpoint armed for the next test."""
@@ -50,14 +63,23 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[..., Store]]:
+def sync_mode(request: pytest.FixtureRequest) -> Sync:
+    """How stores sync where a test does not say: as users' do, or as `both_modes` has it."""
+    mode: Sync = getattr(request, "param", "commit")
+    return mode
+
+
+@pytest.fixture
+def open_store(
+    tmp_path: Path, clock: ManualClock, sync_mode: Sync
+) -> Iterator[Callable[..., Store]]:
     """A function that opens stores below `tmp_path`; all are closed and checked at the end."""
     opened: list[Store] = []
 
     def open_one(name: str = "store", **options: Any) -> Store:
-        options.setdefault("sync", "none")
+        options.setdefault("sync", sync_mode)
         options.setdefault("clock", clock)
-        store = Store(tmp_path / name, **options)
+        store = open_at(tmp_path / name, **options)
         opened.append(store)
         return store
 

@@ -21,9 +21,10 @@ from hypothesis.strategies import SearchStrategy
 from conftest import assert_sound
 from model import ModelStore
 from model.steps import Failed, Keys, Step, attempt
+from stores import SYNC_MODES, open_at
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.views import Snapshot
+from streamkeep.engine.views import Snapshot, Sync
 from streamkeep.format.errors import CommandError
 
 THOROUGH = 20  # how many times as long the tests marked `slow` run
@@ -45,6 +46,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.path = Path(tempfile.mkdtemp(prefix="streamkeep-"))
         self.clock = ManualClock(0)
         self.limits: dict[str, Any] = {}
+        self.sync: Sync = "commit"
         self.model = ModelStore()
         self.store: Store | None = None
         self.snapshots: list[tuple[Snapshot, ModelStore]] = []
@@ -75,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.store
 
     def open(self, **options: Any) -> None:
-        self.store = Store(self.path, sync="none", clock=self.clock, **self.limits, **options)
+        self.store = open_at(self.path, sync=self.sync, clock=self.clock, **self.limits, **options)
 
     def expect(self, step: Step, now_ms: int) -> Any:
         """Run a step on the model; return what the store must answer."""
@@ -162,10 +164,11 @@ class StoreMachine(RuleBasedStateMachine):
             snapshot.close()
         self.snapshots = []
 
-    @rule()
-    def reopen(self) -> None:
+    @rule(sync=SYNC_MODES)
+    def reopen(self, sync: Sync) -> None:
         self.drop_snapshots()
         self.opened.close()
+        self.sync = sync
         self.open()
 
     # --- the end ----------------------------------------------------------------------------

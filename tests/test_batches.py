@@ -12,6 +12,8 @@ from streamkeep.engine.batches import newest_batch, note_batch
 from streamkeep.format.batches import batch_key, encode_batch
 from streamkeep.format.keys import META
 
+pytestmark = pytest.mark.both_modes
+
 NAMES = [b"", b"/checkpoints/one", b"\xff\x00", b"x" * 600]
 
 

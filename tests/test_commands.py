@@ -18,6 +18,8 @@ from streamkeep.engine.glob import glob
 from streamkeep.engine.keyspace import GARBAGE_STEP
 from streamkeep.format.keys import GARBAGE, NODES
 
+pytestmark = pytest.mark.both_modes
+
 Open = Callable[..., Store]
 
 

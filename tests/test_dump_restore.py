@@ -51,7 +51,7 @@ def payload(parts: list[Part]) -> bytes:
 
 
 @given(stream_parts())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_store_takes_every_stream_and_gives_it_back(parts: list[Part]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         path = Path(folder, "store")

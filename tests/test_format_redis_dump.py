@@ -131,7 +131,7 @@ def test_every_flipped_bit_of_a_payload_is_reported(parts: list[Part], data: st.
 
 
 @given(stream_parts(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_damaged_payload_under_a_right_checksum_is_refused_or_sound(
     parts: list[Part], data: st.DataObject
 ) -> None:
@@ -470,7 +470,7 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(data: bytes, problem: str
 
 
 @given(st.lists(st.tuples(st.binary(max_size=5), stream_parts()), max_size=3), st.integers(1, 9999))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_file_gives_back_its_streams(streams: list[tuple[bytes, list[Part]]], size: int) -> None:
     writer = RdbWriter(TARGETS[NEWEST])
     data = writer.begin(len(streams))
@@ -487,7 +487,7 @@ def test_a_file_gives_back_its_streams(streams: list[tuple[bytes, list[Part]]], 
 
 
 @given(stream_parts(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_flipped_bit_of_a_file_is_reported(parts: list[Part], data: st.DataObject) -> None:
     writer = RdbWriter(TARGETS[NEWEST])
     nodes = sum(isinstance(part, Node) for part in parts)

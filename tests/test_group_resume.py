@@ -18,6 +18,8 @@ from streamkeep.format.errors import CorruptionError
 from streamkeep.format.id_codec import MAX, next_id
 from streamkeep.format.node import PAIRS, NodeBuilder, Range, SlotCursor, go_on, read_header
 
+pytestmark = pytest.mark.both_modes
+
 KEY, GROUP, CONSUMER = b"s", b"g", b"c"
 Store = streamkeep.Store[bytes]
 

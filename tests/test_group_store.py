@@ -1,26 +1,19 @@
-"""Consumer groups as part of a store: time, reopening, transactions, who may write, and how much
-work a command does when very much is pending.
-"""
+"""Consumer groups as part of a store: time, reopening, transactions, and who may write."""
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
-from conftest import NOW_MS
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.keyspace import GARBAGE_STEP
 from streamkeep.format.errors import StoreError
-from streamkeep.format.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
 from streamkeep.format.nacks import PAGE_NACKS
+
+pytestmark = pytest.mark.both_modes
 
 Open = Callable[..., Store]
 
@@ -297,166 +290,6 @@ def test_a_snapshot_shows_what_was_pending(store: Store) -> None:
             row["message_id"] for row in snapshot.xpending_range("s", "g", "-", "+", 999)
         ] == ids
         assert snapshot.xinfo_groups("s")[0]["pending"] == len(ids)
-
-
-# --- how much work a command does ---------------------------------------------------------------
-
-MANY: Final = 100_000
-ROWS_OF_GROUPS: Final = (GROUPS, CONSUMERS, PEL, PEL_ORDER, CONSUMER_PEL, GARBAGE)
-
-
-class Work:
-    """Calls of LMDB, by name; `transactions` has the calls of each write transaction."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.transactions: list[int] = []
-
-    def count(self, name: str) -> None:
-        """Count one call."""
-        self.calls[name] += 1
-        if self.transactions:
-            self.transactions[-1] += 1
-
-    @property
-    def total(self) -> int:
-        """All calls."""
-        return self.calls.total()
-
-
-class Counting:
-    """Stands in for an LMDB environment, transaction or cursor, and counts what it is asked."""
-
-    COUNTED: Final = ("get", "put", "delete", "next", "prev", "first", "last", "set_range")
-
-    def __init__(self, wrapped: Any, work: Work) -> None:
-        self._wrapped = wrapped
-        self._work = work
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.COUNTED:
-            self._work.count(name)
-        return getattr(self._wrapped, name)
-
-    def begin(self, *args: Any) -> Counting:
-        """Begin a transaction that is counted."""
-        if args[2]:  # write
-            self._work.transactions.append(0)
-        return Counting(self._wrapped.begin(*args), self._work)
-
-    def cursor(self, *args: Any) -> Counting:
-        """Open a cursor that is counted."""
-        return Counting(self._wrapped.cursor(*args), self._work)
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._wrapped:
-            self._work.count("next")
-            yield item
-
-
-@contextmanager
-def counted(store: Store) -> Iterator[Work]:
-    """Count what LMDB is asked for, from an empty cache on."""
-    environment: Any = store._environment
-    environment.points.pin()  # as before any first commit
-    shared = environment.shared
-    shared.forget()
-    work, raw = Work(), shared.raw
-    shared.raw = Counting(raw, work)
-    try:
-        yield work
-    finally:
-        shared.raw = raw
-
-
-@pytest.fixture(scope="module")
-def many_pending(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed store where very much is pending for one consumer, and some for another."""
-    path = tmp_path_factory.mktemp("many") / "store"
-    clock = ManualClock(NOW_MS - 2000)
-    with Store(path, sync="none", clock=clock) as store:
-        prepare(store, MANY)
-        store.xadd_many("s", [FIELDS] * 100)
-        clock.ms += 1000
-        store.xreadgroup("g", "bob", NEW)
-    return path
-
-
-@pytest.fixture
-def many(open_store: Open, tmp_path: Path, many_pending: Path) -> Store:
-    """A copy of that store, a second later."""
-    shutil.copytree(many_pending, tmp_path / "store")
-    return open_store()
-
-
-def test_claiming_costs_what_is_claimed(many: Store) -> None:
-    """Oldest first, wherever it stands: as many pages as entries at worst, and not all of them."""
-    with counted(many) as work:
-        ((_, entries),) = many.xreadgroup("g", "cy", NEW, count=10, claim_min_idle_time=1)
-    assert len(entries) == 10
-    assert work.total < 100
-
-
-def test_looking_for_what_may_be_claimed_ends_at_the_first_too_young(many: Store) -> None:
-    with counted(many) as work:
-        assert many.xreadgroup("g", "cy", NEW, count=10, claim_min_idle_time=3000) == []
-    assert work.total < 30
-
-
-@pytest.mark.parametrize(("min_idle", "claimed"), [(1, 10), (3000, 0)])
-def test_claiming_by_id_looks_at_ten_times_as_many(
-    many: Store, min_idle: int, claimed: int
-) -> None:
-    with counted(many) as work:
-        cursor, entries, gone = many.xautoclaim("s", "g", "cy", min_idle, count=10)
-    assert (len(entries), gone) == (claimed, [])
-    assert many.xpending_range("s", "g", "-", cursor, MANY)[-1]["message_id"] == cursor
-    assert work.total < 60
-
-
-def test_a_summary_of_what_is_pending_costs_one_row_per_consumer(many: Store) -> None:
-    with counted(many) as work:
-        found = many.xpending("s", "g")
-    assert found["pending"] == MANY + 100
-    assert [one["pending"] for one in found["consumers"]] == [MANY, 100]
-    assert work.total < 30
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda store: store.xpending_range("s", "g", "-", "+", 10),
-        lambda store: store.xpending_range("s", "g", "-", "+", 10, "bob"),
-        lambda store: store.xreadgroup("g", "bob", {"s": "0"}, count=10)[0][1],
-        lambda store: store.xinfo_stream("s", full=True)["groups"][0]["pending"],
-    ],
-    ids=["range", "of one consumer", "history", "full"],
-)
-def test_ten_pending_entries_cost_no_more_than_ten(
-    many: Store, look: Callable[[Store], list[Any]]
-) -> None:
-    with counted(many) as work:
-        assert len(look(many)) == 10
-    assert work.total < 60
-
-
-def test_acknowledging_costs_the_pages_that_change(many: Store) -> None:
-    ids = [row["message_id"] for row in many.xpending_range("s", "g", "-", "+", 200)]
-    with counted(many) as work:
-        assert many.xack("s", "g", *ids) == 200
-    assert work.total < 60
-
-
-def test_a_destroyed_group_is_removed_in_bounded_steps(many: Store) -> None:
-    with counted(many) as work:
-        assert many.xgroup_destroy("s", "g")
-    destroying, *collecting = work.transactions
-    assert destroying < 20
-    assert len(collecting) > 1
-    assert max(collecting) < 3 * GARBAGE_STEP + 50
-    assert many.xinfo_groups("s") == []
-    with many.snapshot() as snapshot:
-        assert sum(snapshot.txn.rows(table) for table in ROWS_OF_GROUPS) == 0
 
 
 @pytest.mark.parametrize("policy", ["KEEPREF", "DELREF", "ACKED"])

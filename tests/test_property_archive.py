@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from conftest import assert_sound
+from model.profile import configured
+from stores import SYNC_MODES, open_at
 from streamkeep.engine.api import Store
 from streamkeep.engine.archiver import ArchiveOptions
 from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.views import Sync
 
 Id = tuple[int, int]
 KEYS = st.sampled_from([b"a", b"b" * 600])
@@ -83,16 +86,22 @@ class ArchiveMachine(RuleBasedStateMachine):
         self.clock = ManualClock(1000)
         self.models: dict[bytes, Model] = {}
         self.nodes = 3
+        self.sync: Sync = "commit"
         self.store: Store = None  # type: ignore[assignment]  # `begin` opens it
 
-    @initialize(nodes=st.sampled_from([1, 2, 3, 5]))
-    def begin(self, nodes: int) -> None:
+    @initialize(sync=SYNC_MODES, nodes=st.sampled_from([1, 2, 3, 5]))
+    def begin(self, sync: Sync, nodes: int) -> None:
+        self.sync = sync
         self.nodes = nodes
         self.open()
 
     def open(self) -> None:
-        self.store = Store(
-            self.path, sync="none", clock=self.clock, node_max_entries=self.nodes, node_max_bytes=0
+        self.store = open_at(
+            self.path,
+            sync=self.sync,
+            clock=self.clock,
+            node_max_entries=self.nodes,
+            node_max_bytes=0,
         )
 
     def model(self, key: bytes) -> Model:
@@ -242,9 +251,10 @@ class ArchiveMachine(RuleBasedStateMachine):
             assert not found.keys() & model.live.keys()
             assert self.store.delete(b"r") == (count > 0)
 
-    @rule()
-    def reopen(self) -> None:
+    @rule(sync=SYNC_MODES)
+    def reopen(self, sync: Sync) -> None:
         self.store.close()
+        self.sync = sync
         self.open()
 
     @rule(key=KEYS, low=SMALL, high=SMALL, count=st.sampled_from([None, 1, 3]))
@@ -277,4 +287,4 @@ class ArchiveMachine(RuleBasedStateMachine):
 
 
 TestArchive = ArchiveMachine.TestCase
-TestArchive.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestArchive.settings = settings(configured(25), stateful_step_count=25)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,12 +18,13 @@ from streamkeep.format.errors import (
 )
 from test_property_stream import stored_nodes
 
+pytestmark = pytest.mark.both_modes
+
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(open_store: Callable[..., Store]) -> Store:
     """A store with nodes of at most four entries."""
-    with Store(tmp_path / "store", sync="none", clock=ManualClock(5), node_max_entries=4) as store:
-        yield store
+    return open_store(clock=ManualClock(5), node_max_entries=4)
 
 
 FIELDS = {"f": "v"}
@@ -172,9 +172,9 @@ def test_a_scan_outside_a_transaction_shows_what_was_there_when_it_began(store: 
     assert store.xlen("s") == 10
 
 
-def test_time_stands_still_in_a_transaction(tmp_path: Path) -> None:
+def test_time_stands_still_in_a_transaction(open_store: Callable[..., Store]) -> None:
     clock = ManualClock(5)
-    with Store(tmp_path / "store", sync="none", clock=clock) as store:
+    with open_store(clock=clock) as store:
         with store.transaction() as txn:
             first = txn.xadd("s", FIELDS)
             clock.ms = 9

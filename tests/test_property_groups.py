@@ -25,7 +25,9 @@ from model.profile import configured
 from model.steps import Step, XAdd, XInfoFull
 from model.strategies import mostly
 from store_machine import THOROUGH, StoreMachine
+from stores import SYNC_MODES
 from streamkeep.engine import pel
+from streamkeep.engine.views import Sync
 from streamkeep.format.nacks import INLINE_NACKS, NACK_SIZE, PAGE_NACKS
 from test_property_stream import XAddMany
 
@@ -38,8 +40,9 @@ class GroupMachine(StoreMachine):
 
     decode = False  # whether the store answers with text
 
-    @initialize(max_entries=st.sampled_from([5, 5, 2, 100]))
-    def begin(self, max_entries: int) -> None:
+    @initialize(sync=SYNC_MODES, max_entries=st.sampled_from([5, 5, 2, 100]))
+    def begin(self, sync: Sync, max_entries: int) -> None:
+        self.sync = sync
         self.clock.ms = BEGIN_MS
         self.limits = {"node_max_bytes": 4096, "node_max_entries": max_entries}
         self.model = ModelStore(4096, max_entries, rewrites=True)
@@ -135,13 +138,11 @@ class GroupMachine(StoreMachine):
         """Time goes by; now and then the clock is set back."""
         self.clock.ms += -ms if back else ms
 
-    @rule(text=st.booleans())
-    def reopen(self, text: bool = False) -> None:
+    @rule(sync=SYNC_MODES, text=st.booleans())
+    def reopen(self, sync: Sync, text: bool = False) -> None:
         """The store comes back as it was, whether it then answers with bytes or with text."""
-        self.drop_snapshots()
-        self.opened.close()
         self.decode = text
-        self.open()
+        super().reopen(sync)
 
     # --- comparing --------------------------------------------------------------------------
 

@@ -37,8 +37,10 @@ from model.steps import (
 from model.strategies import KEYS, PAIRS, SMALL, Steps, bounds, mostly, new_ids, some_ids
 from model.values import ZERO
 from store_machine import THOROUGH, StoreMachine, outcome
+from stores import SYNC_MODES
 from streamkeep.engine.api import Store
 from streamkeep.engine.nodes import NodeWalk
+from streamkeep.engine.views import Sync
 from streamkeep.format.node import peek_counts
 from streamkeep.format.node_check import validate
 
@@ -281,10 +283,12 @@ class RedisLimits(StreamMachine):
     exact_nodes = True
 
     @initialize(
+        sync=SYNC_MODES,
         max_bytes=st.sampled_from([300, 800, 300, 800, 120, 4096, 60, 0]),
         max_entries=st.sampled_from([5, 10, 5, 10, 3, 2, 1, 100, 0]),
     )
-    def begin(self, max_bytes: int, max_entries: int) -> None:
+    def begin(self, sync: Sync, max_bytes: int, max_entries: int) -> None:
+        self.sync = sync
         self.limits = {"node_max_bytes": max_bytes, "node_max_entries": max_entries}
         self.model = ModelStore(max_bytes, max_entries, rewrites=True)
         self.open()
@@ -293,8 +297,9 @@ class RedisLimits(StreamMachine):
 class PageNodes(StreamMachine):
     """Stores as `streamkeep.open` makes them."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(sync=SYNC_MODES)
+    def begin(self, sync: Sync) -> None:
+        self.sync = sync
         self.open()
 
 

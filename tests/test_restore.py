@@ -96,7 +96,7 @@ def test_a_range_comes_back(store: Store, archived: list[Pairs], start: str, end
     assert bool(store.exists("copy")) == bool(wanted)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_range_of_any_archive(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

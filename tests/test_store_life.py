@@ -28,6 +28,8 @@ from streamkeep.format.checksum import seal_row
 from streamkeep.format.keys import META
 from streamkeep.format.records import encode_number
 
+pytestmark = pytest.mark.both_modes
+
 Open = Callable[..., Store]
 
 

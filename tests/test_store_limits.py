@@ -14,6 +14,8 @@ from streamkeep.engine import environment, opening
 from streamkeep.engine.api import Store
 from test_store_life import run
 
+pytestmark = pytest.mark.both_modes
+
 Open = Callable[..., Store]
 SMALL_MAP = 1 << 20
 

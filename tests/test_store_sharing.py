@@ -24,6 +24,8 @@ from streamkeep.engine.registry import registry
 from streamkeep.engine.steady_file import SteadyFile
 from test_store_life import run
 
+pytestmark = pytest.mark.both_modes
+
 Open = Callable[..., Store]
 TIMEOUT_S = 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -13,8 +13,9 @@ import streamkeep
 from conftest import assert_sound
 from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
+from streamkeep.engine.views import Sync
 
-MODES = ("commit", "interval", "none")
+MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
 BAD = b"\xff\xfe"  # is not UTF-8
 Open = Callable[..., Store[Any]]
 
@@ -132,7 +133,7 @@ def test_a_transaction_inside_another_is_refused_and_undoes_it(opened: Open) -> 
 def test_each_sync_mode_can_be_aborted(opened: Open) -> None:
     store = opened()
     for mode in MODES:
-        with store.transaction(sync=mode) as txn:  # type: ignore[arg-type]
+        with store.transaction(sync=mode) as txn:
             txn.xadd("s", {"n": 1})
             txn.abort()
     assert store.keys() == []

@@ -62,8 +62,10 @@ from model.steps import (
 from model.strategies import PAIRS, bounds, ids, mostly, some_ids, trims
 from real_redis.compare import begin, empties_a_node, on_server, on_store
 from real_redis.server import RealRedis, running_redis
+from stores import SYNC_MODES, open_at
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.views import Sync
 
 pytestmark = pytest.mark.redis
 
@@ -101,15 +103,16 @@ class GroupMachine(RuleBasedStateMachine):
         self.clock = ManualClock(0)
         self.model = ModelStore(4096, 5)
         self.engine_model = ModelStore(4096, 5, rewrites=True)
-        self.store = Store(
-            self.path, sync="none", clock=self.clock, node_max_bytes=4096, node_max_entries=5
-        )
+        self.store: Store = None  # type: ignore[assignment]  # `begin` opens it
         self.disturbed: set[bytes] = set()  # streams from which something was removed
         self.began = now_ms()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(sync=SYNC_MODES)
+    def begin(self, sync: Sync) -> None:
         begin(self.server, 4096, 5)
+        self.store = open_at(
+            self.path, sync=sync, clock=self.clock, node_max_bytes=4096, node_max_entries=5
+        )
         for seq in range(1, 9):
             self.run_step(XAdd(b"a", ((b"f", b"%d" % seq),), (1, seq)))
         self.run_step(XGroupCreate(b"a", b"g", ZERO))
@@ -339,10 +342,13 @@ class GroupMachine(RuleBasedStateMachine):
         try:
             for key in list(self.model.streams):
                 self.run_step(XInfoGroups(key))
+            if self.store is None:
+                return
             self.store.close()
             assert_sound(self.path)
         finally:
-            self.store.close()
+            if self.store is not None:
+                self.store.close()
             shutil.rmtree(self.path)
 
 

@@ -15,6 +15,7 @@ from model.profile import configured
 from model.steps import Argument, Failed
 from real_redis.compare import begin
 from real_redis.server import RealRedis, running_redis
+from stores import open_at
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.format.errors import CommandError
@@ -128,7 +129,7 @@ def store() -> Iterator[Store]:
     """A store with the same stream."""
     with (
         tempfile.TemporaryDirectory(prefix="streamkeep-") as folder,
-        Store(folder + "/store", sync="none", clock=ManualClock(0)) as store,
+        open_at(folder + "/store", clock=ManualClock(0)) as store,
     ):
         store.xadd_many("spread", [{"f": "v"}] * len(SPREAD), ids=map(id_text, SPREAD))
         yield store

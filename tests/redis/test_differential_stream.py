@@ -47,8 +47,10 @@ from real_redis.compare import (
     payload_of,
 )
 from real_redis.server import RealRedis, running_redis
+from stores import SYNC_MODES, open_at
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.views import Sync
 
 pytestmark = pytest.mark.redis
 
@@ -83,17 +85,18 @@ class Differential(RuleBasedStateMachine):
         self.store: Store | None = None
 
     @initialize(
+        sync=SYNC_MODES,
         max_bytes=st.sampled_from([300, 800, 120, 4096, 60, 0]),
         max_entries=st.sampled_from([5, 10, 3, 2, 1, 100, 0]),
         in_the_future=st.booleans(),
     )
-    def begin(self, max_bytes: int, max_entries: int, in_the_future: bool) -> None:
+    def begin(self, sync: Sync, max_bytes: int, max_entries: int, in_the_future: bool) -> None:
         begin(self.server, max_bytes, max_entries)
         self.model = ModelStore(max_bytes, max_entries)
         self.engine_model = ModelStore(max_bytes, max_entries, rewrites=True)
-        self.store = Store(
+        self.store = open_at(
             self.path,
-            sync="none",
+            sync=sync,
             clock=ManualClock(0),
             node_max_bytes=max_bytes,
             node_max_entries=max_entries,
@@ -205,7 +208,7 @@ def server(real_redis: RealRedis) -> RealRedis:
 def store(tmp_path: Path) -> Iterator[Store]:
     """An empty store with the same limits."""
     options: dict[str, Any] = {"node_max_bytes": 4096, "node_max_entries": 100}
-    with Store(tmp_path / "store", sync="none", clock=ManualClock(0), **options) as store:
+    with open_at(tmp_path / "store", clock=ManualClock(0), **options) as store:
         yield store
 
 
@@ -213,7 +216,7 @@ def test_ids_come_from_the_clock_as_on_a_server(server: RealRedis, tmp_path: Pat
     """The machine keeps its IDs away from the server's time; here they follow it."""
     clock = ManualClock(0)
     model = ModelStore()
-    with Store(tmp_path / "store", sync="none", clock=clock) as store:
+    with open_at(tmp_path / "store", clock=clock) as store:
         for number in range(300):
             key = b"%d" % (number % 3)
             step = XAdd(key, ((b"f", b"v"),), None)
@@ -248,10 +251,13 @@ class NodeMachine(RuleBasedStateMachine):
         self.model = ModelStore()
         self.store: Store | None = None
 
-    @initialize(limits=st.sampled_from([{}, {}, {"node_max_bytes": 500, "node_max_entries": 20}]))
-    def begin(self, limits: dict[str, Any]) -> None:
+    @initialize(
+        sync=SYNC_MODES,
+        limits=st.sampled_from([{}, {}, {"node_max_bytes": 500, "node_max_entries": 20}]),
+    )
+    def begin(self, sync: Sync, limits: dict[str, Any]) -> None:
         begin(self.server, 4096, 100)
-        self.store = Store(self.path, sync="none", clock=ManualClock(0), **limits)
+        self.store = open_at(self.path, sync=sync, clock=ManualClock(0), **limits)
 
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkeep
@@ -184,9 +184,7 @@ def test_a_server_starts_from_our_file_and_holds_the_same(real_redis: RealRedis)
 
 
 @given(stream_parts())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 def test_a_server_takes_any_stream_of_a_store(real_redis: RealRedis, parts: list[Part]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         with Store(Path(folder, "s"), sync="none") as store, Load(store) as load:
@@ -280,9 +278,7 @@ def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> 
 
 
 @given(data=st.data())
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100)
 def test_what_a_server_refuses_we_do_not_take(real_redis: RealRedis, data: st.DataObject) -> None:
     """Damage under a right checksum: the server checks payloads deeply, and so do we."""
     from streamkeep.format.crc64 import crc64
