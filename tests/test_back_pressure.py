@@ -15,6 +15,7 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.archiver import ArchiveReport, retired_bytes
 from streamkeep.engine.scrub import mark_due
+from streamkeep.engine.steady import Hold
 from streamkeep.engine.views import Sync
 from streamkeep.format.errors import StoreLockedError
 
@@ -134,7 +135,7 @@ def test_an_erasure_does_not_wait_for_an_archiver_that_needs_a_steady_point(
     one = store._environment
     with archive_lock(one):
         hold = finishes(lambda: one.make_clean_point(mark_due))
-        assert isinstance(hold, environment.Hold)
+        assert isinstance(hold, Hold)
         hold.txn.close()
         finishes(one.make_point)
     store.erase("s")

@@ -17,6 +17,7 @@ from streamkeep import aio
 from streamkeep.engine import archive_thread, files, upkeep
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal import Journal
+from streamkeep.engine.maintenance import maintain
 from streamkeep.engine.views import Sync
 from streamkeep.format.errors import RecoveryNeededError, StoreError
 
@@ -203,7 +204,7 @@ def test_a_thread_that_the_system_does_not_grant_is_asked_for_again(
 def test_no_error_ends_the_thread_that_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
-    broken = OnceBroken(archive_thread.maintain, ZeroDivisionError("unlisted"), 3)
+    broken = OnceBroken(maintain, ZeroDivisionError("unlisted"), 3)
     monkeypatch.setattr(archive_thread, "maintain", broken)
     with streamkeep.open(tmp_path / "store", sync=sync, archive_every=0.1) as store:
         until(lambda: store.durability().failures, "nothing is reported")

@@ -7,7 +7,7 @@ The calls are made on an empty key, on a stream, and on a stream with a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -75,7 +75,7 @@ GROUP = ("s", "g")
 READER = ("g", "c")
 
 # What is called, and with which values. `r` is a client of redis-py, or a store.
-CALLS: dict[str, tuple[tuple[Any, ...], Call]] = {
+CALLS: dict[str, tuple[Sequence[Any], Call]] = {
     "xadd id": (IDS, lambda r, v: done(r.xadd("s", FIELDS, v))),
     "xadd maxlen": (NUMBERS, lambda r, v: r.xadd("s", FIELDS, "9-9", maxlen=v, approximate=False)),
     "xadd minid": (IDS, lambda r, v: r.xadd("s", FIELDS, "9-9", minid=v, approximate=False)),
@@ -176,7 +176,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], Call]] = {
     "renamenx": (NAMES, lambda r, v: r.renamenx("none", v)),
 }
 # A server of 7.0 does not know the commands; these answers are those of redis-py itself.
-CLIENT_ONLY: dict[str, tuple[tuple[Any, ...], Call]] = {
+CLIENT_ONLY: dict[str, tuple[Sequence[Any], Call]] = {
     "xadd ref_policy": (POLICIES, lambda r, v: r.xadd("s", FIELDS, "9-9", ref_policy=v)),
     "xtrim ref_policy": (POLICIES, lambda r, v: r.xtrim("s", maxlen=9, ref_policy=v)),
     "xackdel ref_policy": (POLICIES, lambda r, v: r.xackdel(*GROUP, 5, ref_policy=v)),
