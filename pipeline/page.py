@@ -156,6 +156,9 @@ class _Page:
         return [path, *self._files]
 
 
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
 class _Ms(int):
     """Milliseconds: a number in CSV, `3.4 s` on the page."""
 
@@ -165,6 +168,9 @@ class _Size(int):
 
 
 def _plain(cell: Any) -> Any:
+    """Return a cell for CSV; a spreadsheet must not take a name for a formula."""
+    if isinstance(cell, str) and cell.startswith(_FORMULA):
+        return f"'{cell}"
     return int(cell) if isinstance(cell, (_Ms, _Size)) else cell
 
 

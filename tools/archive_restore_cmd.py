@@ -19,6 +19,7 @@ from streamkeep.tools.command import (
     StoreCommand,
     json_option,
     open_store,
+    path_of,
     progress_option,
     quoted_option,
     shell_key,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 @number_option
 @click.option(
     "--into",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
+    callback=path_of,
     metavar="STORE",
     help="Restore into this store, which is created when it is missing.",
 )

@@ -30,6 +30,7 @@ from streamkeep.tools.retention_cmd import retention
 from streamkeep.tools.spark_cmd import spark
 from streamkeep.tools.stat_cmd import stat
 from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id, streams
+from streamkeep.tools.terminal import guard, visible
 
 # Every command, under the heading of its family in the help text.
 COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
@@ -54,6 +55,7 @@ class Root(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+        guard()
         kwargs.setdefault("prog_name", "streamkeep")
         try:
             return super().main(*args, **kwargs)
@@ -61,6 +63,14 @@ class Root(click.Group):
             where = "standard output: " if output.give_up() else ""
             output.note(f"{kwargs['prog_name']}: {where}{error.strerror or error}")
             sys.exit(1)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what is wrong with its arguments is said in one line."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = visible(error.message)  # it is final, to those who type
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the help text."""

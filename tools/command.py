@@ -41,6 +41,7 @@ from streamkeep.format.errors import (
     StreamkeepError,
 )
 from streamkeep.tools import output
+from streamkeep.tools.terminal import visible
 from streamkeep.tools.times import parse_iso
 
 if TYPE_CHECKING:
@@ -257,9 +258,14 @@ class Id(_BytesType):
 
 
 def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Return the path of a store; refuse an empty name."""
+    """Return the path of a store; refuse an empty name, and what LMDB cannot open."""
     if value == "":  # an unset variable of a script; Path would take it for the working directory
         raise click.BadParameter("the name is empty", ctx, param)
+    try:
+        os.path.abspath(value or "").encode()
+    except UnicodeEncodeError:
+        problem = "the path is not UTF-8, as LMDB needs it; rename the folder, or link to it"
+        raise click.BadParameter(problem, ctx, param) from None
     return None if value is None else Path(value)
 
 
@@ -432,7 +438,7 @@ def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
         output.note(loss)
     if yes:
         return
-    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.write(f"{visible(question)} [y/N]: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):

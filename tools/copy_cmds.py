@@ -11,6 +11,7 @@ from streamkeep.tools import output
 from streamkeep.tools.command import (
     StoreCommand,
     json_option,
+    path_of,
     progress_option,
     store_argument,
 )
@@ -18,7 +19,7 @@ from streamkeep.tools.command import (
 
 @click.command(cls=StoreCommand)
 @store_argument
-@click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
+@click.argument("target", metavar="TARGET", type=click.Path(), callback=path_of)
 @click.option("--no-verify", is_flag=True, help="Do not check the copy with fsck.")
 @json_option
 @progress_option

@@ -53,6 +53,7 @@ from streamkeep.tools.dump_jsonl import JsonWriter
 from streamkeep.tools.dump_redis import write_commands, write_payloads, write_rdb
 from streamkeep.tools.dump_source import Limits, Source
 from streamkeep.tools.dump_table import write_csv, write_parquet
+from streamkeep.tools.terminal import binary_output
 
 Format = Literal["text", "jsonl", "csv", "parquet", "resp", "dump", "rdb"]
 FORMATS: Final = ("text", "jsonl", "csv", "parquet", "resp", "dump", "rdb")
@@ -288,9 +289,9 @@ def _look(
             if found is None:
                 raise no_such_group(key, group)
             if printer.as_json:
-                JsonWriter(sys.stdout.buffer.write).group(found)
+                JsonWriter(binary_output().write).group(found)
             else:
-                writer = _TextWriter(Source(snapshot, key, Limits()), sys.stdout.buffer.write)
+                writer = _TextWriter(Source(snapshot, key, Limits()), binary_output().write)
                 writer.group(found, lag(stream.record, found.record))
 
 
@@ -303,9 +304,9 @@ def _opened(target: str, kind: Format) -> Iterator[BinaryIO]:
         return
     if kind in _BINARY and sys.stdout.isatty():
         raise Failure(f"{kind} is not for a terminal", hint="--output FILE")
-    sys.stdout.flush()
-    yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
+    out = binary_output()
+    yield out
+    out.flush()
 
 
 def _report(source: Source, target: str, losses: Losses, seconds: float, *, as_json: bool) -> None:

@@ -78,7 +78,8 @@ class JsonWriter:
         self._line("summary", command="dump", streams=source.streams, entries=source.entries)
 
     def _line(self, kind: str, **members: Any) -> None:
-        self._write(_encode({"type": kind, **members}).encode() + b"\n")
+        line = _encode({"type": kind, **members}).encode()
+        self._write(line.replace(b"\x7f", b"\\u007f") + b"\n")
 
     def _stream(self, source: Source, stream: Stream) -> None:
         record = stream.record

@@ -46,7 +46,8 @@ def explain(code: str, *, as_json: bool) -> None:
         output.json_line("explanation", code=code, **members)
         output.json_summary("fsck", explained=code)
     else:
-        output.line(f"{code}: {severity}: {kind.meaning}\nnext: {kind.advice}")
+        output.line(f"{code}: {severity}: {kind.meaning}")
+        output.line(f"next: {kind.advice}")
 
 
 @click.command(cls=StoreCommand)

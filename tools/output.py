@@ -32,6 +32,7 @@ from streamkeep.format.shown import count_text as count_text
 from streamkeep.format.shown import size_text as size_text
 from streamkeep.format.shown import span_text as span_text
 from streamkeep.format.shown import time_text as time_text
+from streamkeep.tools.terminal import guard, unguarded, visible
 
 Pairs = Sequence[tuple[bytes, bytes]]
 Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
@@ -58,13 +59,13 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([\\\"nrtab]))|([^\\\"]+)")
 
 def line(text: str) -> None:
     """Write one line of the result; the stream behind it is buffered."""
-    sys.stdout.write(text + "\n")
+    unguarded(sys.stdout).write(visible(text) + "\n")
 
 
 def note(text: str) -> None:
     """Write one line that is not part of the result, behind what was printed before."""
     sys.stdout.flush()
-    sys.stderr.write(text + "\n")
+    unguarded(sys.stderr).write(visible(text) + "\n")
     sys.stderr.flush()
 
 
@@ -216,7 +217,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: Seque
     """
     from rich.cells import cell_len
 
-    cells = [list(headings), *(list(row) for row in rows)]
+    cells = [list(headings), *([visible(cell) for cell in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, [("─" if encodable("─") else "-") * width for width in widths])
     for row in cells:
@@ -243,7 +244,10 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 def json_line(kind: str, **members: Any) -> None:
     """Write one JSON object on one line; `type` is its first member."""
-    sys.stdout.write(_encode({"type": kind, **members}) + "\n")
+    text = _encode({"type": kind, **members})
+    if "\x7f" in text:  # the one control character that stays in ASCII
+        text = text.replace("\x7f", "\\u007f")
+    unguarded(sys.stdout).write(text + "\n")
 
 
 def json_summary(command: str, **members: Any) -> None:
@@ -288,10 +292,13 @@ def steps(wanted: bool | None, label: str) -> Iterator[Callable[[int, int], None
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(file=sys.stderr, force_terminal=True if wanted else None, highlight=False)
+    console = Console(
+        file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
+    )
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(escape(cut(label, 20)), total=None)
+        guard()  # rich takes what is written meanwhile, to put it above the bar
+        task = bar.add_task(escape(cut(visible(label), 20)), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -327,10 +334,13 @@ def progress(
     columns.append(TextColumn("{task.fields[told]}"))
     if total is not None:
         columns.append(TimeRemainingColumn())
-    console = Console(file=sys.stderr, force_terminal=True if wanted else None, highlight=False)
+    console = Console(
+        file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
+    )
     began = time.perf_counter()
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(escape(cut(label, 20)), total=total, told="")
+        guard()  # rich takes what is written meanwhile, to put it above the bar
+        task = bar.add_task(escape(cut(visible(label), 20)), total=total, told="")
 
         def advance(done: int, entries: int) -> None:
             rate = entries / max(time.perf_counter() - began, 1e-9)

@@ -14,6 +14,7 @@ from streamkeep.tools.command import (
     Exit,
     StoreCommand,
     json_option,
+    path_of,
     progress_option,
     store_argument,
 )
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 @click.option(
     "--output",
     "target",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
+    callback=path_of,
     metavar="NEW",
     help="Write the repaired store here; nothing may be there yet.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be lost; NEW is not needed.")
 @click.option(
     "--scratch",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(exists=True, file_okay=False),
+    callback=path_of,
     metavar="FOLDER",
     help="Where --dry-run writes about as much as STORE has, and removes it; else beside STORE.",
 )

@@ -1,0 +1,211 @@
+"""What reaches a terminal: whatever names are like, nothing but text, newlines and our colours."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import streamkeep
+from cli_runner import _RUNNER, run
+from streamkeep.pipeline.page import _Page as Page
+from streamkeep.tools import output
+from streamkeep.tools.cli import main
+from streamkeep.tools.terminal import Guarded, visible
+
+HOSTILE = "a\x1b[31m\r\nforged: \x07\x9b2J\u202e\u2028\x7f\udcff=cmd"
+NAME = os.fsencode(HOSTILE)
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a progress bar
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store whose path and whose every name is hostile."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / (HOSTILE.replace("\udcff", "") + ".store")  # LMDB takes UTF-8 only
+    with streamkeep.open(path) as store:
+        store.set_retention(NAME, maxlen=3, archive=True)
+        for number in range(1, 6):
+            store.xadd(NAME, {NAME: NAME}, f"{number}-0")
+        store.xgroup_create(NAME, NAME, 0)
+        store.xreadgroup(NAME, NAME, {NAME: ">"}, count=2)
+        store.xadd(NAME, {NAME: NAME}, idmp=(NAME, NAME))
+        assert store.archive() is not None
+    for name in ("rows.jsonl", "rows.csv", "x.rdb", "x.resp", "x.bin"):
+        Path(f"{HOSTILE}{name}").write_bytes(NAME + b"\r\n")
+    return path
+
+
+def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Yield every command but those of Spark: (words, command)."""
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            if name != "spark":
+                yield from leaves(one, (*words, name))
+    else:
+        yield words, command
+
+
+LEAVES = list(leaves(main))
+
+
+def arguments(command: click.Command, path: Path) -> list[str]:
+    """Return a hostile word for each argument of a command."""
+    words = []
+    for param in command.params:
+        if isinstance(param, click.Argument):
+            name = str(param.name)
+            words.append(str(path) if "store" in name else HOSTILE)
+            if param.nargs == 2:
+                words.append(HOSTILE)
+    return words
+
+
+def assert_harmless(text: str) -> None:
+    """Check that no control character but newline is in a text, and no line is forged."""
+    bad = [char for char in text if char != "\n" and not char.isprintable()]
+    assert bad == [], text
+    assert "\nforged: " not in text
+
+
+@pytest.mark.parametrize(("words", "command"), LEAVES, ids=[" ".join(one[0]) for one in LEAVES])
+def test_no_command_passes_on_what_names_hold(
+    store: Path, words: tuple[str, ...], command: click.Command
+) -> None:
+    has = {option for param in command.params for option in param.opts}
+    variants: list[list[str]] = [
+        [*arguments(command, store)],
+        [*arguments(command, store.with_name(f"{HOSTILE}-none"))],
+        [*arguments(command, store), HOSTILE, f"--{HOSTILE}"],
+        [*arguments(command, store)[:1]],
+        [*arguments(command, store)[:2], "1-0"],
+        [*arguments(command, store)[:3], "1-0", "0"],
+        [*arguments(command, store)[:1], f"{HOSTILE}rows.csv"],
+    ]
+    for option, value in (("--json", None), ("--output", f"{HOSTILE}.out"), ("--yes", None)):
+        if option in has:
+            variants.append([*arguments(command, store)[:2], option, *([value] if value else [])])
+    for variant in variants:
+        result = _RUNNER.invoke(main, [*words, *variant], input="n\n")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        if words != ("dump",):
+            assert_harmless(result.stdout)
+        assert_harmless(result.stderr)
+
+
+def test_ranges_tables_and_trees_are_harmless_and_complete(store: Path) -> None:
+    for words in (
+        ("range", store, NAME),
+        ("streams", store),
+        ("stat", store),
+        ("info", "stream", store, NAME),
+        ("group", "list", store),
+        ("pending", store, NAME, NAME),
+        ("retention", "show", store),
+        ("dump", store, "--format", "text"),
+    ):
+        told = run(*words)
+        assert_harmless(told.stdout + told.stderr)
+        assert "\\x1b[31m" in told.stdout + told.stderr, words
+    for one in run("range", store, NAME, "--json").stdout.splitlines():
+        json.loads(one)
+
+
+def test_json_has_no_control_character_either(capsys: pytest.CaptureFixture[str]) -> None:
+    output.json_line("x", text="\x7f\x1b\x9b")
+    text = capsys.readouterr().out
+    assert_harmless(text)
+    assert json.loads(text)["text"] == "\x7f\x1b\x9b"
+
+
+def test_notes_during_progress_are_harmless(store: Path) -> None:
+    """rich takes what is written while a bar is shown, and understands escapes."""
+    program = (
+        "import sys, logging; sys.argv[1:] = []\n"
+        "from streamkeep.tools import output, terminal\n"
+        "terminal.guard()\n"
+        f"name = {HOSTILE!r}\n"
+        "for bar in (output.progress(True, name, 5, sized=False), output.steps(True, name)):\n"
+        "    with bar as move:\n"
+        "        move(1, 1); output.note(name); logging.getLogger('x').warning('%s', name)\n"
+        "        print(name, file=sys.stderr); move(2, 2)\n"
+        "raise ValueError(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    told = done.stderr.decode("utf-8")
+    assert told.count("a\\x1b[31m\\r\\nforged") >= 2
+    assert "ValueError: a\\x1b[31m" in told
+    left = _COLOURS.sub("", told).replace("\r", "")
+    assert "\x1b[31m" not in told
+    assert [char for char in left if char != "\n" and not char.isprintable()] == []
+
+
+def test_what_is_exact_stays_exact_but_on_a_terminal(store: Path) -> None:
+    run("dump", store, "--format", "csv", "--output", "exact.csv")
+    exact = Path("exact.csv").read_bytes()
+    assert NAME in exact
+    assert run("dump", store, "--format", "csv").stdout_bytes == exact
+    leader, follower = os.openpty()
+    with open(leader, "rb", buffering=0) as reading:
+        words = [
+            sys.executable,
+            "-m",
+            "streamkeep",
+            "dump",
+            str(store),
+            "--format",
+            "csv",
+            "--no-progress",
+        ]
+        with subprocess.Popen(words, stdout=follower, stderr=follower) as child:
+            os.close(follower)
+            told = b""
+            while True:
+                try:
+                    piece = reading.read(4096)
+                except OSError:  # the other end is closed
+                    break
+                if not piece:
+                    break
+                told += piece
+            assert child.wait(60) == 0
+    shown = told.decode().replace("\r\n", "\n")
+    assert [char for char in shown if char != "\n" and not char.isprintable()] == []
+    assert "a\\x1b[31m\\r" in shown
+
+
+@pytest.mark.parametrize("words", [("streams",), ("backup", "s"), ("repair", "s", "--output")])
+def test_a_path_that_lmdb_cannot_open_is_refused(
+    store: Path, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    told = run(*words, b"\xff", status=2).stderr
+    assert "the path is not UTF-8, as LMDB needs it" in told
+
+
+def test_a_guarded_stream_keeps_lines_and_gives_no_way_around_it() -> None:
+    inner = io.StringIO()
+    guarded = Guarded(inner)
+    guarded.writelines(["one\ntwo\x1b\n", "ä\u202e"])
+    assert inner.getvalue() == "one\ntwo\\x1b\nä\\xe2\\x80\\xae"
+    assert not hasattr(guarded, "buffer")
+    with pytest.raises(TypeError):
+        guarded.write(b"x")  # type: ignore[arg-type]
+    assert visible("\udcff\n") == "\\xff\\n"
+
+
+def test_names_in_the_tables_of_a_report_are_no_formulas(tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    page.table("t", ["name", "n"], [["=1+1", -5], ["@x", 1], ["a=b", 2]])
+    page.numbers("u", ["name"], [["+1"], ["\tx"], ["-x"]])
+    assert (tmp_path / "t.csv").read_text().split() == ["name,n", "'=1+1,-5", "'@x,1", "a=b,2"]
+    assert (tmp_path / "u.csv").read_text().splitlines() == ["name", "'+1", "'\tx", "'-x"]

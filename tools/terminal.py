@@ -1,0 +1,98 @@
+r"""The streams that text goes out on: whatever is written, no control character but newline leaves.
+
+Names of stores, files, streams, consumers come from anywhere. An ESC in one of them could recolour
+a terminal, move its cursor over a line, set its title; a bidi override could show a name in another
+order. `guard` therefore puts a `Guarded` stream in the place of standard output and standard error,
+for results, notes, usage errors, log lines and tracebacks alike, so that no writer can forget it.
+What is not printable is shown as the escape of its bytes in UTF-8, such as `\x1b`.
+
+What is exact goes around it, through `binary_output`: an export, which on a terminal is shown as
+text after all. Our own colours and cursor movements, those of progress bars, go to `unguarded`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, BinaryIO, Final
+
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\a": "\\a", "\b": "\\b"}
+
+
+def visible(text: str) -> str:
+    """Return a text in which all that is not printable is escaped, newlines included."""
+    if text.isprintable():
+        return text
+    return "".join([char if char.isprintable() else _escape(char) for char in text])
+
+
+def _escape(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+class Guarded:
+    """A text stream that escapes what is not printable; lines stay lines.
+
+    It has no `buffer`, which would lead around it.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:
+        """Write text; return how many characters were given."""
+        if not isinstance(text, str):
+            raise TypeError(f"text is expected, not {type(text).__name__}")
+        if text.isprintable():
+            self.inner.write(text)
+        else:
+            self.inner.write("\n".join(map(visible, text.split("\n"))))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts one after the other."""
+        for text in lines:
+            self.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            raise AttributeError("the buffer of a guarded stream: see binary_output")
+        return getattr(self.inner, name)
+
+
+def guard() -> None:
+    """Guard standard output and standard error; those that are guarded already stay as they are."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Guarded):
+            setattr(sys, name, Guarded(stream))
+
+
+def unguarded(stream: Any) -> Any:
+    """Return the stream behind a guarded one: for what we write there ourselves, and for bytes."""
+    return stream.inner if isinstance(stream, Guarded) else stream
+
+
+class _TerminalBytes:
+    """Takes the bytes of an export, and shows them on a terminal as harmless text."""
+
+    def write(self, data: bytes) -> int:
+        """Write whole lines of UTF-8, or whatever else there is."""
+        sys.stdout.write(data.decode("utf-8", "surrogateescape"))
+        return len(data)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        sys.stdout.flush()
+
+
+def binary_output() -> BinaryIO:
+    """Return standard output for bytes that are to arrive as they are, unless on a terminal."""
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        shown: Any = _TerminalBytes()
+        return shown  # type: ignore[no-any-return]
+    exact: BinaryIO = unguarded(sys.stdout).buffer
+    return exact
