@@ -26,7 +26,7 @@ from streamkeep.engine.extent import check_extent
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.recover import META_EPOCH, is_ready, needs_recovery, prepare
-from streamkeep.engine.registry import registry
+from streamkeep.engine.registry import Opening, registry
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady import DATA_FILE
@@ -103,52 +103,71 @@ def open_environment(
         raise ArgumentError(
             f"max_store_bytes must be at least {SMALLEST_STORE}, not {max_store_bytes!r}"
         )
-    with registry.lock:
-        known = registry.find(path)
-        if known is not None:
-            if force_recovery:
-                raise StoreLockedError(f"{path}: open in this process; close it to recover it")
-            _check_compatible(known, readonly, max_store_bytes, node_limits)
-            known.users += 1
-            return known
+    opening = Opening(path)
+    environment = None
+    try:
+        with registry.lock:
+            known = registry.find(path)
+            if known is not None:
+                if force_recovery:
+                    raise StoreLockedError(f"{path}: open in this process; close it to recover it")
+                _check_compatible(known, readonly, max_store_bytes, node_limits)
+                known.users += 1
+                return known
+            registry.openings.append(opening)
+        # Without the lock: other stores can be opened and closed meanwhile, however long it takes.
         _check_place(path, create=create and not readonly)
-        lock = None
-        raw = None
-        environment = None
-        try:
-            lock = _lock_store(path, readonly, force_recovery, max_readers, clock)
-            raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
-            environment = _initialize(
-                path,
-                raw,
-                readonly,
-                max_store_bytes,
-                clock,
-                node_limits or _NODE_LIMITS,
-                lock,
-            )
-            environment.make_first_point()
-        except BaseException as error:
-            if environment is not None:
-                environment.close_files()
-            elif raw is not None:
-                raw.close()
-            if lock is not None:
-                lock.close()
-            registry.opening = None
-            if isinstance(error, lmdb.Error):
-                raise translate(error) from error
-            if isinstance(error, OSError):
-                raise translate_os(error) from error
-            raise
-        environment.users = 1
-        registry.environments[environment.identity] = environment
-        registry.opening = None
+        environment = _open_noted(
+            path,
+            opening,
+            readonly,
+            force_recovery,
+            max_readers,
+            max_store_bytes,
+            clock,
+            node_limits or _NODE_LIMITS,
+        )
         return environment
+    finally:
+        registry.end(opening, environment)
+
+
+def _open_noted(
+    path: Path,
+    opening: Opening,
+    readonly: bool,
+    force_recovery: bool,
+    max_readers: int,
+    max_store_bytes: int | None,
+    clock: Clock,
+    node_limits: tuple[int, int],
+) -> Environment:
+    """Open a store that no other thread opens, and that this process has not open."""
+    raw = None
+    environment = None
+    try:
+        lock = _lock_store(path, opening, readonly, force_recovery, max_readers, clock)
+        raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
+        environment = _initialize(path, raw, readonly, max_store_bytes, clock, node_limits, lock)
+        environment.make_first_point()
+    except BaseException as error:
+        if environment is not None:
+            environment.close_files()
+        elif raw is not None:
+            raw.close()
+        if opening.lock is not None:
+            opening.lock.close()
+        if isinstance(error, lmdb.Error):
+            raise translate(error) from error
+        if isinstance(error, OSError):
+            raise translate_os(error) from error
+        raise
+    return environment
 
 
 def _lock_store(
     path: Path,
+    opening: Opening,
     readonly: bool,
     force_recovery: bool,
     max_readers: int,
@@ -187,7 +206,7 @@ def _lock_store(
         return True
 
     try:
-        lock = registry.opening = SteadyFile(path, readonly=readonly)
+        lock = opening.lock = SteadyFile(path, readonly=readonly)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -332,3 +332,89 @@ print(list(recovery.check(sys.argv[1])))
         with pytest.raises(AssertionError, match="to look at it beside that takes permission"):
             run(code, tmp_path / "store")
     assert run(code, tmp_path / "store") == "[]\n"
+
+
+# --- an opening that takes long -----------------------------------------------------------------
+
+
+@contextmanager
+def slow_opening(
+    path: Path,
+) -> Iterator[tuple[list[Store[bytes]], list[threading.Thread], SteadyFile]]:
+    """Have two threads open a store while it is locked as for a recovery, until the block ends.
+
+    The block gets a list of what they have opened, the threads, and the lock.
+    """
+    with Store(path) as store:
+        store.xadd("s", {"n": 0})
+    recovering = SteadyFile(path, readonly=False)
+    assert recovering.try_exclusive()
+    opened: list[Store[bytes]] = []
+    threads = [
+        threading.Thread(target=lambda: opened.append(streamkeep.open(path))) for _ in range(2)
+    ]
+    try:
+        threads[0].start()
+        while not any(one.lock for one in registry.openings):
+            time.sleep(0.001)
+        threads[1].start()
+        yield opened, threads, recovering
+    finally:
+        recovering.close()
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+        for store in opened:
+            store.close()
+
+
+def test_an_opening_that_takes_long_keeps_no_other_store_from_opening(tmp_path: Path) -> None:
+    with slow_opening(tmp_path / "one") as (opened, threads, _):
+        for _ in range(2):
+            with streamkeep.open(tmp_path / "other") as other:
+                other.xadd("s", {"n": 0})
+        assert opened == []
+        assert all(thread.is_alive() for thread in threads)
+    assert len(opened) == 2
+    assert opened[0]._environment is opened[1]._environment
+    assert registry.openings == []
+    with streamkeep.open(tmp_path / "one") as store:
+        assert store.xlen("s") == 1
+
+
+def test_a_thread_opens_a_store_after_another_has_failed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steady_file, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(threading, "excepthook", lambda told: failed.append(told.exc_value))
+    failed: list[object] = []
+    with slow_opening(tmp_path / "one") as (opened, threads, _):
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+        assert opened == []
+    assert [type(one) for one in failed] == [streamkeep.StoreLockedError] * 2
+    assert registry.openings == []
+    with streamkeep.open(tmp_path / "one") as store:
+        assert store.xlen("s") == 1
+
+
+def test_a_child_that_is_forked_while_a_store_is_opened_may_open_it(tmp_path: Path) -> None:
+    """It neither waits for the thread of its parent nor keeps that from getting the lock."""
+    ends = os.pipe()
+    with slow_opening(tmp_path / "one") as (opened, _, recovering):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.close(ends[1])
+                recovering.close()  # else the child would hold the lock, too
+                with streamkeep.open(tmp_path / "other") as other:
+                    other.xadd("s", {"n": 0})
+                os.read(ends[0], 1)  # until the parent has it open
+                with streamkeep.open(tmp_path / "one") as store:
+                    status = 0 if store.xlen("s") == 1 else 2
+            finally:
+                os._exit(status)
+        os.close(ends[0])
+    assert len(opened) == 2
+    os.close(ends[1])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
