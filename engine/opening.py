@@ -199,7 +199,7 @@ def _lock_store(
             )
         elif reason := needs_recovery(path, lock):
             raise RecoveryNeededError(
-                f"{path}: the store needs recovery, since {reason}; open it for writing once"
+                f"{path}: the store needs recovery, since {reason}; {_how_to_recover(path)}"
             )
         else:
             check_extent(path)
@@ -336,8 +336,25 @@ def _open_lmdb(
     raise StoreError(f"{path}: the system grants no {sizes[-1]} bytes of address space")
 
 
+def _is_on_readonly_system(path: Path) -> bool:
+    """Say whether nobody may write to the file system; some become so by an error of the disk."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+_ELSEWHERE: Final = (
+    "its file system is read-only, by its mount or since an error of the disk: mount it for "
+    "writing, or copy the folder to another file system and open the copy"
+)
+
+
 def _not_writable(path: Path) -> StoreError:
+    if _is_on_readonly_system(path):
+        return StoreError(f"{path}: {_ELSEWHERE}; readonly=True works where no recovery is needed")
     return StoreError(f"{path}: no permission to write; open it with readonly=True")
+
+
+def _how_to_recover(path: Path) -> str:
+    return _ELSEWHERE if _is_on_readonly_system(path) else "open it for writing once"
 
 
 def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:

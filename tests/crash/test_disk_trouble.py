@@ -352,10 +352,39 @@ def test_a_store_on_read_only_media_opens_for_reading(tmp_path: Path) -> None:
         with Store(disk / "store", readonly=True) as store:
             assert store.xlen("s") == 1
             assert store.durability().last_commit > 0
-        with pytest.raises(streamkeep.StoreError):
+        with pytest.raises(streamkeep.StoreError, match="is read-only, by its mount"):
             Store(disk / "store")
         with another_boot(), Store(disk / "store", readonly=True) as store:
             assert [entry.id for entry in store.xrange("s")] == [b"1-1"]
+
+
+def test_a_store_on_a_file_system_that_became_read_only_opens_as_a_copy(tmp_path: Path) -> None:
+    """An error of the disk did that, and the pages of the last commits were lost: advice works."""
+    with small_disk(tmp_path / "disk", 24) as disk:
+        path = disk / "store"
+
+        def write_and_die() -> None:
+            store = streamkeep.open(path)
+            store.xadd("s", {"n": 0})
+            store._environment.make_point()
+            shutil.copyfile(path / "data.mdb", tmp_path / "old.mdb")
+            for number in range(1, 9):
+                store.xadd("s", {"n": number})
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert not in_child(write_and_die)
+        shutil.copyfile(tmp_path / "old.mdb", path / "data.mdb")
+        remount = ["mount", "-o", "remount,ro", str(disk)]
+        subprocess.run(remount, check=True, capture_output=True)
+        advice = "copy the folder to another file system and open the copy"
+        with pytest.raises(streamkeep.StoreError, match=advice):
+            streamkeep.open(path)
+        with pytest.raises(streamkeep.RecoveryNeededError, match=f"8 commits.*{advice}"):
+            streamkeep.open(path, readonly=True)
+        shutil.copytree(path, tmp_path / "copy")
+    with streamkeep.open(tmp_path / "copy") as store:
+        assert store.xlen("s") == 9
+    assert_sound(tmp_path / "copy")
 
 
 def test_a_store_that_may_not_be_written_opens_for_reading(tmp_path: Path) -> None:
