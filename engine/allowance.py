@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.arguments import check_count
-from streamkeep.format.entry import Entry
+from streamkeep.format.entry import Entry, fields_of
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.id_codec import id_text
 from streamkeep.format.node import TEXT
@@ -92,8 +92,6 @@ def check_allowance(command: str, count: Any, max_count: Any, max_size: Any) -> 
 
 def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:
     """Return an entry given as pairs in the shape that was asked for."""
-    fields = dict(zip(flat[0::2], flat[1::2], strict=True))
     if shape == TEXT:
-        text = {name.decode(): value.decode() for name, value in fields.items()}
-        return Entry(f"{ms}-{seq}", text)
-    return Entry(id_text(ms, seq), fields)
+        return Entry(f"{ms}-{seq}", fields_of([text.decode() for text in flat]))
+    return Entry(id_text(ms, seq), fields_of(flat))

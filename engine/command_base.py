@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from streamkeep.engine.arguments import as_given, to_bytes, to_id_text
 from streamkeep.engine.history import Unreadable
-from streamkeep.format.entry import Entry, StreamId, Text
+from streamkeep.format.entry import Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.errors import ArgumentError
 from streamkeep.format.node import ENTRY, TEXT
 
@@ -134,6 +134,8 @@ def to_text(value: Any) -> Any:
         return [to_text(item) for item in value]
     if isinstance(value, tuple):
         return tuple(to_text(item) for item in value)
+    if isinstance(value, RepeatedFields):
+        return RepeatedFields(to_text(value.pairs))
     if isinstance(value, dict):
         return {to_text(key): to_text(item) for key, item in value.items()}
     return value

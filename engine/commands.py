@@ -86,7 +86,7 @@ class ScanEntry(Generic[Text]):
 
     @property
     def fields(self) -> dict[Text, Text]:
-        """The pairs as a dict; of a field that stands several times, the last value."""
+        """The pairs as a dict; of a field that is repeated, the last value."""
         return dict(self.pairs)
 
     def delete(self) -> bool:
@@ -327,7 +327,8 @@ class StreamCommands(GroupCommands[Text]):
                 archive is big.
 
         Returns:
-            A list of `Entry`, each equal to redis-py's `(id, {field: value})`.
+            A list of `Entry`, each equal to redis-py's `(id, {field: value})`. Of a repeated field
+            that has the last value; `Entry.pairs` has all.
 
         Raises:
             MissingSegmentError, CorruptionError: the archive is not whole (`history`).

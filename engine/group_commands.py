@@ -436,6 +436,8 @@ class GroupCommands(CommandBase[Text]):
         start_id: Id = "0-0",
         count: int | None = None,
         justid: bool = False,
+        *,
+        whole: bool = False,
     ) -> list[Any]:
         """Claim what has been pending too long, from an ID on (XAUTOCLAIM).
 
@@ -443,10 +445,12 @@ class GroupCommands(CommandBase[Text]):
             min_idle_time: only what was delivered at least as many milliseconds ago.
             count: claim at most this many, and look at ten times as many; 100 by default.
             justid: return IDs only, and do not count this as a delivery.
+            whole: with `justid`, return the whole reply, of which redis-py drops all but the IDs.
 
         Returns:
             [ID to go on from (0-0 at the end), entries, IDs that were deleted from the stream and
-            are pending no more]; with `justid` only the list of IDs, as redis-py does.
+            are pending no more]; with `justid` only the list of IDs, as redis-py does, or, if
+            `whole`, the three parts with IDs instead of entries.
         """
         least = check_not_negative(
             "XAUTOCLAIM min_idle_time must be a nonnegative integer",
@@ -460,10 +464,10 @@ class GroupCommands(CommandBase[Text]):
             most = check_not_negative(problem, "count", count, "COUNT must be > 0")
 
         def shape(found: claim.Claimed) -> list[Any]:
-            if justid:
-                return self._ids(found.entries)
-            text = self._entry_text
+            text = self._ids if justid else self._entry_text
             entries = found.entries if text is None else text(found.entries)
+            if justid and not whole:
+                return entries
             return [self._id(found.cursor), entries, self._ids(found.gone)]
 
         return self._write(

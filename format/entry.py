@@ -10,6 +10,7 @@ from streamkeep.format import id_codec
 
 # What a store returns: bytes, or str with decode_responses=True.
 Text = TypeVar("Text", bytes, str, default=bytes)
+_One = TypeVar("_One")
 
 MAX_U64: Final = (1 << 64) - 1
 
@@ -48,12 +49,51 @@ MIN_ID: Final = StreamId(0, 0)
 MAX_ID: Final = StreamId(MAX_U64, MAX_U64)
 
 
+class RepeatedFields(dict[_One, _One]):
+    """The fields of an entry in which a field is repeated.
+
+    As a dict it is what redis-py returns, with the last value of each field. Only entries with
+    repeated fields have one; the fields of all others are a plain dict.
+
+    Attributes:
+        pairs: all fields with their values, in the order of the entry.
+    """
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: list[tuple[_One, _One]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by pairs, which the items of the dict do not hold."""
+        return RepeatedFields, (self.pairs,)
+
+
+def fields_of(flat: list[Text]) -> dict[Text, Text]:
+    """Return the dict of field, value, field, value, ...; one with all pairs where it needs it."""
+    fields = dict(zip(flat[0::2], flat[1::2], strict=True))
+    if 2 * len(fields) == len(flat):
+        return fields
+    return RepeatedFields(list(zip(flat[0::2], flat[1::2], strict=True)))
+
+
 class Entry(NamedTuple, Generic[Text]):
     """One entry as redis-py returns it: `(id, {field: value})`.
 
-    Of a field that stands several times in the entry the last value wins, as in redis-py; `scan`
-    gives every pair in order.
+    Of a field that is repeated in the entry, `fields` has the last value, as in redis-py; `pairs`
+    has all.
     """
 
     id: Text
     fields: dict[Text, Text]
+
+    @property
+    def pairs(self) -> list[tuple[Text, Text]]:
+        """All (field, value) pairs in the order of the entry, repeated fields included.
+
+        XREADGROUP with CLAIM returns tuples that are no `Entry`: their `fields` are a
+        `RepeatedFields` with `pairs` where a field is repeated, else a dict with all items.
+        """
+        fields = self.fields
+        return list(fields.pairs if isinstance(fields, RepeatedFields) else fields.items())

@@ -30,7 +30,7 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from streamkeep.format.entry import Entry
+from streamkeep.format.entry import Entry, fields_of
 from streamkeep.format.id_codec import add, below, bits, id_text, subtract, unsigned
 from streamkeep.format.listpack import (
     HEADER_SIZE,
@@ -345,13 +345,6 @@ class SlotCursor(Reader):
         self.skip()
         return fields
 
-    def text_mapping(self) -> dict[str, str]:
-        """Return {field: value} decoded from UTF-8, and step to the end of the slot."""
-        fields: dict[str, str] = {}
-        for name, value in self.mapping().items():
-            fields[name.decode()] = value.decode()
-        return fields
-
     def id_text(self) -> bytes:
         """Return the ID of this slot as `ms-seq`."""
         if self.ms < 0 or self.seq < 0:  # beyond what a signed number holds
@@ -369,12 +362,27 @@ class SlotCursor(Reader):
 
     def make(self, shape: i64) -> object:
         """Build the entry of this slot in one of the shapes, and step to its end."""
-        if shape == ENTRY:
-            return _new_tuple(Entry, (self.id_text(), self.mapping()))
         if shape == PAIRS:
             return (unsigned(self.ms), unsigned(self.seq), self.pairs())
-        identifier = self.id_text().decode()
-        return _new_tuple(Entry, (identifier, self.text_mapping()))
+        place = self.position
+        fields = self.mapping()
+        if i64(len(fields)) != self.width:  # a field is repeated
+            self.position = place
+            return self._make_repeated(shape)
+        if shape == ENTRY:
+            return _new_tuple(Entry, (self.id_text(), fields))
+        text: dict[str, str] = {}
+        for name, value in fields.items():
+            text[name.decode()] = value.decode()
+        return _new_tuple(Entry, (self.id_text().decode(), text))
+
+    def _make_repeated(self, shape: i64) -> object:
+        """As `make`, for an entry in which a field is repeated."""
+        flat = self.pairs()
+        if shape == ENTRY:
+            return _new_tuple(Entry, (self.id_text(), fields_of(flat)))
+        text = [one.decode() for one in flat]
+        return _new_tuple(Entry, (self.id_text().decode(), fields_of(text)))
 
 
 class Range:

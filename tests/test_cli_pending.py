@@ -255,6 +255,17 @@ def test_autoclaim_says_where_to_go_on_and_what_is_gone(shared: str) -> None:
     assert held() == {"1-0": ("cy", 2), "4-0": ("cy", 2)}
 
 
+def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(shared: str) -> None:
+    run("del", shared, "k", "1-0")
+    claim = ("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "2", "--justid")
+    result = run(*claim)
+    assert result.stdout == "2-0\n"
+    assert result.stderr == (
+        "deleted from the stream, and pending no more: 1-0\nnext: --start 3-0 goes on\n"
+    )
+    assert objects(*claim, "--start", "3-0")[-1]["cursor"] == "0-0"
+
+
 def test_autoclaim_as_json(shared: str) -> None:
     run("del", shared, "k", "1-0")
     found = objects("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "2")
@@ -284,7 +295,7 @@ def test_autoclaim_leaves_alone_what_is_not_idle(shared: str) -> None:
             "key": "k",
             "entries": 0,
             "deleted": 0,
-            "cursor": None,
+            "cursor": "0-0",
         }
     ]
     assert held()["3-0"] == ("cy", 2)  # one for each of the others: --justid does not count

@@ -181,22 +181,15 @@ def autoclaim(
     pending entries, and says with which --start to go on. Entries that were deleted from the
     stream are named, and are pending no more.
 
-    With --justid nothing is known of deleted entries, nor where to go on: repeat the command
-    until it prints nothing.
-
     \b
     Examples:
       streamkeep autoclaim orders.store orders mail bob --min-idle 60000
       streamkeep autoclaim orders.store orders mail bob --min-idle 60000 --justid
     """
-    cursor, gone = b"", []
     with open_store(store_path, sync=sync) as store, store.transaction() as txn:
-        found = txn.xautoclaim(key, group, consumer, min_idle, start, count, justid)
-        if justid:
-            claimed = [just(one) for one in found]
-        else:
-            cursor, entries, gone = found
-            claimed = look_up(txn, key, entries)
+        found = txn.xautoclaim(key, group, consumer, min_idle, start, count, justid, whole=True)
+        cursor, entries, gone = found
+        claimed = [just(one) for one in entries] if justid else look_up(txn, key, entries)
     print_claimed(claimed, justid=justid, as_json=as_json)
     if as_json:
         for one in gone:
@@ -206,13 +199,13 @@ def autoclaim(
             key=output.json_bytes(key),
             entries=len(claimed),
             deleted=len(gone),
-            cursor=cursor.decode() or None,
+            cursor=cursor.decode(),
         )
         return
     if gone:
         ids = " ".join(one.decode() for one in gone)
         output.note(f"deleted from the stream, and pending no more: {ids}")
-    if cursor not in (b"", b"0-0"):
+    if cursor != b"0-0":
         output.note(f"next: --start {cursor.decode()} goes on")
 
 

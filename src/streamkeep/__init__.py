@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.pipeline import Pipeline
     from streamkeep.engine.views import Snapshot, Transaction
     from streamkeep.facade import open
-    from streamkeep.format.entry import MAX_ID, MIN_ID, Entry, StreamId
+    from streamkeep.format.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId
     from streamkeep.format.errors import (
         ArgumentError,
         ChecksumError,
@@ -56,7 +56,7 @@ _HOMES = {
     "streamkeep.engine.views": ("Snapshot", "Transaction"),
     "streamkeep.engine.commands": ("ScanEntry",),
     "streamkeep.engine.pipeline": ("Pipeline",),
-    "streamkeep.format.entry": ("MAX_ID", "MIN_ID", "Entry", "StreamId"),
+    "streamkeep.format.entry": ("MAX_ID", "MIN_ID", "Entry", "RepeatedFields", "StreamId"),
     "streamkeep.format.errors": (
         "ArgumentError",
         "ChecksumError",
@@ -105,6 +105,7 @@ __all__ = [  # noqa: RUF022  # the door first, then the rest
     "NotAStoreError",
     "Pipeline",
     "RecoveryNeededError",
+    "RepeatedFields",
     "ScanEntry",
     "Snapshot",
     "StaleSnapshotError",

@@ -281,3 +281,49 @@ def test_a_call_ends_as_with_redis_py(
     client: redis.Redis, store: Any, name: str, situation: str
 ) -> None:
     assert list(differences(client, store, name, situation)) == []
+
+
+def sent(client: redis.Redis, *words: Any) -> Any:
+    """Return redis-py's result of a command given as words."""
+    run: Callable[..., Any] = client.execute_command
+    return run(*words)
+
+
+TWICE = [
+    [("s", "0"), ("s", "5-0")],
+    [("s", "0"), ("none", "0"), ("s", "0")],
+    [("s", "$"), ("s", "0"), ("s", "$")],
+]
+
+
+@pytest.mark.parametrize("streams", TWICE)
+@pytest.mark.parametrize("count", [None, 1])
+def test_xread_answers_a_stream_as_often_as_it_is_named(
+    client: redis.Redis, store: Any, streams: list[tuple[str, str]], count: int | None
+) -> None:
+    """Which redis-py cannot ask for: its argument is a dict."""
+    begin(client, "group")
+    begin(store, "group")
+    words = [name for name, _ in streams] + [one for _, one in streams]
+    options = [] if count is None else ["COUNT", count]
+    theirs = sent(client, "XREAD", *options, "STREAMS", *words)
+    assert theirs == store.xread(streams, count=count) == store.xread(tuple(streams), count=count)
+
+
+@pytest.mark.parametrize("ids", [(">", ">"), ("0", "0"), (">", "0"), ("0", ">"), ("5-0", ">")])
+@pytest.mark.parametrize("noack", [False, True])
+def test_xreadgroup_answers_a_stream_that_is_named_twice(
+    client: redis.Redis, store: Any, ids: tuple[str, str], noack: bool
+) -> None:
+    begin(client, "group")
+    begin(store, "group")
+    for _ in range(2):
+        options = ["NOACK"] if noack else []
+        words = ["GROUP", "g", "c", "COUNT", 1, *options, "STREAMS", "s", "s", *ids]
+        theirs = sent(client, "XREADGROUP", *words)
+        ours = store.xreadgroup("g", "c", [("s", one) for one in ids], count=1, noack=noack)
+        assert theirs == ours
+        assert ids_of(client.xpending_range("s", "g", "-", "+", 9)) == ids_of(
+            store.xpending_range("s", "g", "-", "+", 9)
+        )
+        assert client.xinfo_groups("s")[0]["lag"] == store.xinfo_groups("s")[0]["lag"]

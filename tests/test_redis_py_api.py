@@ -1,8 +1,9 @@
-"""The errors of redis-py and ours: `except` clauses of a program are ported by renaming."""
+"""What programs written for redis-py rely on: errors by other names, flags, numbers as text."""
 
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,33 @@ def test_numbers_may_be_text_where_redis_py_sends_them_on(store: Any, text: Any)
     assert store.xadd("s", {"f": 1}, "6-0", maxlen=9, limit=text) == b"6-0"
     assert store.xsetid("s", "6-0", entries_added="9")
     assert len(store.xinfo_stream("s", full=True, count=text)["entries"]) == 2
+
+
+def test_xautoclaim_gives_its_whole_reply_where_it_is_asked_for(store: Store) -> None:
+    for ms in range(1, 5):
+        store.xadd("s", {"f": ms}, f"{ms}-0")
+    store.xgroup_create("s", "g", "0")
+    store.xreadgroup("g", "c", {"s": ">"})
+    store.xdel("s", "2-0")
+    reply = [b"4-0", [b"1-0", b"3-0"], [b"2-0"]]
+    assert store.xautoclaim("s", "g", "d", 0, count=3, justid=True, whole=True) == reply
+    assert store.xautoclaim("s", "g", "d", 0, count=3, justid=True) == [b"1-0", b"3-0", b"4-0"]
+    cursor, entries, gone = store.xautoclaim("s", "g", "d", 0, count=1, whole=True)
+    assert (cursor, [entry.id for entry in entries], gone) == (b"3-0", [b"1-0"], [])
+
+
+def test_a_stream_may_be_named_twice_while_a_call_waits(store: Store) -> None:
+    store.xadd("s", {"f": 1}, "5-0")
+    store.xgroup_create("s", "g")
+    thread = threading.Timer(0.05, store.xadd, ("s", {"f": 2}, "6-0"))
+    thread.start()
+    found = store.xread([("s", "$"), ("s", "5-0")], block=60_000)
+    thread.join()
+    assert found == [[b"s", [(b"6-0", {b"f": b"2"})]]] * 2
+    thread = threading.Timer(0.05, store.xadd, ("s", {"f": 3}, "7-0"))
+    store.xreadgroup("g", "c", {"s": ">"})
+    thread.start()
+    found = store.xreadgroup("g", "c", [("s", ">"), ("s", ">")], block=60_000)
+    thread.join()
+    assert found == [[b"s", [(b"7-0", {b"f": b"3"})]]]
+    assert store.xpending("s", "g")["pending"] == 2
