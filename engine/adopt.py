@@ -26,7 +26,12 @@ from streamkeep.engine.environment import Environment
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.segment_files import open_segment
+from streamkeep.engine.segment_files import (
+    ARCHIVE_FOLDER,
+    open_segment,
+    open_stored,
+    stored_name,
+)
 from streamkeep.engine.segment_output import segment_output
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import NEXT_STREAM, Txn, WriteTxn
@@ -120,12 +125,12 @@ def _adopt_one(
     """Adopt one file, under the archive's lock."""
     own_uuid = environment.uuid.bytes
     place = environment.read(_find_place, own_uuid, segment, key)
-    if place.named is not None and environment.segments.path(place.named).exists():
+    if place.named is not None and environment.folder.exists(stored_name(place.named.path)):
         return Adopted(path, None, 0)
     for problem in segment.check():
         raise problem
     if place.named is not None:
-        _copy(segment, environment.segments.path(place.named))
+        _copy(environment, segment, place.named.path)
         return Adopted(path, place.named, 0)
     gone = {one for one in place.erased if _has(segment, one)}
     at_home = _below_archive(environment, path)
@@ -133,14 +138,13 @@ def _adopt_one(
         where = at_home
     else:
         file_number, where = _new_path(environment, place, segment)
-        target = environment.segments.folder / where
-        with segment_output(target) as output:
+        with segment_output(environment.folder, stored_name(where)) as output:
             parts = (
                 _without(segment, gone, environment, file_number) if gone else _bytes_of(segment)
             )
             for part in parts:
                 output.write(part)
-        segment = open_segment(target)
+        segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
     replaced = at_home if gone else None
     arguments = (own_uuid, segment, key, where, len(gone), replaced)
@@ -149,9 +153,9 @@ def _adopt_one(
     return Adopted(path, record, len(gone))
 
 
-def _copy(segment: Segment, target: Path) -> None:
-    """Write the file of a segment, as it is, under a name that is free."""
-    with segment_output(target) as output:
+def _copy(environment: Environment, segment: Segment, path: str) -> None:
+    """Write the file of a segment, as it is, under a name in the archive that is free."""
+    with segment_output(environment.folder, stored_name(path)) as output:
         for part in _bytes_of(segment):
             output.write(part)
 
@@ -166,7 +170,7 @@ def _new_path(environment: Environment, place: _Place, segment: Segment) -> tupl
         file_number = environment.write(take_file_number)
         epoch = environment.shared.epoch
         where = segment_path(place.number, place.key, first, last, epoch, file_number)
-        if not (environment.segments.folder / where).exists():
+        if not environment.folder.exists(stored_name(where)):
             return file_number, where
 
 
@@ -260,7 +264,7 @@ def _raise_last_id(txn: WriteTxn, number: int, last: Id) -> None:
 
 def _below_archive(environment: Environment, path: Path) -> str | None:
     """Return the path of a file below `archive/`; None for a file elsewhere."""
-    folder = environment.segments.folder.resolve()
+    folder = (environment.path / ARCHIVE_FOLDER).resolve()
     try:
         inside = path.resolve().relative_to(folder).as_posix()
     except ValueError:

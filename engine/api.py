@@ -25,6 +25,7 @@ from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.relief import Relief, clean_after_crash
+from streamkeep.engine.safe_files import Trusted
 from streamkeep.engine.txn import ReadTxn
 from streamkeep.engine.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.format.entry import Entry, Text
@@ -66,6 +67,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         node_max_entries: int | None = None,
         archive_every: float | None = None,
         retired_max_bytes: int | None = None,
+        trust_owners: Trusted = (),
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
@@ -97,6 +99,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             max_store_bytes=max_store_bytes,
             clock=clock or current_clock(),
             node_limits=node_limits,
+            trust_owners=trust_owners,
         )
         self._wait = sync == "commit"
         self._read_durable = read_durable

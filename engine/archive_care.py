@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from streamkeep.engine import failpoints
+from streamkeep.engine import failpoints, files
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.archiver import stream_name
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import delete_segment, is_named, iter_segments
-from streamkeep.engine.segment_files import check_means, open_segment
+from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.segment_files import check_means, open_stored
 from streamkeep.engine.segment_output import segment_output
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.entry import StreamId
@@ -153,7 +154,7 @@ def verify(
 def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
     """Return everything that is wrong with the file of a row."""
     try:
-        segment = open_segment(environment.segments.path(record), record.where)
+        segment = open_stored(environment.folder, record.path, record.where)
         check_means(record, segment)
     except (CorruptionError, FormatVersionError) as error:
         return [error]
@@ -174,20 +175,23 @@ def export(
         CorruptionError: a segment is missing or damaged.
         StoreError: a file of that name is there already.
     """
+    target: Folder | None = None
     total = sum(record.size_bytes for record in records)
     done = 0
     for record in records:
         segment = environment.segments.open(record)
         for problem in segment.check():
             raise problem
-        target = folder / record.path
-        with segment_output(target) as output:
+        if target is None:
+            files.create_folder(folder)
+            target = Folder(folder, outside=True)
+        with segment_output(target, record.path) as output:
             for at in range(0, segment.size, _COPY_BYTES):
                 output.write(segment.read_at(at, min(_COPY_BYTES, segment.size - at)))
         done += record.size_bytes
         if progress is not None:
             progress(done, total)
-        yield target
+        yield folder / record.path
 
 
 def drop(environment: Environment, records: list[SegmentRecord]) -> list[SegmentRecord]:

@@ -15,14 +15,10 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
-from streamkeep.engine import files
 from streamkeep.engine.environment import Environment
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.errors import StoreLockedError
-
-LOCK_FILE: Final = "lock"
 
 
 class _Threads:
@@ -48,8 +44,7 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
         StoreLockedError: another one has it, and `wait` is False; or this thread itself has it,
             whose function was called back by what it holds the lock for.
     """
-    folder = environment.path / ARCHIVE_FOLDER
-    files.create_folder(folder)
+    folder = environment.folder.make_folder(ARCHIVE_FOLDER)
     with _guard:
         mine = _threads.setdefault(environment.identity, _Threads())
     me = threading.get_ident()
@@ -62,7 +57,7 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
         raise _locked(environment)
     try:
         mine.owner = me
-        handle = files.open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.environment import Environment
 from streamkeep.engine.keyspace import iter_keys
@@ -39,7 +39,7 @@ from streamkeep.engine.manifest import (
     segments_from,
     take_file_number,
 )
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, open_segment
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.segment_output import TEMPORARY, segment_output
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.dictionary import SAMPLE_BYTES, choose_dictionary
@@ -329,7 +329,7 @@ def _write_run(
         )
         place = segment_path(number, name, (0, 0), (0, 0), epoch, file_number)
         try:
-            with segment_output(environment.path / ARCHIVE_FOLDER / place) as output:
+            with segment_output(environment.folder, stored_name(place)) as output:
                 for envelope in held:
                     output.write(writer.add(envelope, _where(number, envelope)))
                 held.clear()
@@ -342,10 +342,10 @@ def _write_run(
                 path = segment_path(
                     number, name, writer.first_id, writer.last_id, epoch, file_number
                 )
-                output.path = environment.path / ARCHIVE_FOLDER / path
+                output.name = stored_name(path)
         except _Empty:
             return rows, None
-    segment = open_segment(environment.path / ARCHIVE_FOLDER / path)
+    segment = open_stored(environment.folder, path)
     return rows, record_of(
         segment,
         stream_number=number,
@@ -400,9 +400,9 @@ def _is_listed(txn: Txn, record: SegmentRecord) -> bool:
 
 def _remove(environment: Environment, path: str) -> None:
     """Remove a file that no row names."""
-    place = environment.path / ARCHIVE_FOLDER / path
-    place.unlink(missing_ok=True)
-    files.sync_folder(place.parent)
+    name = stored_name(path)
+    environment.folder.remove(name)
+    environment.folder.sync(name.rpartition("/")[0])
 
 
 # --- what a crash has left ----------------------------------------------------------------------
@@ -414,30 +414,35 @@ def clean(environment: Environment) -> list[Path]:
     Returns:
         the files: temporary ones, and segments of this store whose entries are still retired.
     """
-    folder = environment.path / ARCHIVE_FOLDER
-    removed = []
-    for path in sorted(folder.glob(f"*/*{SUFFIX}{TEMPORARY}")):
-        removed.append(path)
-    numbers = environment.read(retired_streams)
-    for number in numbers:
-        places = {folder / row.path for row in environment.read(list_segments, number)}
-        for path in sorted(folder.glob(f"{number}-*/*{SUFFIX}")):
-            if path not in places and _is_undone(environment, path):
+    store = environment.folder
+    there = store.files_below(ARCHIVE_FOLDER)
+    removed = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
+    for number in environment.read(retired_streams):
+        named = {row.path for row in environment.read(list_segments, number)}
+        for path in there:
+            if (
+                path.startswith(f"{number}-")
+                and path.endswith(SUFFIX)
+                and path not in named
+                and _is_undone(environment, path)
+            ):
                 removed.append(path)
     for path in removed:
-        path.unlink(missing_ok=True)
-        log.warning("removed %s, which an archiver that was killed has left", path)
-    for parent in {path.parent for path in removed}:
-        files.sync_folder(parent)
-    return removed
+        store.remove(stored_name(path))
+        log.warning(
+            "removed %s, which an archiver that was killed has left", store.path / stored_name(path)
+        )
+    for parent in {stored_name(path).rpartition("/")[0] for path in removed}:
+        store.sync(parent)
+    return [store.path / stored_name(path) for path in removed]
 
 
-def _is_undone(environment: Environment, path: Path) -> bool:
+def _is_undone(environment: Environment, path: str) -> bool:
     """Say whether a file without a row was written here, of entries that are still retired."""
     # Ours takes no more than what is retired, of which it was made; another may be hostile.
     most = max(environment.read(retired_bytes), MAX_BLOCK_BYTES)
     try:
-        segment = open_segment(path, max_block_bytes=most)
+        segment = open_stored(environment.folder, path, max_block_bytes=most)
         if segment.index.store_uuid != environment.uuid.bytes:
             return False
         node = segment.block(0)[0]

@@ -36,13 +36,13 @@ import mmap
 import os
 import struct
 import threading
-from pathlib import Path
 from typing import Final
 
 import xxhash
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.doors import Door, Doorbells, remove_dead
+from streamkeep.engine.safe_files import Folder
 
 # Kinds of rows: what the wait is for.
 READ: Final = 0  # XREAD
@@ -123,7 +123,7 @@ def _allocate(handle: int) -> None:
 class Board:
     """The board of one store in this process; without a `folder`, one that nobody waits at."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Folder | None) -> None:
         self.folder = folder
         self.words: memoryview = _NOBODY
         self._mutex = threading.Lock()
@@ -134,9 +134,8 @@ class Board:
         if folder is not None:
             self._open(folder)
 
-    def _open(self, folder: Path) -> None:
-        files.create_scratch_folder(folder)
-        handle = files.open_shared(folder / BOARD_FILE)
+    def _open(self, folder: Folder) -> None:
+        handle = folder.open(BOARD_FILE, os.O_RDWR | os.O_CREAT)
         try:
             _flock(handle, _EXCLUSIVE)
             if os.fstat(handle).st_size < _SIZE:
@@ -146,7 +145,7 @@ class Board:
             if not words[_LAYOUT]:  # new, or whoever made it was killed
                 words[_LAYOUT] = _MAGIC
             if words[_LAYOUT] != _MAGIC:
-                raise OSError(f"{folder / BOARD_FILE} has another layout")
+                raise OSError(f"{folder.path / BOARD_FILE} has another layout")
             self._map = area
             self.words = words
             self._bells = Doorbells(folder)
@@ -173,6 +172,7 @@ class Board:
         self._held = False
         self.words = _NOBODY
         self._map = None
+        self.folder = None
         if self._bells is not None:
             self._bells.abandon()
             self._bells = None

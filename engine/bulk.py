@@ -11,8 +11,8 @@ changed on the way.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,8 @@ import lmdb
 from streamkeep.engine import files
 from streamkeep.engine.api import Store
 from streamkeep.engine.lmdb_errors import translate, translate_os
+from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.steady import LOCK_FILE
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import StoreError
 from streamkeep.format.keys import TABLES
@@ -44,16 +46,17 @@ class BulkStore:
             StoreError: there is something, or the folder cannot be written.
         """
         self.path = path
-        self.folder = path.with_name(path.name + _SUFFIX)
+        self._name = path.name + _SUFFIX
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StoreError(f"{path}: there is something already; name a new folder")
         try:
-            if self.folder.exists():
-                shutil.rmtree(self.folder)
-            files.create_folder(self.folder)
+            files.create_folder(path.parent)
+            self._parent = Folder(path.parent, outside=True)
+            self._parent.remove_folder(self._name)
+            self.folder = self._parent.make_folder(self._name)
         except OSError as error:
             raise translate_os(error) from error
-        self._raw = _open(self.folder)
+        self._raw = _open(self.folder.path)
         self._txn = self._raw.begin(write=True)
         self._tables = [self._raw.open_db(table.name.encode(), self._txn) for table in TABLES]
         self._scratch = self._raw.open_db(SCRATCH, self._txn)
@@ -152,14 +155,12 @@ class BulkStore:
         self._commit()
         self._raw.sync(True)
         self._raw.close()
-        (self.folder / "lock.mdb").unlink(missing_ok=True)
-        with Store(self.folder, sync="none"):
+        self.folder.remove(LOCK_FILE)
+        with Store(self.folder.path, sync="none"):
             pass  # which makes the first steady point
         try:
-            if self.path.exists():
-                self.path.rmdir()  # empty, as was made sure of
-            self.folder.rename(self.path)
-            files.sync_folder(self.path.parent)
+            self._parent.rename(self._name, self.path.name)  # in place of an empty folder, too
+            self._parent.sync()
         except OSError as error:
             raise translate_os(error) from error
 
@@ -167,7 +168,8 @@ class BulkStore:
         """Remove what was built."""
         self._txn.abort()
         self._raw.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):
+            self._parent.remove_folder(self._name)
 
 
 def _open(folder: Path) -> lmdb.Environment:

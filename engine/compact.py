@@ -9,20 +9,20 @@ anything else. So a crash leaves the old store or the new one.
 
 from __future__ import annotations
 
-import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import lmdb
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.copying import Progress, copy_data, finish_copy, remove_folder
+from streamkeep.engine.copying import Progress, copy_data, finish_copy
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.engine.opening import open_environment
 from streamkeep.engine.recover import needs_recovery
 from streamkeep.engine.registry import registry
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.engine.switch import NEW_FOLDER, READY_FOLDER, finish_switch
@@ -73,38 +73,44 @@ def compact(
         max_store_bytes=None,
         clock=clock,
     ).release()
-    lock = SteadyFile(path, readonly=False)
+    folder = Folder(path)
+    lock = SteadyFile(folder, readonly=False)
     try:
         if not lock.try_exclusive():
             raise StoreLockedError(f"{path}: open in another process; close it there to compact it")
-        if needs_recovery(path, lock):
+        if needs_recovery(folder, lock):
             raise StoreError(f"{path}: the store was used meanwhile; compact it again")
-        return _compact(path, lock, progress, clock)
+        return _compact(folder, lock, progress, clock)
     except OSError as error:
         raise translate_os(error) from error
     finally:
         lock.close()
 
 
-def _compact(path: Path, lock: SteadyFile, progress: Progress | None, clock: Clock) -> Compacted:
-    before = (path / DATA_FILE).stat().st_size
-    new = path / NEW_FOLDER
-    remove_folder(new)
-    files.create_folder(new)
+def _compact(
+    folder: Folder, lock: SteadyFile, progress: Progress | None, clock: Clock
+) -> Compacted:
+    before = folder.size(DATA_FILE)
+    if folder.remove_folder(NEW_FOLDER):
+        folder.sync()
+    new = folder.make_folder(NEW_FOLDER)
     try:
-        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+        folder.check_file(DATA_FILE)
+        path = str(folder.path)
+        raw = lmdb.open(path, readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
         try:
             copy_data(raw, None, new, lambda commit_number: {}, progress)
         finally:
             raw.close()
         epoch = finish_copy(new, clock)
-        after = (new / DATA_FILE).stat().st_size
+        after = new.size(DATA_FILE)
         failpoints.hit("compact:prepared")
-        os.rename(new, path / READY_FOLDER)
+        folder.rename(NEW_FOLDER, READY_FOLDER)
     except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+        with suppress(OSError):
+            folder.remove_folder(NEW_FOLDER)
         raise
-    files.sync_folder(path)
+    folder.sync()
     failpoints.hit("compact:ready")
-    finish_switch(path, lock)
+    finish_switch(folder, lock)
     return Compacted(before, after, epoch)

@@ -7,20 +7,18 @@ the old numbers, such as a journal, can never be taken for a part of it.
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import lmdb
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.opening import open_environment
 from streamkeep.engine.recover import META_EPOCH, stored_epoch
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.checksum import seal_row
 from streamkeep.format.keys import META, TABLES
@@ -36,7 +34,7 @@ _MAX_READERS: Final = 512
 def copy_data(
     raw: lmdb.Environment,
     txn: lmdb.Transaction[bytes] | None,
-    folder: Path,
+    folder: Folder,
     rows: Callable[[int], dict[bytes, bytes]],
     progress: Progress | None = None,
 ) -> None:
@@ -50,14 +48,14 @@ def copy_data(
         StoreFullError: no room; what was written is left to the caller.
         CorruptionError: LMDB has found damage.
     """
-    data = folder / DATA_FILE
+    path = str(folder.path)
     try:
-        _watched(lambda: raw.copy(str(folder), compact=True, txn=txn), data, progress)
-        os.chmod(data, files.FILE_MODE)
+        _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
+        folder.make_ours(DATA_FILE)
         failpoints.hit("copy:written")
         copy = lmdb.open(
-            str(folder),
-            map_size=2 * data.stat().st_size + _ROOM,
+            path,
+            map_size=2 * folder.size(DATA_FILE) + _ROOM,
             max_dbs=len(TABLES) + 1,
             lock=False,
         )
@@ -70,17 +68,17 @@ def copy_data(
                     writer.put(key, seal_row(META, key, body), db=meta)
         finally:
             copy.close()
-        files.sync_folder(folder)
+        folder.sync()
     except lmdb.Error as error:
         raise translate(error) from error
     except OSError as error:
         raise translate_os(error) from error
 
 
-def finish_copy(folder: Path, clock: Clock) -> int:
+def finish_copy(folder: Folder, clock: Clock) -> int:
     """Make a store of a folder with a copied `data.mdb`; return its epoch."""
     environment = open_environment(
-        folder,
+        folder.path,
         readonly=False,
         create=False,
         max_readers=_MAX_READERS,
@@ -93,15 +91,8 @@ def finish_copy(folder: Path, clock: Clock) -> int:
         environment.release()
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-        files.sync_folder(path.parent)
-
-
-def _watched(work: Callable[[], None], data: Path, progress: Progress | None) -> None:
-    """Do some work; meanwhile tell how big a file has become."""
+def _watched(work: Callable[[], None], folder: Folder, progress: Progress | None) -> None:
+    """Do some work; meanwhile tell how big the data file of a folder has become."""
     if progress is None:
         work()
         return
@@ -118,8 +109,8 @@ def _watched(work: Callable[[], None], data: Path, progress: Progress | None) ->
     try:
         while thread.is_alive():
             thread.join(_TICK_S)
-            if data.exists():
-                progress(data.stat().st_size)
+            if folder.exists(DATA_FILE):
+                progress(folder.size(DATA_FILE))
     finally:
         thread.join()  # LMDB must not be closed under it, whatever `progress` raises
     if caught:

@@ -13,33 +13,39 @@ full of rings takes no more, and need not: its reader has enough to wake up for.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import select
 import struct
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
-from streamkeep.engine import files
+from streamkeep.engine.safe_files import Folder
+from streamkeep.format.errors import UntrustedFileError
 
 ALARM: Final = 0  # the ticket of nobody: everyone who waits at the door looks around
 _TICKET: Final = struct.Struct("=Q")
 _MOST: Final = 512  # tickets read at once
 _MOST_OPEN: Final = 64  # doors of others that are kept open
+_NAME_SIZE: Final = 16
+_DIGITS: Final = frozenset("0123456789abcdef")
+
+log = logging.getLogger("streamkeep")
 
 
 class Door:
     """The reading side of a door, which this process made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.handle = -1
         self.maker = 0  # the process that has to remove it
         self.number = secrets.randbits(63) | 1
-        self.path = door_path(folder, self.number)
+        self.folder = folder
+        self.name = door_name(self.number)
         self.maker = os.getpid()
-        self.handle = files.create_pipe(self.path)
+        self.handle = folder.make_pipe(self.name)
         self.poller = select.poll()
         self.poller.register(self.handle, select.POLLIN)
 
@@ -63,8 +69,7 @@ class Door:
 
     def close(self) -> None:
         """Remove the door."""
-        with suppress(OSError):
-            os.unlink(self.path)
+        _remove(self.folder, self.name)
         self.maker = 0
         self.abandon()
 
@@ -75,15 +80,15 @@ class Door:
             os.close(handle)
 
 
-def door_path(folder: Path, number: int) -> Path:
-    """Return where the door with this number is."""
-    return folder / f"{number:016x}"
+def door_name(number: int) -> str:
+    """Return the name of the door with this number."""
+    return f"{number:016x}"
 
 
 class Doorbells:
     """The doors that this process has rung, kept open: opening one costs more than the ring."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._handles: dict[int, int] = {}
         self._lock = threading.Lock()  # nobody rings while handles are closed
@@ -96,14 +101,17 @@ class Doorbells:
                 return True
             handle = self._handles.get(number, -1)
             if handle < 0:
-                path = door_path(self._folder, number)
+                name = door_name(number)
                 try:
-                    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                    handle = self._folder.open_pipe(name)
+                except UntrustedFileError as error:
+                    log.warning("not rung, and left alone: %s", error)
+                    return False
                 except OSError as error:
                     if error.errno not in (errno.ENXIO, errno.ENOENT):
                         return True  # no descriptors left, say: it may well be alive
                     if error.errno == errno.ENXIO:
-                        _remove(path)
+                        _remove(self._folder, name)
                     return False
                 if len(self._handles) >= _MOST_OPEN:
                     self._close_all()
@@ -113,7 +121,7 @@ class Doorbells:
             except BrokenPipeError:
                 del self._handles[number]
                 os.close(handle)
-                _remove(door_path(self._folder, number))
+                _remove(self._folder, door_name(number))
                 return False
             except BlockingIOError:
                 pass
@@ -136,23 +144,26 @@ class Doorbells:
         self._handles.clear()
 
 
-def _remove(path: Path) -> None:
+def _remove(folder: Folder, name: str) -> None:
     with suppress(OSError):
-        os.unlink(path)
+        folder.remove(name)
 
 
-def remove_dead(folder: Path) -> set[int]:
+def is_door_name(name: str) -> bool:
+    """Say whether a name in `waiters/` is that of a door."""
+    return len(name) == _NAME_SIZE and set(name) <= _DIGITS
+
+
+def remove_dead(folder: Folder) -> set[int]:
     """Remove the doors of processes that died; return the numbers of all others."""
     alive: set[int] = set()
-    for path in folder.iterdir():
+    for name in filter(is_door_name, folder.names()):
+        number = int(name, 16)
         try:
-            number = int(path.name, 16)
-            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        except ValueError:
-            continue
+            handle = folder.open_pipe(name)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                path.unlink(missing_ok=True)
+                _remove(folder, name)
             elif error.errno != errno.ENOENT:
                 alive.add(number)
             continue

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lmdb
@@ -27,7 +26,8 @@ from streamkeep.engine.lmdb_errors import translate
 from streamkeep.engine.memory import clear_memory, kept_pages
 from streamkeep.engine.recover import META_RECOVERY, decode_recovery
 from streamkeep.engine.registry import identity_of, registry
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles
+from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.segment_files import SegmentFiles
 from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady import Hold, SteadyPoints
 from streamkeep.engine.steady_file import SteadyFile
@@ -65,7 +65,7 @@ class Environment:
 
     def __init__(
         self,
-        path: Path,
+        folder: Folder,
         raw: lmdb.Environment,
         shared: Shared,
         *,
@@ -74,7 +74,8 @@ class Environment:
         max_store_bytes: int | None,
         lock: SteadyFile | None,
     ) -> None:
-        self.path = path
+        self.folder = folder
+        self.path = folder.path
         self.raw = raw
         self.shared = shared
         self.uuid = uuid.UUID(bytes=uuid_bytes)
@@ -82,19 +83,19 @@ class Environment:
         self.max_store_bytes = max_store_bytes
         self.users = 0
         self.failures = Failures()  # of the threads that work for this environment
-        self.identity = identity_of(path)
-        self.lobby = Lobby(path, shared, self.read)
+        self.identity = identity_of(self.path)
+        self.lobby = Lobby(folder, shared, self.read)
         self.lock = lock  # None where the store may not be touched and has no such file
         self.points: SteadyPoints | None = None  # None for a read-only store
         self.upkeep: Upkeep | None = None
         self.relief: Relief | None = None  # called when much has been retired
         self.renew_queue()
-        self.segments = SegmentFiles(path / ARCHIVE_FOLDER)
+        self.segments = SegmentFiles(folder)
         shared.segment_files = self.segments
         if not readonly and lock is not None:
-            journal = Journal(path / JOURNAL_FOLDER, uuid_bytes, shared.epoch)
+            journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, shared.epoch)
             try:
-                self.points = SteadyPoints(path, shared, lock, journal)
+                self.points = SteadyPoints(folder, shared, lock, journal)
             except BaseException:
                 journal.close()
                 raise
@@ -297,13 +298,13 @@ class Environment:
         with self.begin_read() as txn:
             last_commit = txn.raw.id()
             row = txn.get_row(META, META_RECOVERY, "meta")
-        folder = self.path / JOURNAL_FOLDER
+        folder = self.folder.folder(JOURNAL_FOLDER, missing_ok=True)
         return Durability(
             shared.epoch,
             last_commit,
             None if journal is None else min(journal.head.durable(), last_commit),
             None if slot is None else slot.commit_number,
-            sum(map(_size, folder.iterdir())) if folder.is_dir() else 0,
+            sum(map(folder.size, folder.names())),
             None if row is None else decode_recovery(row),
             read_slots(self.raw, last_commit),
             self.failures.texts(),
@@ -455,14 +456,7 @@ class Environment:
                 shared.journal.close()
             if self.lock is not None:
                 self.lock.close()
-
-
-def _size(path: Path) -> int:
-    """Return how long a file is that may be removed meanwhile."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+            self.folder.close()
 
 
 def limited_map(max_store_bytes: int) -> int:

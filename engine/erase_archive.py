@@ -14,10 +14,9 @@ no erased entry is in; killed after, a file that is garbage.
 from __future__ import annotations
 
 from bisect import bisect_right
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.archived import has_slot_of, nodes_without
 from streamkeep.engine.archiver import clean, retired_streams, stream_name
@@ -30,7 +29,7 @@ from streamkeep.engine.manifest import (
     put_segment,
     take_file_number,
 )
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, open_segment
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.segment_output import segment_output
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.dictionary import SAMPLE_BYTES, choose_dictionary
@@ -132,23 +131,28 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     A file of this store that no row names, and whose IDs lie in a segment that one names, holds
     nothing that is not there, too.
     """
-    folder = environment.path / ARCHIVE_FOLDER
-    if not folder.is_dir():
+    store = environment.folder
+    if not store.has_folder(ARCHIVE_FOLDER):
         return
     with archive_lock(environment):
         clean(environment)
         for number in sorted(numbers):
             rows = environment.read(list_segments, number)
-            named = {folder / row.path for row in rows}
-            for path in sorted(folder.glob(f"{number}-*/*{SUFFIX}")):
-                if path not in named and _is_leftover(environment, path, rows):
-                    path.unlink()
-                    files.sync_folder(path.parent)
+            named = {row.path for row in rows}
+            for path in store.files_below(ARCHIVE_FOLDER):
+                if (
+                    path.startswith(f"{number}-")
+                    and path.endswith(SUFFIX)
+                    and path not in named
+                    and _is_leftover(environment, path, rows)
+                ):
+                    store.remove(stored_name(path))
+                    store.sync(stored_name(path).rpartition("/")[0])
 
 
-def _is_leftover(environment: Environment, path: Path, rows: list[SegmentRecord]) -> bool:
+def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord]) -> bool:
     try:
-        segment = open_segment(path)
+        segment = open_stored(environment.folder, path)
     except (CorruptionError, FormatVersionError):
         return False  # not a whole segment: not written here, or damaged; fsck names it
     first, last = segment.trailer.first_id, segment.trailer.last_id
@@ -170,7 +174,7 @@ def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
             have been written anew.
         StoreFullError: no room for a new file.
     """
-    if not (environment.path / ARCHIVE_FOLDER).is_dir():
+    if not environment.folder.has_folder(ARCHIVE_FOLDER):
         return 0
     count = 0
     with archive_lock(environment):
@@ -241,13 +245,12 @@ def _write_anew(environment: Environment, plan: _Plan) -> int:
     head = next(nodes, None)
     written: Segment | None = None
     if head is not None:
-        place = environment.segments.folder / path
-        with segment_output(place) as output:
+        with segment_output(environment.folder, stored_name(path)) as output:
             output.write(writer.add(head, record.where))
             for node in nodes:
                 output.write(writer.add(node, record.where))
             output.write(writer.finish())
-        written = open_segment(place)
+        written = open_stored(environment.folder, path)
     failpoints.hit("erase:written")
     count = record.entries - writer.entries
     arguments = (record, written, path, ids, count)

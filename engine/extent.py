@@ -8,9 +8,9 @@ trees are walked. Damage inside of the file is not looked for; a damaged page le
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Final
 
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE, read_meta_pages
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.lmdb_pages import (
@@ -26,7 +26,7 @@ from streamkeep.format.steady import MetaPage
 _BIT: Final = 8
 
 
-def check_extent(path: Path, meta: MetaPage | None = None) -> None:
+def check_extent(store: Folder, meta: MetaPage | None = None) -> None:
     """Raise CorruptionError for a store whose data file was cut off.
 
     Nobody may be writing to it.
@@ -35,7 +35,7 @@ def check_extent(path: Path, meta: MetaPage | None = None) -> None:
         meta: of the commit that must be there; None for LMDB's newest.
     """
     try:
-        handle = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        handle = store.open(DATA_FILE)
     except FileNotFoundError:
         return  # the store is being created
     try:
@@ -48,7 +48,7 @@ def check_extent(path: Path, meta: MetaPage | None = None) -> None:
         expected = (meta.last_page + 1) * meta.page_size
         if size < expected and _leads_beyond(handle, meta, size // meta.page_size):
             raise CorruptionError(
-                f"{path}: {DATA_FILE}",
+                f"{store.path}: {DATA_FILE}",
                 f"cut off at {size} bytes, its meta page speaks of {expected}; "
                 "`streamkeep repair` saves what is readable",
             )

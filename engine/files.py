@@ -1,4 +1,6 @@
-"""The only module that creates files and folders: private modes, and durable names.
+"""Writing files and folders: private modes, room on the disk, and durable names.
+
+The files of a store are opened by `safe_files`.
 
 A new name is durable only when the folder that holds it was synced: a power cut may otherwise
 take a store away whose data was safely on disk.
@@ -34,11 +36,6 @@ def create_folder(path: Path) -> bool:
             continue
         sync_folder(folder.parent)
     return True
-
-
-def open_file(path: Path, flags: int) -> int:
-    """Open a file, privately where it is created; return its descriptor."""
-    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
 def write_at(handle: int, data: bytes, offset: int) -> None:
@@ -95,24 +92,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def create_scratch_folder(path: Path) -> None:
-    """Create a folder whose name need not survive a power cut, unless it is there."""
-    with suppress(FileExistsError):
-        path.mkdir(mode=FOLDER_MODE)
-
-
-def create_pipe(path: Path) -> int:
-    """Create a named pipe; return a descriptor of both its ends, which never blocks."""
-    os.mkfifo(path, FILE_MODE)
-    # With a writing end of our own, the reading end never sees the last writer leave.
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
-
-
-def open_shared(path: Path) -> int:
-    """Open a file that processes map into their memory; create it, empty, when missing."""
-    return os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
 
 
 @contextmanager

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.environment import Environment
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER
+from streamkeep.engine.segment_files import stored_name
 from streamkeep.engine.txn import Txn, WriteTxn
 from streamkeep.format.checksum import open_row
+from streamkeep.format.errors import StoreError
 from streamkeep.format.keys import GARBAGE
 from streamkeep.format.records import ARCHIVE_FILE, decode_file_garbage, decode_garbage
 
@@ -33,18 +34,19 @@ def remove(environment: Environment) -> None:
     failpoints.hit("garbage:synced")
     done: list[bytes] = []
     folders = set()
+    store = environment.folder
     for db_key, path in doomed:
-        place = environment.path / ARCHIVE_FOLDER / path
+        name = stored_name(path)
         try:
-            place.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("cannot remove %s: %s", place, error.strerror)
+            store.remove(name)
+        except (OSError, StoreError) as error:
+            log.warning("cannot remove %s: %s", store.path / name, error)
             continue
-        folders.add(place.parent)
+        folders.add(name.rpartition("/")[0])
         done.append(db_key)
     for folder in folders:
-        if folder.is_dir():
-            files.sync_folder(folder)
+        if store.has_folder(folder):
+            store.sync(folder)
     failpoints.hit("garbage:removed")
     environment.write(_forget, done, frees=True)
 

@@ -32,14 +32,21 @@ import errno
 import mmap
 import os
 import threading
-from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import failpoints, files
-from streamkeep.engine.journal_head import JournalHead, Place
-from streamkeep.engine.journal_reader import END, SUFFIX, file_name, highest_number, named_number
+from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.journal_reader import (
+    END,
+    SUFFIX,
+    file_name,
+    highest_number,
+    journal_names,
+    named_number,
+)
 from streamkeep.engine.lmdb_errors import translate_os
-from streamkeep.engine.turns import Turns
+from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.turns import TURN_FILE, Turns
 from streamkeep.format.errors import RecoveryNeededError, StoreError, StreamkeepError
 from streamkeep.format.journal import (
     RECORD_HEADER,
@@ -59,7 +66,7 @@ _NEW: Final = "new"
 class Journal:
     """The journal of an open store."""
 
-    def __init__(self, folder: Path, store_uuid: bytes, epoch: int) -> None:
+    def __init__(self, folder: Folder, store_uuid: bytes, epoch: int) -> None:
         self.folder = folder
         self.store_uuid = store_uuid
         self.epoch = epoch
@@ -92,12 +99,14 @@ class Journal:
         """Close the files."""
         self._close_files()
         self.head.close()
+        self.folder.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
         self._close_files()
         self._sync_lock = threading.Lock()
         self.head.abandon()
+        self.folder.close()
 
     def _close_files(self) -> None:
         if self._map is not None:
@@ -201,7 +210,7 @@ class Journal:
         """Remove what a new file could be made of: it holds old records."""
         try:
             for name in (_SPARE, _NEW):
-                wipe_file(self.folder / name)
+                wipe_file(self.folder, name)
         except OSError as error:
             raise translate_os(error) from error
 
@@ -221,7 +230,7 @@ class Journal:
                     self._map_file(self._number)
                 assert self._map is not None
                 self._map[self._offset : self._offset + len(END)] = END
-                drop(self.folder / file_name(self._number + 1))
+                self.folder.remove(file_name(self._number + 1))
 
     def forget(self) -> None:
         """Look the place up again next time.
@@ -238,7 +247,6 @@ class Journal:
         It gets its name when it has its header: by the old one, another process would take it for
         a file that is no longer needed.
         """
-        path = self.folder / _NEW
         salt = int.from_bytes(os.urandom(8), "big")
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
@@ -246,8 +254,8 @@ class Journal:
         try:
             self.head.check_there()
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self.folder / _SPARE, path)
-            handle = files.open_file(path, os.O_RDWR | os.O_CREAT)
+                self.folder.rename(_SPARE, _NEW)
+            handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
             failpoints.hit("journal:unnamed")
             try:
                 new = os.fstat(handle).st_size == 0
@@ -256,11 +264,11 @@ class Journal:
                     files.fill(handle)
                 files.write_at(handle, data + END, 0)
             except OSError:
-                drop(path)
+                self.folder.remove(_NEW)
                 raise
             finally:
                 os.close(handle)
-            os.rename(path, self.folder / file_name(number))
+            self.folder.rename(_NEW, file_name(number))
             self._map_file(number)
         except OSError as error:
             raise translate_os(error) from error
@@ -269,7 +277,7 @@ class Journal:
 
     def _map_file(self, number: int) -> None:
         try:
-            handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
+            handle = self.folder.open(file_name(number), os.O_RDWR)
             try:
                 mapped = mmap.mmap(handle, 0)
             except BaseException:
@@ -321,7 +329,7 @@ class Journal:
             for number in range(first, last + 1):
                 self._sync_file(number)
             if first != last:
-                files.sync_folder(self.folder)
+                self.folder.sync()
             failpoints.hit("journal:synced")
         except OSError as error:
             raise self.failed(error) from error
@@ -331,7 +339,7 @@ class Journal:
     def _sync_file(self, number: int) -> None:
         if self._synced != number:
             try:
-                handle = files.open_file(self.folder / file_name(number), os.O_RDWR)
+                handle = self.folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
                 return  # no longer needed: a steady point covers it
             if self._sync_handle >= 0:
@@ -360,26 +368,28 @@ class Journal:
 
     def prepare_spare(self) -> None:
         """Have a file ready for when the present one is full; also a reserve for a full disk."""
-        if self._offset < self.file_size // 4 or (self.folder / _SPARE).exists():
+        if self._offset < self.file_size // 4 or self.folder.exists(_SPARE):
             return
         self.head.check_there()
         # Of its own: another process may be at it, too, and the first to be ready is used at once.
-        path = self.folder / f"{NEW_SPARE}.{os.urandom(8).hex()}"
+        name = f"{NEW_SPARE}.{os.urandom(8).hex()}"
         try:
-            handle = files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            handle = self.folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 files.reserve(handle, self.file_size)
                 files.fill(handle)
             finally:
                 os.close(handle)
             failpoints.hit("journal:new-spare")
-            os.rename(path, self.folder / _SPARE)
+            self.folder.rename(name, _SPARE)
         except OSError:
-            drop(path)  # the disk is nearly full; whoever needs a file takes a smaller one
+            self.folder.remove(
+                name
+            )  # the disk is nearly full; whoever needs a file takes a smaller one
 
     def drop_spare(self) -> bool:
         """Remove the spare file, to make room on a full disk; say whether there was one."""
-        return drop(self.folder / _SPARE)
+        return self.folder.remove(_SPARE)
 
     def covered(self, place: Place, *, wipe: bool = False) -> None:
         """Note that a steady point was made at a place: what is before it is on disk elsewhere.
@@ -396,15 +406,24 @@ class Journal:
             finally:
                 self.turns.give_back(wave)
         # By name: the header of a file that is just being begun is still that of its former use.
-        for path in self.folder.glob("*" + SUFFIX):
-            if named_number(path) < place.file_number:
+        for name in journal_names(self.folder):
+            if named_number(name) < place.file_number:
                 failpoints.hit("journal:retire")
                 if wipe:
-                    wipe_file(path)
+                    wipe_file(self.folder, name)
                 else:
-                    retire_file(self.folder, path, self.file_size)
+                    retire_file(self.folder, name, self.file_size)
         if wipe:
-            files.sync_folder(self.folder)
+            self.folder.sync()
+
+
+def is_journal_name(name: str) -> bool:
+    """Say whether a name in `journal/` is one of the journal's own."""
+    return (
+        name in (HEAD_FILE, _SPARE, _NEW)
+        or name.startswith((f"{NEW_SPARE}.", f"{TURN_FILE}."))
+        or name.endswith(SUFFIX)
+    )
 
 
 def sync_failed() -> RecoveryNeededError:
@@ -415,24 +434,22 @@ def sync_failed() -> RecoveryNeededError:
     )
 
 
-def retire_file(folder: Path, path: Path, file_size: int) -> None:
+def retire_file(folder: Folder, name: str, file_size: int) -> None:
     """Make a file the spare one, or remove it."""
-    try:
-        if path.stat().st_size == file_size and not (folder / _SPARE).exists():
-            os.rename(path, folder / _SPARE)
-        else:
-            os.unlink(path)
-    except FileNotFoundError:
-        pass  # another process was faster
+    if folder.size(name) == file_size and not folder.exists(_SPARE):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            folder.rename(name, _SPARE)
+    else:
+        folder.remove(name)
 
 
-def wipe_file(path: Path) -> None:
+def wipe_file(folder: Folder, name: str) -> None:
     """Remove a file, its bytes overwritten on disk first, where the file system does so in place.
 
     Another process may have it mapped, or be making it; it only ever reads zeros then.
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        handle = folder.open(name, os.O_WRONLY)
     except FileNotFoundError:
         return
     try:
@@ -440,7 +457,7 @@ def wipe_file(path: Path) -> None:
         files.sync_data(handle)
     finally:
         os.close(handle)
-    drop(path)
+    folder.remove(name)
 
 
 def _reserve(handle: int, size: int, least: int) -> None:
@@ -452,12 +469,3 @@ def _reserve(handle: int, size: int, least: int) -> None:
             raise
         os.ftruncate(handle, 0)
         files.reserve(handle, least)
-
-
-def drop(path: Path) -> bool:
-    """Remove a file; say whether it existed."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True

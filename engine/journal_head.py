@@ -31,13 +31,13 @@ import fcntl
 import mmap
 import os
 import struct
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
 from streamkeep.engine import boot, files
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import StoreError
 from streamkeep.format.id_codec import unsigned
 
@@ -77,10 +77,10 @@ class Place(NamedTuple):
 class JournalHead:
     """The mapped file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         """Open the file, or create it."""
-        self._path = str(folder / HEAD_FILE)
-        self.handle = files.open_file(folder / HEAD_FILE, os.O_RDWR | os.O_CREAT)
+        self._path = str(folder.path / HEAD_FILE)
+        self.handle = folder.open(HEAD_FILE, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
             status = os.fstat(self.handle)
@@ -92,7 +92,7 @@ class JournalHead:
             if self._map[_BOOT:_BOOT_END] != here:
                 self._map[:] = bytes(_SIZE)
                 self._map[_BOOT:_BOOT_END] = here
-                mount = boot.mount_id(folder)
+                mount = boot.mount_id(folder.path)
         except BaseException:
             os.close(self.handle)
             raise
@@ -225,7 +225,7 @@ class JournalHead:
             StoreError: the store is not there any more.
         """
         try:
-            found = os.stat(self._path)
+            found = os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             found = None
         if found is None or (found.st_ino, found.st_dev) != self._identity:
@@ -289,13 +289,13 @@ class HeadState(NamedTuple):
     same_mount: bool
 
 
-def read_head(folder: Path) -> HeadState | None:
+def read_head(folder: Folder) -> HeadState | None:
     """Read the file without touching it; None when there is none of this boot."""
-    path = folder / HEAD_FILE
-    if not path.exists():
+    if not folder.exists(HEAD_FILE):
         return None
-    data = path.read_bytes()
+    data = folder.read(HEAD_FILE)
     if len(data) != _SIZE or data[_BOOT:_BOOT_END] != boot.boot_id():
         return None
     words = memoryview(data).cast("q")
-    return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == boot.mount_id(folder))
+    mount = boot.mount_id(folder.path)
+    return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == mount)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Final, Protocol
 
 from streamkeep.engine.journal_head import Place
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.journal import (
     FILE_HEADER,
     RECORD_HEADER,
@@ -34,31 +34,35 @@ def file_name(number: int) -> str:
     return f"{number:012d}{SUFFIX}"
 
 
-def journal_files(folder: Path) -> dict[int, Path]:
+def journal_names(folder: Folder) -> list[str]:
+    """Return the names of the journal's files, sorted."""
+    return [name for name in folder.names() if name.endswith(SUFFIX)]
+
+
+def journal_files(folder: Folder) -> dict[int, str]:
     """Return the journal's files by number, which their headers say: a rename may be lost."""
-    found: dict[int, Path] = {}
-    for path in sorted(folder.glob("*" + SUFFIX)):
+    found: dict[int, str] = {}
+    for name in journal_names(folder):
         with contextlib.suppress(FileNotFoundError):  # another process needs it no longer
-            header = read_header(path)
-            found[named_number(path) if header is None else header.file_number] = path
+            header = read_header(folder, name)
+            found[named_number(name) if header is None else header.file_number] = name
     return dict(sorted(found.items()))
 
 
-def named_number(path: Path) -> int:
+def named_number(name: str) -> int:
     """Return the number that a journal file's name says."""
-    return int(path.name[: -len(SUFFIX)])
+    return int(name[: -len(SUFFIX)])
 
 
-def highest_number(folder: Path) -> int:
+def highest_number(folder: Folder) -> int:
     """Return the highest number of a journal file, by name or header; 0 when there is none."""
-    names = [named_number(path) for path in folder.glob("*" + SUFFIX)]
+    names = [named_number(name) for name in journal_names(folder)]
     return max([*names, *journal_files(folder)], default=0)
 
 
-def read_header(path: Path) -> FileHeader | None:
+def read_header(folder: Folder, name: str) -> FileHeader | None:
     """Return the header of a journal file; None when it has none."""
-    with path.open("rb") as file:
-        return decode_file_header(file.read(FILE_HEADER.size))
+    return decode_file_header(folder.read(name, FILE_HEADER.size))
 
 
 class Identity(Protocol):
@@ -74,10 +78,11 @@ class Identity(Protocol):
 class Reader:
     """Reads records from a place on, through all files of the journal."""
 
-    def __init__(self, folder: Path, owner: Identity, place: Place) -> None:
+    def __init__(self, folder: Folder, owner: Identity, place: Place) -> None:
         self.place = place
+        self._folder = folder
         self._identity = (owner.epoch, owner.store_uuid)
-        self._paths = journal_files(folder)
+        self._names = journal_files(folder)
         self._data = b""  # of a file, from an offset on
         self._loaded = -1
         self._base = 0
@@ -88,10 +93,10 @@ class Reader:
         body = self._next_in(place)
         if body is not None:
             return body
-        path = self._paths.get(place.file_number + 1)
-        if path is None:
+        name = self._names.get(place.file_number + 1)
+        if name is None:
             return None
-        header = read_header(path)
+        header = read_header(self._folder, name)
         if (
             header is None
             or (header.epoch, header.store_uuid) != self._identity
@@ -109,11 +114,11 @@ class Reader:
 
     def _next_in(self, place: Place) -> bytes | None:
         """Return the body of the record at a place, and go behind it."""
-        path = self._paths.get(place.file_number)
-        if path is None or not self._load(path, place, RECORD_HEADER.size):
+        name = self._names.get(place.file_number)
+        if name is None or not self._load(name, place, RECORD_HEADER.size):
             return None
         size = record_size(self._data, place.offset - self._base)
-        if not self._load(path, place, size):
+        if not self._load(name, place, size):
             return None
         record = read_record(self._data, place.offset - self._base, place.chain)
         if record is None or record.commit_number != place.commit_number + 1:
@@ -123,7 +128,7 @@ class Reader:
         )
         return record.body
 
-    def _load(self, path: Path, place: Place, size: int) -> bool:
+    def _load(self, name: str, place: Place, size: int) -> bool:
         """Have `size` bytes from a place on in memory; False where the file ends before."""
         offset = place.offset
         if (
@@ -132,7 +137,7 @@ class Reader:
             or offset + size > self._base + len(self._data)
         ):
             try:
-                with path.open("rb") as file:
+                with os.fdopen(self._folder.open(name), "rb") as file:
                     there = file.seek(0, os.SEEK_END) - offset
                     if size > there:
                         return False
@@ -145,14 +150,14 @@ class Reader:
         return offset + size <= self._base + len(self._data)
 
 
-def files_behind_gap(folder: Path, owner: Identity, newest: int) -> dict[int, FileHeader]:
+def files_behind_gap(folder: Folder, owner: Identity, newest: int) -> dict[int, FileHeader]:
     """Return, by number, files that begin behind commits after the newest one that is known.
 
     Those commits were lost with the end of an earlier file; nothing follows without them.
     """
     found: dict[int, FileHeader] = {}
-    for number, path in journal_files(folder).items():
-        header = read_header(path)
+    for number, name in journal_files(folder).items():
+        header = read_header(folder, name)
         if (
             header is not None
             and (header.epoch, header.store_uuid) == (owner.epoch, owner.store_uuid)
@@ -162,7 +167,7 @@ def files_behind_gap(folder: Path, owner: Identity, newest: int) -> dict[int, Fi
     return found
 
 
-def find_place(folder: Path, owner: Identity, start: Place, commit_number: int) -> Place | None:
+def find_place(folder: Folder, owner: Identity, start: Place, commit_number: int) -> Place | None:
     """Return the place behind a commit, read from a place before it; None when it is not there."""
     reader = Reader(folder, owner, start)
     while reader.place.commit_number < commit_number:
@@ -171,12 +176,12 @@ def find_place(folder: Path, owner: Identity, start: Place, commit_number: int) 
     return reader.place
 
 
-def is_there(folder: Path, owner: Identity, place: Place) -> bool:
+def is_there(folder: Folder, owner: Identity, place: Place) -> bool:
     """Say whether a place is one that records can be written to: its file may have been lost."""
-    path = folder / file_name(place.file_number)
-    if not path.exists() or path.stat().st_size < place.offset + len(END):
+    name = file_name(place.file_number)
+    if folder.size(name) < place.offset + len(END):
         return False
-    header = read_header(path)
+    header = read_header(folder, name)
     return (
         header is not None
         and header.file_number == place.file_number

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +28,12 @@ from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.lmdb_errors import translate, translate_os
 from streamkeep.engine.recover import META_EPOCH, is_ready, needs_recovery, prepare
 from streamkeep.engine.registry import Opening, registry
+from streamkeep.engine.safe_files import Folder, Trusted
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.shared import Shared
-from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.steady import DATA_FILE, LOCK_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.store_survey import STAGING_FOLDER, check_files, check_lmdb_files
 from streamkeep.engine.switch import (
     DONE_FOLDER,
     NEW_FOLDER,
@@ -38,6 +41,7 @@ from streamkeep.engine.switch import (
     finish_switch,
     is_switching,
 )
+from streamkeep.engine.waiting import WAITERS_FOLDER
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import (
     ArgumentError,
@@ -58,13 +62,9 @@ from streamkeep.format.records import (
 )
 from streamkeep.format.versions import STORE_VERSION
 
-LOCK_FILE: Final = "lock.mdb"
-
 META_FORMAT: Final = b"format_version"
 META_UUID: Final = b"store_uuid"
 META_CREATED: Final = b"created_ms"
-
-STAGING_FOLDER: Final = "staging"  # what pipelines have written and not yet committed
 
 _OURS: Final = {
     DATA_FILE,
@@ -76,7 +76,7 @@ _OURS: Final = {
     NEW_FOLDER,
     READY_FOLDER,
     DONE_FOLDER,
-    "waiters",
+    WAITERS_FOLDER,
 }
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 _SPARE_READERS: Final = 4
@@ -93,10 +93,12 @@ def open_environment(
     max_store_bytes: int | None,
     clock: Clock,
     node_limits: tuple[int, int] | None = None,
+    trust_owners: Trusted = (),
 ) -> Environment:
     """Open the store at `path`, or create it; one more use of it when it is open already.
 
     Args:
+        trust_owners: whose files are opened, besides those of `safe_files`.
         node_limits: bytes and entries of the nodes of new streams; None for ours.
     """
     if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
@@ -116,9 +118,9 @@ def open_environment(
                 return known
             registry.openings.append(opening)
         # Without the lock: other stores can be opened and closed meanwhile, however long it takes.
-        _check_place(path, create=create and not readonly)
+        folder = _check_place(path, create and not readonly, readonly, trust_owners)
         environment = _open_noted(
-            path,
+            folder,
             opening,
             readonly,
             force_recovery,
@@ -133,7 +135,7 @@ def open_environment(
 
 
 def _open_noted(
-    path: Path,
+    folder: Folder,
     opening: Opening,
     readonly: bool,
     force_recovery: bool,
@@ -146,9 +148,9 @@ def _open_noted(
     raw = None
     environment = None
     try:
-        lock = _lock_store(path, opening, readonly, force_recovery, max_readers, clock)
-        raw = _open_lmdb(path, readonly, max_readers, max_store_bytes)
-        environment = _initialize(path, raw, readonly, max_store_bytes, clock, node_limits, lock)
+        lock = _lock_store(folder, opening, readonly, force_recovery, max_readers, clock)
+        raw = _open_lmdb(folder, readonly, max_readers, max_store_bytes)
+        environment = _initialize(folder, raw, readonly, max_store_bytes, clock, node_limits, lock)
         environment.make_first_point()
     except BaseException as error:
         if environment is not None:
@@ -157,6 +159,7 @@ def _open_noted(
             raw.close()
         if opening.lock is not None:
             opening.lock.close()
+        folder.close_all()
         if isinstance(error, lmdb.Error):
             raise translate(error) from error
         if isinstance(error, OSError):
@@ -166,7 +169,7 @@ def _open_noted(
 
 
 def _lock_store(
-    path: Path,
+    folder: Folder,
     opening: Opening,
     readonly: bool,
     force_recovery: bool,
@@ -174,9 +177,10 @@ def _lock_store(
     clock: Clock,
 ) -> SteadyFile | None:
     """Get the lock of the store; if nobody else has it open, make the store ready."""
+    path = folder.path
 
     def open_lmdb() -> lmdb.Environment:
-        return _open_lmdb(path, False, max_readers, None)  # a replay cannot reuse any page
+        return _open_lmdb(folder, False, max_readers, None)  # a replay cannot reuse any page
 
     def make_ready(alone: bool) -> bool:
         if not alone:
@@ -185,28 +189,28 @@ def _lock_store(
                     f"{path}: open in another process; close it there to recover it"
                 )
             if not readonly:
-                lock.check_no_unlisted(path / DATA_FILE)
-            return is_ready(path, lock)
+                lock.check_no_unlisted(DATA_FILE)
+            return is_ready(folder, lock)
         if not readonly:
-            lock.check_no_unlisted(path / DATA_FILE)
-            finish_switch(path, lock)
-            if _is_cold(path) and not needs_recovery(path, lock):
-                _check_is_ours(path)
-            prepare(path, lock, open_lmdb, clock, force_recovery)
-        elif is_switching(path):
+            lock.check_no_unlisted(DATA_FILE)
+            finish_switch(folder, lock)
+            if _is_cold(folder) and not needs_recovery(folder, lock):
+                _check_is_ours(folder)
+            prepare(folder, lock, open_lmdb, clock, force_recovery)
+        elif is_switching(folder):
             raise RecoveryNeededError(
                 f"{path}: a compaction was cut off; open the store for writing once"
             )
-        elif reason := needs_recovery(path, lock):
+        elif reason := needs_recovery(folder, lock):
             raise RecoveryNeededError(
                 f"{path}: the store needs recovery, since {reason}; {_how_to_recover(path)}"
             )
         else:
-            check_extent(path)
+            check_extent(folder)
         return True
 
     try:
-        lock = opening.lock = SteadyFile(path, readonly=readonly)
+        lock = opening.lock = SteadyFile(folder, readonly=readonly)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -215,7 +219,7 @@ def _lock_store(
         raise translate_os(error) from error
     try:
         if readonly and not is_listed(path):
-            lock.read_unlisted(path / DATA_FILE, make_ready)
+            lock.read_unlisted(DATA_FILE, make_ready)
         else:
             lock.share_when_ready(make_ready)
     except BaseException as error:
@@ -250,36 +254,69 @@ def _check_compatible(
         )
 
 
-def _check_place(path: Path, *, create: bool) -> None:
-    """Raise unless `path` is a store, or can become one; make its folder."""
-    if path.exists() and not path.is_dir():
-        raise NotAStoreError(f"{path}: not a folder; a store is one")
-    data = path / DATA_FILE
-    if data.exists():
-        if data.stat().st_size and not (path / STEADY_FILE).exists():
-            _check_is_ours(path)
+def _check_place(path: Path, create: bool, readonly: bool, trust_owners: Trusted) -> Folder:
+    """Raise unless `path` is a store, or can become one; return its folder, made if need be."""
+    folder = find_folder(path, trust_owners)
+    if folder is None:
+        if not create:
+            raise NotAStoreError(f"{path}: no such store")
+        try:
+            files.create_folder(path)
+            return Folder(path, trusted=trust_owners)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
+    try:
+        check_files(folder, readonly=readonly)
+        _check_is_store(folder, create)
+    except BaseException as error:
+        folder.close_all()
+        if isinstance(error, OSError):
+            raise StoreError(f"{path}: its files cannot be looked at: {error}") from error
+        raise
+    return folder
+
+
+def _check_is_store(folder: Folder, create: bool) -> None:
+    """Raise unless there is a store in a folder, or may be made one."""
+    path = folder.path
+    if folder.exists(DATA_FILE):
+        if folder.size(DATA_FILE) and not folder.exists(STEADY_FILE):
+            _check_is_ours(folder)
         return
-    if path.is_dir() and (path / ARCHIVE_FOLDER).exists():
+    if folder.exists(ARCHIVE_FOLDER):
         raise CorruptionError(f"{path}: {DATA_FILE}", "the file is missing; the archive is there")
-    if path.is_dir() and any(one.name not in _OURS for one in path.iterdir()):
+    if not _OURS.issuperset(folder.names()):
         raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
     if not create:
-        kind = f"no store: there is no {DATA_FILE} in it" if path.is_dir() else "no such store"
-        raise NotAStoreError(f"{path}: {kind}")
+        raise NotAStoreError(f"{path}: no store: there is no {DATA_FILE} in it")
+
+
+def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
+    """Open the folder of a store; None where there is nothing.
+
+    Raises:
+        NotAStoreError: there is something else.
+        UntrustedFileError: somebody owns it who is not trusted.
+    """
     try:
-        files.create_folder(path)
+        return Folder(path, trusted=trust_owners)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise NotAStoreError(f"{path}: not a folder; a store is one") from None
     except OSError as error:
-        raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot open the folder: {error.strerror}") from error
 
 
-def _is_cold(path: Path) -> bool:
+def _is_cold(folder: Folder) -> bool:
     """Say whether there is a store that nobody has opened since it was copied."""
-    return (path / DATA_FILE).exists() and not (path / LOCK_FILE).exists()
+    return folder.exists(DATA_FILE) and not folder.exists(LOCK_FILE)
 
 
-def _check_is_ours(path: Path) -> None:
+def _check_is_ours(folder: Folder) -> None:
     """Look into a file that nobody has open before LMDB leaves its lock file beside it."""
-    check_extent(path)
+    path = folder.path
+    check_extent(folder)
     try:
         raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
     except lmdb.Error as error:
@@ -298,9 +335,15 @@ def is_listed(path: Path) -> bool:
 
 
 def _open_lmdb(
-    path: Path, readonly: bool, max_readers: int, max_store_bytes: int | None
+    folder: Folder, readonly: bool, max_readers: int, max_store_bytes: int | None
 ) -> lmdb.Environment:
-    needed = (path / DATA_FILE).stat().st_size if (path / DATA_FILE).exists() else 0
+    path = folder.path
+    if not readonly:
+        with suppress(OSError):  # LMDB will meet it, too, and says more
+            for name in (DATA_FILE, LOCK_FILE):  # LMDB would create them through a link
+                folder.make_file(name)
+    check_lmdb_files(folder, readonly=readonly)
+    needed = folder.size(DATA_FILE)
     sizes = [size for size in _MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
         sizes = [limited_map(max_store_bytes)]
@@ -398,7 +441,7 @@ def _tables(
 
 
 def _initialize(
-    path: Path,
+    folder: Folder,
     raw: lmdb.Environment,
     readonly: bool,
     max_store_bytes: int | None,
@@ -407,6 +450,7 @@ def _initialize(
     lock: SteadyFile | None,
 ) -> Environment:
     """Read what an existing store says of itself, or write it into a new one."""
+    path = folder.path
     if readonly:
         handles = _tables(raw, None, path)
     else:
@@ -415,7 +459,7 @@ def _initialize(
                 _create(raw, writer, clock)
             handles = _tables(raw, writer, path)
             failpoints.hit("create:written")
-        files.sync_folder(path)
+        folder.sync()
         failpoints.hit("create:named")
     where = f"{path}: meta"
     with raw.begin() as txn:
@@ -430,7 +474,7 @@ def _initialize(
         identity = decode_uuid(row(META_UUID), where)
     shared = Shared(raw, handles, epoch, clock, *node_limits)
     return Environment(
-        path,
+        folder,
         raw,
         shared,
         uuid_bytes=identity,

@@ -45,7 +45,6 @@ import logging
 import os
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import lmdb
@@ -65,7 +64,8 @@ from streamkeep.engine.journal_reader import (
     journal_files,
     named_number,
 )
-from streamkeep.engine.steady import DATA_FILE, read_meta_pages
+from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.steady import DATA_FILE, LOCK_FILE, read_meta_pages
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.checksum import open_row, seal_row
 from streamkeep.format.errors import CorruptionError
@@ -121,39 +121,37 @@ def decode_recovery(body: bytes) -> Recovery:
 OpenLmdb = Callable[[], "lmdb.Environment"]
 
 
-def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, force: bool) -> None:
+def prepare(
+    store: Folder, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, force: bool
+) -> None:
     """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
 
     Args:
         force: take a store for torn that is not healthy.
     """
     slot = steady.newest()
-    journal = path / JOURNAL_FOLDER
-    for left in journal.glob(f"{NEW_SPARE}*"):
-        left.unlink(missing_ok=True)
     if slot is None:
-        if is_unfinished(path, steady):
-            discard_unfinished(path)
-        if not (path / DATA_FILE).exists():
+        if is_unfinished(store, steady):
+            discard_unfinished(store)
+        if not store.exists(DATA_FILE):
             steady.mark_unfinished()
-        check_extent(path)
-        files.create_folder(journal)
-        _reset_head(journal, None, None)
+        check_extent(store)
+        _reset_head(_clear_journal(store), None, None)
         return
-    files.create_folder(journal)
-    state = examine(path, slot, force)
+    journal = _clear_journal(store)
+    state = examine(store, slot, force)
     if state.torn or state.ahead:
-        check_extent(path, slot_meta(slot))  # while nothing is changed: else it stays as it is
-        _check_roots(path / DATA_FILE, slot)
+        check_extent(store, slot_meta(slot))  # while nothing is changed: else it stays as it is
+        _check_roots(store, slot)
         steady.rewrite()
         failpoints.hit("recover:point-safe")
         if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
             steady.write(slot)
-        _recover(path, slot, open_lmdb, clock, state.torn or _KILLED)
+        _recover(store, slot, open_lmdb, clock, state.torn or _KILLED)
         _reset_head(journal, None, None)
         return
-    check_extent(path)
+    check_extent(store)
     place = state.place
     if place is not None and not is_there(journal, slot, place):
         place = None
@@ -162,7 +160,16 @@ def prepare(path: Path, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, f
     _reset_head(journal, place, slot)
 
 
-def is_unfinished(path: Path, steady: SteadyFile) -> bool:
+def _clear_journal(store: Folder) -> Folder:
+    """Open the journal's folder, made if it is missing; remove spares that were not finished."""
+    journal = store.make_folder(JOURNAL_FOLDER)
+    for name in journal.names():
+        if name.startswith(NEW_SPARE):
+            journal.remove(name)
+    return journal
+
+
+def is_unfinished(store: Folder, steady: SteadyFile) -> bool:
     """Say whether the store's creation was begun, and never finished.
 
     Raises:
@@ -170,7 +177,7 @@ def is_unfinished(path: Path, steady: SteadyFile) -> bool:
     """
     if not steady.is_unfinished():
         return False
-    if has_commits(_newest_meta(path)):
+    if has_commits(_newest_meta(store)):
         raise CorruptionError(str(steady.path), "no steady point is whole; run `streamkeep repair`")
     return True
 
@@ -180,13 +187,13 @@ def has_commits(newest: MetaPage | None) -> bool:
     return newest is not None and newest.commit_number > _CREATED
 
 
-def discard_unfinished(path: Path) -> None:
+def discard_unfinished(store: Folder) -> None:
     """Remove the files of a store whose creation was never finished."""
-    for name in (DATA_FILE, "lock.mdb"):
-        (path / name).unlink(missing_ok=True)
+    for name in (DATA_FILE, LOCK_FILE):
+        store.remove(name)
 
 
-def needs_recovery(path: Path, steady: SteadyFile) -> str:
+def needs_recovery(store: Folder, steady: SteadyFile) -> str:
     """Say why a store that nobody has open must be recovered, or created; nothing if it is sound.
 
     A read-only open may show it without the one record that a process left which was killed in a
@@ -194,11 +201,11 @@ def needs_recovery(path: Path, steady: SteadyFile) -> str:
     """
     slot = steady.newest()
     if slot is None:
-        return "its creation was cut off" if is_unfinished(path, steady) else ""
-    return examine(path, slot).torn
+        return "its creation was cut off" if is_unfinished(store, steady) else ""
+    return examine(store, slot).torn
 
 
-def is_ready(path: Path, steady: SteadyFile) -> bool:
+def is_ready(store: Folder, steady: SteadyFile) -> bool:
     """Say whether a store that others have open was made ready.
 
     Whoever makes a commit or a recovery makes a steady point in this boot first. So a store
@@ -208,7 +215,7 @@ def is_ready(path: Path, steady: SteadyFile) -> bool:
     if slot is None:
         return False
     here = boot_id()
-    return here in (NO_BOOT, slot.boot_id) or _is_healthy(path, slot)
+    return here in (NO_BOOT, slot.boot_id) or _is_healthy(store, slot)
 
 
 class State(NamedTuple):
@@ -225,16 +232,16 @@ class State(NamedTuple):
     ahead: int = 0
 
 
-def examine(path: Path, slot: SteadySlot, force: bool = False) -> State:
+def examine(store: Folder, slot: SteadySlot, force: bool = False) -> State:
     """Say which state a store is in that nobody has open."""
-    journal = path / JOURNAL_FOLDER
+    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     head = read_head(journal)
     if head is not None and head.poisoned:
         return State("writing to the disk had failed")
-    meta = _newest_meta(path)
+    meta = _newest_meta(store)
     if meta is None or meta.commit_number < slot.commit_number:
         return State("data.mdb is older than its steady point")
-    if _is_healthy(path, slot):
+    if _is_healthy(store, slot):
         return State("", place_of(slot))
     here = boot_id()
     if here == NO_BOOT or slot.boot_id != here:
@@ -260,7 +267,7 @@ def examine(path: Path, slot: SteadySlot, force: bool = False) -> State:
     return State(reason, place, ahead)
 
 
-def _count_records(journal: Path, slot: SteadySlot, place: Place) -> int:
+def _count_records(journal: Folder, slot: SteadySlot, place: Place) -> int:
     """Return how many records follow a place."""
     reader = Reader(journal, slot, place)
     while reader.next() is not None:
@@ -268,23 +275,24 @@ def _count_records(journal: Path, slot: SteadySlot, place: Place) -> int:
     return reader.place.commit_number - place.commit_number
 
 
-def _is_healthy(path: Path, slot: SteadySlot) -> bool:
+def _is_healthy(store: Folder, slot: SteadySlot) -> bool:
     """Say whether there is nothing but what the steady point covers."""
-    meta = _newest_meta(path)
+    meta = _newest_meta(store)
+    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     return (
         meta is not None
         and meta.commit_number == slot.commit_number
         and meta.data[8:] == slot.meta_page[8:]
-        and Reader(path / JOURNAL_FOLDER, slot, place_of(slot)).next() is None
-        and not files_behind_gap(path / JOURNAL_FOLDER, slot, slot.commit_number)
+        and Reader(journal, slot, place_of(slot)).next() is None
+        and not files_behind_gap(journal, slot, slot.commit_number)
     )
 
 
-def _newest_meta(path: Path) -> MetaPage | None:
+def _newest_meta(store: Folder) -> MetaPage | None:
     """Return LMDB's newest meta page; None when none is readable."""
-    if not (path / DATA_FILE).exists():
+    if not store.exists(DATA_FILE):
         return None
-    handle = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    handle = store.open(DATA_FILE)
     try:
         pages = read_meta_pages(handle)
     finally:
@@ -292,48 +300,52 @@ def _newest_meta(path: Path) -> MetaPage | None:
     return pages[-1] if pages else None
 
 
-def _reset_head(journal: Path, place: Place | None, slot: SteadySlot | None) -> None:
+def _reset_head(journal: Folder, place: Place | None, slot: SteadySlot | None) -> None:
     """Set up what processes share; with no place, the next to write begins a new file.
 
     What is behind the steady point counts as not on disk, whoever wrote it.
     """
-    (journal / HEAD_FILE).unlink(missing_ok=True)
+    journal.remove(HEAD_FILE)
     if place is not None and slot is not None:
         head = JournalHead(journal)
         head.reset(place, slot.journal_file, slot.commit_number)
         head.close()
 
 
-def _remove_later(journal: Path, place: Place) -> None:
+def _remove_later(journal: Folder, place: Place) -> None:
     """Remove files after that of a place, none of whose records follows it.
 
     A writer that was killed began such a file. It says only after which commit it begins, so it
     would follow any commit that gets this number.
     """
     later = [
-        path
-        for number, path in journal_files(journal).items()
-        if max(number, named_number(path)) > place.file_number
+        name
+        for number, name in journal_files(journal).items()
+        if max(number, named_number(name)) > place.file_number
     ]
     if later:
         failpoints.hit("recover:remove")
-        for path in later:
-            path.unlink(missing_ok=True)
-        files.sync_folder(journal)
+        for name in later:
+            journal.remove(name)
+        journal.sync()
 
 
-def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock, reason: str) -> None:
+def _recover(
+    store: Folder, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock, reason: str
+) -> None:
     """Bring a store back to the newest commit that the disk still holds."""
-    _restore_meta(path / DATA_FILE, slot)
+    _restore_meta(store, slot)
     failpoints.hit("recover:meta-restored")
     raw = open_lmdb()
     try:
         pin = raw.begin()
         if pin.id() != slot.commit_number:
-            raise CorruptionError(str(path), "LMDB does not show the commit of the steady point")
+            problem = "LMDB does not show the commit of the steady point"
+            raise CorruptionError(str(store.path), problem)
         with raw.begin(write=True) as txn:
             tables = [raw.open_db(table.name.encode(), txn, create=False) for table in TABLES]
-        replayed = _replay(raw, tables, Reader(path / JOURNAL_FOLDER, slot, place_of(slot)))
+        reader = Reader(store.folder(JOURNAL_FOLDER), slot, place_of(slot))
+        replayed = _replay(raw, tables, reader)
         done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed)
         with raw.begin(write=True) as txn:
             epoch = stored_epoch(txn.get(META_EPOCH, db=tables[META]))
@@ -348,7 +360,7 @@ def _recover(path: Path, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock, re
     log.log(
         logging.INFO if reason == _KILLED else logging.WARNING,
         "%s: recovered, since %s: back to commit %d, and %d commits from the journal",
-        path,
+        store.path,
         reason,
         slot.commit_number,
         replayed,
@@ -366,10 +378,10 @@ def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, b
     txn.put(name, seal_row(META, name, body), db=meta)
 
 
-def _check_roots(data: Path, slot: SteadySlot) -> None:
+def _check_roots(store: Folder, slot: SteadySlot) -> None:
     """Raise CorruptionError unless the root pages of the steady point are as they were."""
     meta = slot_meta(slot)
-    handle = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    handle = store.open(DATA_FILE)
     try:
         for root, expected in (
             (meta.main_root, slot.main_root_checksum),
@@ -381,7 +393,7 @@ def _check_roots(data: Path, slot: SteadySlot) -> None:
                 page = page.ljust(meta.page_size, b"\0")  # of a file that was cut off
             if root_checksum(page) != expected:
                 raise CorruptionError(
-                    str(data),
+                    str(store.path / DATA_FILE),
                     f"page {root} is not the root of commit {slot.commit_number}, to which the "
                     "store must go back; run `streamkeep repair`",
                 )
@@ -389,9 +401,9 @@ def _check_roots(data: Path, slot: SteadySlot) -> None:
         os.close(handle)
 
 
-def _restore_meta(data: Path, slot: SteadySlot) -> None:
+def _restore_meta(store: Folder, slot: SteadySlot) -> None:
     """Put the meta page of the steady point, whose root pages are sound, into both places."""
-    handle = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+    handle = store.open(DATA_FILE, os.O_RDWR)
     try:
         newest, page_size = slot.commit_number, slot_meta(slot).page_size
         for place in (0, 1):

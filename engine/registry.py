@@ -32,7 +32,7 @@ Identity = tuple[int, int]  # device, inode
 
 def identity_of(path: Path) -> Identity:
     """Return what tells the store at a path from all others; raise OSError where there is none."""
-    status = (path / DATA_FILE).stat()
+    status = (path / DATA_FILE).lstat()  # a link is no file of a store: see `safe_files`
     return status.st_dev, status.st_ino
 
 
@@ -129,6 +129,7 @@ class Registry:
             # The child must not hold the parent's file locks, which would outlive the parent.
             if environment.lock is not None:
                 environment.lock.close()
+            environment.folder.close()
             if environment.points is not None:
                 environment.points.close_files()
                 environment.points.journal.abandon()

@@ -85,7 +85,7 @@ class Relief:
 
 def clean_after_crash(environment: Environment) -> None:
     """When the store is opened: remove what a killed archiver has left, if there may be any."""
-    if not environment.read(retired_bytes) or not (environment.path / ARCHIVE_FOLDER).is_dir():
+    if not environment.read(retired_bytes) or not environment.folder.has_folder(ARCHIVE_FOLDER):
         return
     try:
         with archive_lock(environment, wait=False):

@@ -7,10 +7,10 @@ has opened it meanwhile, or it holds something.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 
@@ -34,18 +34,17 @@ def remove_empty(path: Path, made: list[Path]) -> bool:
     Args:
         made: what `missing_folders` returned before the store was created.
     """
-    lock = SteadyFile(path, readonly=False)
+    store = Folder(path)
+    lock = SteadyFile(store, readonly=False)
     try:
         if not lock.try_exclusive():
             return False
         os.truncate(lock.handle, 0)
-        for entry in os.scandir(path):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            elif entry.name != STEADY_FILE:
-                os.unlink(entry.path)
+        for name in store.names():
+            if name != STEADY_FILE:
+                store.remove_any(name)
         if path in made:
-            lock.path.unlink()
+            store.remove(STEADY_FILE)
         with suppress(OSError):  # others may have put something into a folder
             for folder in made:
                 folder.rmdir()

@@ -173,7 +173,7 @@ class _DataFile:
         self.environment = environment
         self.meta = meta
         self.page_size = meta.page_size
-        self._handle = os.open(environment.path / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
+        self._handle = environment.folder.open(DATA_FILE, os.O_RDWR)
         self._zero = bytes(self.page_size)
 
     def __enter__(self) -> _DataFile:

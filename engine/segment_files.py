@@ -15,26 +15,27 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine import files
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.manifest import SegmentRecord
 from streamkeep.format.segment import Segment
 
 ARCHIVE_FOLDER: Final = "archive"
+ARCHIVE_LOCK: Final = "lock"  # the file of `archive_lock`
 _MOST_OPEN: Final = 16
 
 
 class SegmentFile:
     """An open file; `read_at` is what a `Segment` reads through."""
 
-    def __init__(self, path: Path, where: str) -> None:
-        """Open the file; raise OSError when that fails."""
-        self._handle = -1
+    def __init__(self, handle: int, where: str) -> None:
+        """Take the descriptor of a file, and close it some time."""
+        self._handle = handle
         self._where = where
-        self._handle = files.open_file(path, os.O_RDONLY)
         self.size = os.fstat(self._handle).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -57,10 +58,13 @@ class SegmentFile:
             self._handle = -1
 
 
-def open_segment(
-    path: Path, where: str | None = None, *, max_block_bytes: int | None = None
-) -> Segment:
-    """Open a segment file, whether a manifest names it or not.
+def stored_name(path: str) -> str:
+    """Return the name in the folder of a store of a file that a row of the manifest names."""
+    return f"{ARCHIVE_FOLDER}/{path}"
+
+
+def open_segment(path: Path, *, max_block_bytes: int | None = None) -> Segment:
+    """Open a segment file that the caller has named, in a store or not; links are followed.
 
     Args:
         max_block_bytes: what a block may take when it is decompressed, for a file that the
@@ -71,9 +75,34 @@ def open_segment(
         CorruptionError: it cannot be read, or is no whole segment.
         FormatVersionError: a newer version of Streamkeep wrote it.
     """
-    where = f"segment {path}" if where is None else where
+    return _open(lambda: open_named(path), f"segment {path}", max_block_bytes)
+
+
+def open_named(path: Path) -> int:
+    """Open a file that the caller has named, to read it; never wait for a named pipe."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def open_stored(
+    store: Folder, path: str, where: str | None = None, *, max_block_bytes: int | None = None
+) -> Segment:
+    """Open a segment file in the archive of a store, whether a manifest names it or not.
+
+    Args:
+        path: of the file below `archive/`.
+        max_block_bytes: as of `open_segment`.
+
+    Raises:
+        UntrustedFileError: it is no regular file, or somebody's who is not trusted.
+        Others as `open_segment`.
+    """
+    name = stored_name(path)
+    return _open(lambda: store.open(name), where or f"segment {store.path / name}", max_block_bytes)
+
+
+def _open(open_file: Callable[[], int], where: str, max_block_bytes: int | None) -> Segment:
     try:
-        file = SegmentFile(path, where)
+        file = SegmentFile(open_file(), where)
         return Segment.open(file.read_at, file.size, where, max_block_bytes)
     except FileNotFoundError:
         raise MissingSegmentError(where, "the file is not there") from None
@@ -82,22 +111,22 @@ def open_segment(
 
 
 class SegmentFiles:
-    """The segments of one archive folder, by their rows; safe to share between threads."""
+    """The segments of one store, by their rows; safe to share between threads."""
 
-    def __init__(self, folder: Path, most_open: int = _MOST_OPEN) -> None:
-        """Take the folder `archive` of a store; it need not exist.
+    def __init__(self, store: Folder, most_open: int = _MOST_OPEN) -> None:
+        """Take the folder of a store, which need not have an archive.
 
         Args:
             most_open: files kept open when nobody reads them.
         """
-        self.folder = folder
+        self.store = store
         self._most_open = most_open
         self._open: OrderedDict[str, Segment] = OrderedDict()
         self._lock = threading.Lock()
 
     def path(self, record: SegmentRecord) -> Path:
         """Return where the file of a row is."""
-        return self.folder / record.path
+        return self.store.path / stored_name(record.path)
 
     def open(self, record: SegmentRecord) -> Segment:
         """Return the segment that a row means, ready to read.
@@ -111,7 +140,7 @@ class SegmentFiles:
             if segment is not None and segment.checksum == record.checksum:
                 self._open.move_to_end(record.path)
                 return segment
-        segment = open_segment(self.path(record), record.where)
+        segment = open_stored(self.store, record.path, record.where)
         check_means(record, segment)
         with self._lock:
             self._open[record.path] = segment

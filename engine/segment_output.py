@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import StoreError
 
 TEMPORARY: Final = ".tmp"
@@ -22,13 +22,15 @@ TEMPORARY: Final = ".tmp"
 class SegmentOutput:
     """A segment file that is being written; `finish` names it, `abandon` removes it."""
 
-    def __init__(self, path: Path) -> None:
-        """Begin a file; its folder is made when it is missing."""
-        files.create_folder(path.parent)
-        self.path = path
+    def __init__(self, folder: Folder, name: str) -> None:
+        """Begin a file below a folder; the folders on the way to it are made when missing."""
+        self._handle = -1
+        self.folder = folder
+        self.name = name
         self.size = 0
-        self._temporary = path.with_name(path.name + TEMPORARY)
-        self._handle = files.open_file(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._temporary = name + TEMPORARY
+        folder.make_folder(name.rpartition("/")[0])
+        self._handle = folder.replace(self._temporary)
         failpoints.hit("segment:begun")
 
     def write(self, data: bytes) -> None:
@@ -46,17 +48,18 @@ class SegmentOutput:
         files.sync_data(self._handle)
         self._close()
         failpoints.hit("segment:synced")
-        if self.path.exists():
-            raise StoreError(f"{self.path} exists; no segment may take its place")
-        os.rename(self._temporary, self.path)
+        if self.folder.exists(self.name):
+            path = self.folder.path / self.name
+            raise StoreError(f"{path} exists; no segment may take its place")
+        self.folder.rename(self._temporary, self.name)
         failpoints.hit("segment:renamed")
-        files.sync_folder(self.path.parent)
+        self.folder.sync(self.name.rpartition("/")[0])
         failpoints.hit("segment:named")
 
     def abandon(self) -> None:
         """Remove what was written, unless it has its name."""
         self._close()
-        self._temporary.unlink(missing_ok=True)
+        self.folder.remove(self._temporary)
 
     def _close(self) -> None:
         if self._handle >= 0:
@@ -65,15 +68,18 @@ class SegmentOutput:
 
 
 @contextmanager
-def segment_output(path: Path) -> Iterator[SegmentOutput]:
+def segment_output(folder: Folder, name: str) -> Iterator[SegmentOutput]:
     """Write a segment file in a `with` block; it is named when the block ends without an error.
+
+    Args:
+        name: of the file, below the folder; a block may change it before it ends.
 
     Raises:
         StoreFullError: the disk is full; nothing of the file is left.
     """
     output: SegmentOutput | None = None
     try:
-        output = SegmentOutput(path)
+        output = SegmentOutput(folder, name)
         yield output
         output.finish()
     except OSError as error:

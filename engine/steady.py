@@ -24,16 +24,15 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import lmdb
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.boot import boot_id
 from streamkeep.engine.journal import Journal, sync_failed
 from streamkeep.engine.journal_head import Place
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.shared import Shared
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.engine.txn import ReadTxn, begin_read
@@ -47,6 +46,7 @@ from streamkeep.format.steady import (
 )
 
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"  # LMDB's, beside it
 
 
 class Hold(NamedTuple):
@@ -59,16 +59,16 @@ class Hold(NamedTuple):
 class SteadyPoints:
     """Makes the steady points of one environment, and holds its pin."""
 
-    def __init__(self, path: Path, shared: Shared, file: SteadyFile, journal: Journal) -> None:
+    def __init__(self, folder: Folder, shared: Shared, file: SteadyFile, journal: Journal) -> None:
         self.shared = shared
         self.file = file
         self.journal = journal
         self.lock = threading.RLock()  # taken before `Shared.write_lock`
         self._locked = 0  # how often this process is in `exclusive`
-        self._folder = os.open(path / JOURNAL_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = journal.folder.open_again()
         self._handles = [self._folder]
         try:
-            self._data = os.open(path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+            self._data = folder.open(DATA_FILE)
         except BaseException:
             self.close_files()
             raise
@@ -203,7 +203,7 @@ class SteadyPoints:
             except lmdb.Error as error:
                 journal.head.poison()
                 raise sync_failed() from error
-            files.sync_folder(journal.folder)
+            journal.folder.sync()
             failpoints.hit("steady:synced")
             self.file.write(
                 SteadySlot(

@@ -11,12 +11,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from streamkeep.engine import boot, failpoints, files
 from streamkeep.engine.journal_head import Place
 from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import CorruptionError, StoreLockedError
 from streamkeep.format.steady import NO_BOOT, SLOT, SLOT_SIZE, SLOTS, SteadySlot, decode_slot
 
@@ -30,12 +30,13 @@ _POLL_S: Final = 0.02
 class SteadyFile:
     """The open file."""
 
-    def __init__(self, folder: Path, *, readonly: bool) -> None:
+    def __init__(self, folder: Folder, *, readonly: bool) -> None:
         """Open the file, or create it; raise FileNotFoundError where it may not be created."""
-        self.path = folder / STEADY_FILE
+        self.folder = folder
+        self.path = folder.path / STEADY_FILE
         self._unlisted = -1
         flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
-        self.handle = files.open_file(self.path, flags)
+        self.handle = folder.open(STEADY_FILE, flags)
 
     def close(self) -> None:
         """Close the file, which gives up the lock."""
@@ -85,7 +86,7 @@ class SteadyFile:
                 fcntl.flock(self.handle, fcntl.LOCK_UN)
             self._wait(deadline)
 
-    def read_unlisted(self, data: Path, prepare: Callable[[bool], bool]) -> None:
+    def read_unlisted(self, data: str, prepare: Callable[[bool], bool]) -> None:
         """Get the lock of a reader that cannot put itself into LMDB's table of readers.
 
         It holds a shared lock on the data file, and this one only to get it: nobody may have the
@@ -106,15 +107,15 @@ class SteadyFile:
                 )
             time.sleep(_POLL_S)
         prepare(True)
-        self._unlisted = files.open_file(data, os.O_RDONLY)
+        self._unlisted = self.folder.open(data)
         fcntl.flock(self._unlisted, fcntl.LOCK_SH)
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
-    def check_no_unlisted(self, data: Path) -> None:
+    def check_no_unlisted(self, data: str) -> None:
         """Raise StoreLockedError while there is a reader as in `read_unlisted`; with this lock."""
-        if not data.exists():
+        if not self.folder.exists(data):
             return
-        handle = files.open_file(data, os.O_RDONLY)
+        handle = self.folder.open(data)
         try:
             deadline = time.monotonic() + _SHORT_PATIENCE_S
             while True:
@@ -183,9 +184,9 @@ class SteadyFile:
         files.write_at(self.handle, found[place].encode(), place * SLOT_SIZE)
         files.sync_data(self.handle)
 
-    def take_over(self, path: Path) -> None:
+    def take_over(self, slots: bytes) -> None:
         """Write the slots of another such file over these; they are on disk on return."""
-        files.write_at(self.handle, path.read_bytes()[: SLOTS * SLOT_SIZE], 0)
+        files.write_at(self.handle, slots[: SLOTS * SLOT_SIZE], 0)
         files.sync_data(self.handle)
 
     def is_unfinished(self) -> bool:
@@ -198,7 +199,7 @@ class SteadyFile:
         files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later points need no room on the disk
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
-        files.sync_folder(self.path.parent)  # before there is anything that it speaks of
+        self.folder.sync()  # before there is anything that it speaks of
         failpoints.hit("create:marked")
 
     def write(self, slot: SteadySlot) -> None:

@@ -7,12 +7,11 @@ Every step may be repeated, and is on disk before the next: what has been moved 
 from __future__ import annotations
 
 import os
-import shutil
-from pathlib import Path
 from typing import Final
 
-from streamkeep.engine import failpoints, files
+from streamkeep.engine import failpoints
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 
@@ -21,33 +20,32 @@ READY_FOLDER: Final = "compact.ready"
 DONE_FOLDER: Final = "compact.done"
 
 
-def is_switching(path: Path) -> bool:
+def is_switching(store: Folder) -> bool:
     """Say whether a compaction was cut off behind the step that decides."""
-    return (path / READY_FOLDER).is_dir()
+    return store.has_folder(READY_FOLDER)
 
 
-def finish_switch(path: Path, lock: SteadyFile) -> None:
+def finish_switch(store: Folder, lock: SteadyFile) -> None:
     """Finish a compaction that has been decided, and remove one that has not."""
-    ready = path / READY_FOLDER
-    if ready.is_dir():
-        if (ready / JOURNAL_FOLDER).is_dir():
-            if (path / JOURNAL_FOLDER).is_dir():
-                shutil.rmtree(path / JOURNAL_FOLDER)
+    if store.has_folder(READY_FOLDER):
+        ready = store.folder(READY_FOLDER)
+        if ready.has_folder(JOURNAL_FOLDER):
+            store.remove_folder(JOURNAL_FOLDER)
             failpoints.hit("compact:journal-gone")
-            os.rename(ready / JOURNAL_FOLDER, path / JOURNAL_FOLDER)
-            files.sync_folder(path)
+            store.rename(f"{READY_FOLDER}/{JOURNAL_FOLDER}", JOURNAL_FOLDER)
+            store.sync()
             failpoints.hit("compact:journal-moved")
-        if (ready / DATA_FILE).exists():
-            os.rename(ready / DATA_FILE, path / DATA_FILE)
-            files.sync_folder(path)
-            files.sync_folder(ready)
+        if ready.exists(DATA_FILE):
+            ready.check_file(DATA_FILE, os.O_RDWR)
+            store.rename(f"{READY_FOLDER}/{DATA_FILE}", DATA_FILE)
+            store.sync()
+            ready.sync()
             failpoints.hit("compact:data-moved")
-        lock.take_over(ready / STEADY_FILE)
+        lock.take_over(ready.read(STEADY_FILE))
         failpoints.hit("compact:slots-written")
-        os.rename(ready, path / DONE_FOLDER)
-        files.sync_folder(path)
+        store.rename(READY_FOLDER, DONE_FOLDER)
+        store.sync()
         failpoints.hit("compact:done")
     for name in (NEW_FOLDER, DONE_FOLDER):
-        if (path / name).is_dir():
-            shutil.rmtree(path / name)
-            files.sync_folder(path)
+        if store.remove_folder(name):
+            store.sync()

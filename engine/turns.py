@@ -25,11 +25,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from pathlib import Path
 from typing import Final
 
-from streamkeep.engine import files
 from streamkeep.engine.journal_head import JournalHead
+from streamkeep.engine.safe_files import Folder
 
 TURN_FILE: Final = "turn"
 LONE: Final = -1  # the wave of a process that has the store for itself
@@ -44,14 +43,14 @@ _UNLOCK: Final = fcntl.LOCK_UN
 class Turns:
     """The locks of a store's waves; one thread at a time may use them."""
 
-    def __init__(self, folder: Path, head: JournalHead) -> None:
+    def __init__(self, folder: Folder, head: JournalHead) -> None:
         """Open the files, or create them: they are locked, never written."""
         self.head = head
         self._handles: list[int] = []
         try:
             for number in range(_LOCKS):
-                path = folder / f"{TURN_FILE}.{number}"
-                self._handles.append(files.open_file(path, os.O_RDWR | os.O_CREAT))
+                name = f"{TURN_FILE}.{number}"
+                self._handles.append(folder.open(name, os.O_RDWR | os.O_CREAT))
         except BaseException:
             self.close()
             raise

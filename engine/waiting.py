@@ -32,12 +32,12 @@ import math
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from streamkeep.engine.blocking import BlockingCall, Waiter
 from streamkeep.engine.board import CLAIM, GROUP, READ, Board, Event
 from streamkeep.engine.doors import ALARM, Door
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.shared import Shared
 from streamkeep.engine.txn import ReadTxn
 
@@ -57,8 +57,8 @@ Steps = Generator[tuple[int, float], bool, bool]
 class Lobby:
     """Where the blocked calls of one environment wait; shared by the stores and threads on it."""
 
-    def __init__(self, store: Path, shared: Shared, read: Callable[..., Any]) -> None:
-        self._folder = store / WAITERS_FOLDER
+    def __init__(self, store: Folder, shared: Shared, read: Callable[..., Any]) -> None:
+        self._store = store
         self._shared = shared
         self._read = read  # runs a function on a snapshot
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class Lobby:
         with self._lock:
             if not shared.board.is_open() and not shared.closed:
                 with suppress(OSError):  # read-only, say: calls wait without it
-                    shared.board = Board(self._folder)
+                    shared.board = Board(self._store.make_folder(WAITERS_FOLDER, durable=False))
             return shared.board
 
     # --- doors ------------------------------------------------------------------------------

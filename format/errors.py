@@ -116,6 +116,13 @@ class StoreLockedError(StoreError):
     """Another process is recovering, repairing or compacting the store."""
 
 
+class UntrustedFileError(StoreError):
+    """A file of the store is a link, of another type, or of an owner who is not trusted.
+
+    Nothing was written, in the store or outside of it.
+    """
+
+
 class StaleSnapshotError(StoreError):
     """A snapshot needs an archive file that was dropped, or rewritten, since it was taken.
 

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from streamkeep.engine import failpoints
-from streamkeep.engine.opening import STAGING_FOLDER
+from streamkeep.engine.store_survey import STAGING_FOLDER
 from streamkeep.format.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
 

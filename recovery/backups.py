@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -27,10 +26,13 @@ from streamkeep.engine import failpoints, files
 from streamkeep.engine.api import Store
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.clock import Clock
-from streamkeep.engine.copying import copy_data, finish_copy, remove_folder
+from streamkeep.engine.copying import copy_data, finish_copy
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.manifest import iter_segments
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
+from streamkeep.engine.opening import find_folder
+from streamkeep.engine.safe_files import Folder, copy_file
+from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_stored, stored_name
+from streamkeep.engine.segment_output import TEMPORARY
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.engine.views import Snapshot
@@ -51,8 +53,6 @@ META_BACKUP: Final = b"backup"
 Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
 
 _EXCHANGE: Final = 2  # renameat2: both names change places
-_HERE: Final = -100
-_PIECE: Final = 1 << 20
 _TRIES: Final = 5
 
 
@@ -109,20 +109,20 @@ def backup(
             return backup(opened, target, verify=verify, progress=progress, clock=clock)
     place = Path(target).absolute()
     _check_apart(store.path.absolute(), place)
-    staging = place.parent / f".{place.name}.backup"
-    aside = place.parent / f".{place.name}.backup-old"
-    with _working_in(staging, place):
-        if not place.exists() and aside.is_dir():
-            os.rename(aside, place)  # a backup was killed while it took the name
+    parent = Folder(place.parent, outside=True)
+    aside = f".{place.name}.backup-old"
+    with _working_in(parent, place.name) as staging:
+        if not parent.exists(place.name) and parent.has_folder(aside):
+            parent.rename(aside, place.name)  # a backup was killed while it took the name
         earlier = _check_target(store, place)
-        job = _Job(store, staging, place if earlier else None, progress)
+        job = _Job(store, staging, earlier, progress)
         report = job.copy(clock or Clock())
         failpoints.hit("backup:copied")
         if verify:
-            _verify(staging, progress)
+            _verify(staging.path, progress)
         failpoints.hit("backup:checked")
-        with _unused(place) if earlier else nullcontext():
-            _take_name(staging, place, aside)
+        with nullcontext() if earlier is None else _unused(earlier):
+            _take_name(parent, staging.path.name, place.name, aside)
         failpoints.hit("backup:named")
     return report._replace(path=place)
 
@@ -138,11 +138,12 @@ def _check_apart(source: Path, target: Path) -> None:
         raise StoreError(f"{target}: a backup cannot stand in its store, or around it")
 
 
-def _check_target(store: Store[Any], place: Path) -> bool:
-    """Say whether there is an earlier backup of the store; raise for anything else."""
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
-        return False
-    if not (place / DATA_FILE).exists():
+def _check_target(store: Store[Any], place: Path) -> Folder | None:
+    """Return the earlier backup of the store, if there is one; raise for anything else."""
+    earlier = find_folder(place)
+    if earlier is None or not earlier.names():
+        return None
+    if not earlier.exists(DATA_FILE):
         raise NotAStoreError(f"{place}: not a backup; the target must be missing, empty, or one")
     with Store(place, readonly=True) as found, found.snapshot() as snapshot:
         txn = snapshot.txn
@@ -154,73 +155,70 @@ def _check_target(store: Store[Any], place: Path) -> bool:
         raise StoreError(
             f"{place}: a store that was written to, no mere backup any more; choose another target"
         )
-    return True
+    return earlier
 
 
 @contextmanager
-def _unused(place: Path) -> Iterator[None]:
+def _unused(store: Folder) -> Iterator[None]:
     """Hold the lock of a store that nobody has open."""
-    lock = SteadyFile(place, readonly=False)
+    lock = SteadyFile(store, readonly=False)
     try:
         if not lock.try_exclusive():
-            raise StoreLockedError(f"{place}: the earlier backup is open; close it")
+            raise StoreLockedError(f"{store.path}: the earlier backup is open; close it")
         yield
     finally:
         lock.close()
 
 
 @contextmanager
-def _working_in(staging: Path, place: Path) -> Iterator[None]:
+def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
     """Hold the lock of the folder in which the copy is made; remove it afterwards."""
-    files.create_folder(staging)
-    handle = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    staging = parent.make_folder(f".{name}.backup")
+    handle = staging.open_again()
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLockedError(f"{place}: another backup to it is running") from None
+            raise StoreLockedError(
+                f"{parent.path / name}: another backup to it is running"
+            ) from None
         try:
-            for name in os.listdir(staging):
-                if name != ARCHIVE_FOLDER:
-                    _remove(staging / name)
-            yield
+            for left in staging.names():
+                if left != ARCHIVE_FOLDER:
+                    staging.remove_any(left)
+            yield staging
         finally:
-            remove_folder(staging)  # by now it may be the earlier backup
+            parent.remove_any(staging.path.name)  # by now it may be the earlier backup
+            parent.sync()
     finally:
         os.close(handle)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _take_name(staging: Path, place: Path, aside: Path) -> None:
+def _take_name(parent: Folder, staging: str, place: str, aside: str) -> None:
     """Give the copy the target's name; an earlier backup is removed afterwards."""
-    if not place.exists() or not any(place.iterdir()):
-        os.rename(staging, place)
-        files.sync_folder(place.parent)
+    if not parent.has_folder(place) or not parent.folder(place).names():
+        parent.rename(staging, place)
+        parent.sync()
         return
-    if _exchange(staging, place):  # the earlier one stands in the staging folder now
-        files.sync_folder(place.parent)
+    if _exchange(parent, staging, place):  # the earlier one stands in the staging folder now
+        parent.sync()
         failpoints.hit("backup:exchanged")
         return
-    remove_folder(aside)
-    os.rename(place, aside)
+    parent.remove_folder(aside)
+    parent.rename(place, aside)
     failpoints.hit("backup:aside")
-    os.rename(staging, place)
-    files.sync_folder(place.parent)
-    remove_folder(aside)
+    parent.rename(staging, place)
+    parent.sync()
+    parent.remove_folder(aside)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(parent: Folder, one: str, other: str) -> bool:
     """Have two folders change names in one step; say whether the system can."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
-    done: int = call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+    here = parent.handle
+    done: int = call(here, os.fsencode(one), here, os.fsencode(other), _EXCHANGE)
     return done == 0
 
 
@@ -235,7 +233,7 @@ class _Job:
     """
 
     def __init__(
-        self, store: Store[Any], staging: Path, earlier: Path | None, progress: Progress | None
+        self, store: Store[Any], staging: Folder, earlier: Folder | None, progress: Progress | None
     ) -> None:
         self.store = store
         self.staging = staging
@@ -266,9 +264,11 @@ class _Job:
 
     def _archive_still(self) -> Any:
         """Hold the archive's lock, if there is an archive that this process may lock."""
-        folder = self.store.path / ARCHIVE_FOLDER
-        if folder.is_dir() and os.access(folder, os.W_OK):
-            return archive_lock(self.store._environment)
+        environment = self.store._environment
+        if environment.folder.has_folder(ARCHIVE_FOLDER) and os.access(
+            environment.path / ARCHIVE_FOLDER, os.W_OK
+        ):
+            return archive_lock(environment)
         return nullcontext()
 
     def _copy_segments(self, records: list[SegmentRecord], *, last: bool) -> dict[str, int]:
@@ -284,42 +284,40 @@ class _Job:
             done += record.size_bytes
             self._tell("archive", done, total)
         wanted = {record.path: record.size_bytes for record in records}
-        folder = self.staging / ARCHIVE_FOLDER
-        if last and folder.is_dir():
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and path.relative_to(folder).as_posix() not in wanted:
-                    path.unlink()
-            for path in folder.iterdir():
-                if path.is_dir() and not any(path.iterdir()):
-                    path.rmdir()
-                elif path.is_dir():
-                    files.sync_folder(path)
-            files.sync_folder(folder)
+        if last and self.staging.has_folder(ARCHIVE_FOLDER):
+            for path in self.staging.files_below(ARCHIVE_FOLDER):
+                if path not in wanted:
+                    self.staging.remove(stored_name(path))
+            archive = self.staging.folder(ARCHIVE_FOLDER)
+            for name in archive.names():
+                if archive.folder(name).names():
+                    archive.sync(name)
+                else:
+                    archive.remove_folder(name)
+            archive.sync()
         return wanted
 
     def _copy_segment(self, record: SegmentRecord) -> None:
-        place = self.staging / ARCHIVE_FOLDER / record.path
-        if _is_there(place, record):
+        name = stored_name(record.path)
+        if _is_there(self.staging, record):
             if record.path not in self.kept:
                 self.copied[record.path] = record.size_bytes
             return
-        files.create_folder(place.parent)
-        if self.earlier is not None:
-            kept = self.earlier / ARCHIVE_FOLDER / record.path
-            if _is_there(kept, record):
-                try:
-                    os.link(kept, place)
-                except OSError:
-                    _copy_file(kept, place)
-                self.kept[record.path] = record.size_bytes
-                return
-        source = self.store.path / ARCHIVE_FOLDER / record.path
+        self.staging.make_folder(name.rpartition("/")[0])
+        self.staging.remove(name)  # what is there is not whole
+        if self.earlier is not None and _is_there(self.earlier, record):
+            try:
+                self.earlier.link(name, self.staging)
+            except OSError:
+                _copy_segment(self.earlier, self.staging, name)
+            self.kept[record.path] = record.size_bytes
+            return
         try:
-            _copy_file(source, place)
+            _copy_segment(self.store._environment.folder, self.staging, name)
         except FileNotFoundError:
             raise MissingSegmentError(record.where, "the file is not there") from None
         self.copied[record.path] = record.size_bytes
-        segment = open_segment(place, record.where)
+        segment = open_stored(self.staging, record.path, record.where)
         check_means(record, segment)
         for problem in segment.check():
             raise problem
@@ -347,16 +345,16 @@ class _Job:
         )
         failpoints.hit("backup:data")
         own_epoch = finish_copy(self.staging, clock)
-        files.sync_folder(self.staging / JOURNAL_FOLDER)
-        files.sync_folder(self.staging)
+        self.staging.sync(JOURNAL_FOLDER)
+        self.staging.sync()
         kept = {path: size for path, size in self.kept.items() if path in wanted}
         copied = {path: size for path, size in self.copied.items() if path in wanted}
         return BackupReport(
-            self.staging,
+            self.staging.path,
             own_epoch,
             commit_number,
             environment.used_size(),
-            (self.staging / DATA_FILE).stat().st_size,
+            self.staging.size(DATA_FILE),
             len(copied),
             sum(copied.values()),
             len(kept),
@@ -368,32 +366,25 @@ class _Job:
             self.progress(what, done, total)
 
 
-def _is_there(path: Path, record: SegmentRecord) -> bool:
+def _is_there(store: Folder, record: SegmentRecord) -> bool:
     """Say whether a file is the segment that a row names, by size and checksum."""
     try:
-        check_means(record, open_segment(path, record.where))
+        check_means(record, open_stored(store, record.path, record.where))
     except CorruptionError:
         return False
     return True
 
 
-def _copy_file(source: Path, place: Path) -> None:
-    """Copy a file; it is on disk on return, under its name only when it is whole."""
-    temporary = place.with_name(place.name + ".tmp")
-    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+def _copy_segment(source: Folder, target: Folder, name: str) -> None:
+    """Copy a file of the archive; it is on disk on return, under its name only when it is whole."""
+    temporary = name + TEMPORARY
+    copy_file(source, name, target, temporary)
+    handle = target.open(temporary, os.O_RDWR)
     try:
-        writer = files.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            at = 0
-            while data := os.pread(reader, _PIECE, at):
-                files.write_at(writer, data, at)
-                at += len(data)
-            files.sync_data(writer)
-        finally:
-            os.close(writer)
+        files.sync_data(handle)
     finally:
-        os.close(reader)
-    os.rename(temporary, place)
+        os.close(handle)
+    target.rename(temporary, name)
 
 
 def _verify(staging: Path, progress: Progress | None) -> None:

@@ -82,7 +82,7 @@ def check(
     scope = Scope(quick, progress)
     if isinstance(store, Store):
         with store.snapshot() as snapshot:
-            source = Source(store.path.absolute())
+            source = Source(store._environment.folder)
             try:
                 see_snapshot(source, snapshot.txn)
                 yield from check_source(source, scope, stream)

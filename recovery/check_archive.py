@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from streamkeep.engine.archive_lock import LOCK_FILE
 from streamkeep.engine.manifest import NEXT_SEQUENCE
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.scrub import META_SCRUB
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, check_means, open_segment
+from streamkeep.engine.segment_files import (
+    ARCHIVE_FOLDER,
+    ARCHIVE_LOCK,
+    check_means,
+    open_stored,
+    stored_name,
+)
 from streamkeep.engine.segment_output import TEMPORARY
 from streamkeep.engine.stream import decode_stream
 from streamkeep.engine.txn import NEXT_STREAM
@@ -30,6 +35,7 @@ from streamkeep.format.errors import (
     FormatVersionError,
     MissingSegmentError,
     StreamkeepError,
+    UntrustedFileError,
 )
 from streamkeep.format.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
 from streamkeep.format.manifest import SegmentRecord, record_of
@@ -218,21 +224,22 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
 
 def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Finding]:
     """SK301, SK302, SK303, SK307, SK310: each row has its file, whole, without what was erased."""
-    folder = source.path / ARCHIVE_FOLDER
     for row in Rows(tables).under(SEGMENT_SHAPE):
-        found = list(_check_file(tables, row, folder / row.path, scope))
+        found = list(_check_file(tables, row, source.folder, scope))
         scope.progress.advance(0)
         if found and _is_current(source, row):
             yield from found
 
 
-def _check_file(tables: Tables, row: SegmentRecord, path: Path, scope: Scope) -> Iterator[Finding]:
+def _check_file(
+    tables: Tables, row: SegmentRecord, store: Folder, scope: Scope
+) -> Iterator[Finding]:
     try:
-        segment = open_segment(path, row.where)
+        segment = open_stored(store, row.path, row.where)
     except MissingSegmentError as error:
         yield finding("SK301", row.where, error.problem)
         return
-    except (CorruptionError, FormatVersionError) as error:
+    except (CorruptionError, FormatVersionError, UntrustedFileError) as error:
         yield finding("SK302", row.where, _problem_of(error))
         return
     try:
@@ -303,17 +310,15 @@ def _is_current(source: Source, row: SegmentRecord) -> bool:
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
     """SK311, SK312, SK313: files of the archive are named by one row, of one kind."""
-    folder = source.path / ARCHIVE_FOLDER
     rows = Rows(tables)
     named = {row.path for row in rows.under(SEGMENT_SHAPE)}
     doomed = {row.path for row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
     for path in sorted(named & doomed):
         yield finding("SK313", f"segment {path}", "it is listed as garbage")
-    if source.torn or not folder.is_dir() or rows.unreadable:
+    if source.torn or rows.unreadable:
         return
-    for place in sorted(folder.rglob("*")):
-        path = place.relative_to(folder).as_posix()
-        if place.is_dir() or path == LOCK_FILE or path in named or path in doomed:
+    for path in source.folder.files_below(ARCHIVE_FOLDER):
+        if path == ARCHIVE_LOCK or path in named or path in doomed:
             continue
         if path.endswith(TEMPORARY):
             yield finding("SK312", f"file {path}", "a segment that was not finished")
@@ -323,7 +328,7 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
 
 def _named_by_now(source: Source, path: str) -> bool:
     """Say whether a file was named, or went, since the check began."""
-    if not (source.path / ARCHIVE_FOLDER / path).exists():
+    if not source.folder.exists(stored_name(path)):
         return True
     with open_source(source.path) as newest:
         if newest.tables is None:

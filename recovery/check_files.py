@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, files_behind_gap
-from streamkeep.engine.opening import LOCK_FILE, META_UUID, STAGING_FOLDER
-from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.opening import META_UUID
+from streamkeep.engine.steady import DATA_FILE, LOCK_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, place_of
+from streamkeep.engine.store_survey import STAGING_FOLDER
 from streamkeep.engine.switch import DONE_FOLDER, NEW_FOLDER
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.journal import read_changes
@@ -60,7 +61,7 @@ def check_journal(source: Source) -> Iterator[Finding]:
     slot = source.slot
     if slot is None or not source.torn:
         return
-    folder = source.path / JOURNAL_FOLDER
+    folder = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
     reader = Reader(folder, slot, place_of(slot))
     while (body := reader.next()) is not None:
         try:
@@ -77,6 +78,6 @@ def check_journal(source: Source) -> Iterator[Finding]:
 
 def check_strays(source: Source) -> Iterator[Finding]:
     """SK025: nothing stands in the folder that is not the store's."""
-    for path in sorted(source.path.iterdir()):
-        if path.name not in _KNOWN:
-            yield finding("SK025", path.name, "it is no file of a store, and stays untouched")
+    for name in source.folder.names():
+        if name not in _KNOWN:
+            yield finding("SK025", name, "it is no file of a store, and stays untouched")

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import TABLES
 from streamkeep.format.lmdb_pages import (
@@ -153,7 +154,7 @@ class PageWalk:
     def _extent(self) -> Iterator[Finding]:
         problem = self.cut_off()
         if problem:
-            yield finding("SK004", self.tables.pages.path.name, problem)
+            yield finding("SK004", DATA_FILE, problem)
 
     def _lost(self) -> Iterator[Finding]:
         """SK006: pages that are neither used nor free."""
@@ -165,7 +166,7 @@ class PageWalk:
                 shown.append(number)
         if count:
             listed = ", ".join(map(str, shown)) + (", ..." if count > len(shown) else "")
-            yield finding("SK006", self.tables.pages.path.name, f"{count} pages: {listed}")
+            yield finding("SK006", DATA_FILE, f"{count} pages: {listed}")
 
     # --- one tree ---------------------------------------------------------------------------
 

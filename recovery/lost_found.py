@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import IO, Any, Final
 
-from streamkeep.engine import files
 from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.node_check import Slot
 
 LOST_AND_FOUND: Final = "lost+found"
@@ -27,8 +27,8 @@ _MOST_VALUES: Final = 10_000  # files; further bytes are only named in the index
 class LostAndFound:
     """The folder, made when the first item comes."""
 
-    def __init__(self, store: Path) -> None:
-        self.folder = store / LOST_AND_FOUND
+    def __init__(self, store: Folder) -> None:
+        self.store = store
         self.items = 0
         self._values = 0
         self._files: dict[str, IO[str]] = {}
@@ -74,10 +74,8 @@ class LostAndFound:
         if self._values < _MOST_VALUES:
             self._values += 1
             name = f"values/{self._values:06d}.bin"
-            self._open_folder()
-            path = self.folder / name
-            files.create_scratch_folder(path.parent)
-            path.write_bytes(value)
+            with self._open(name, "wb") as file:
+                file.write(value)
         self._index(what=what, why=why, size_bytes=len(value), file=name, **more)
 
     def close(self) -> None:
@@ -92,16 +90,15 @@ class LostAndFound:
     def _write(self, name: str, **members: Any) -> None:
         file = self._files.get(name)
         if file is None:
-            self._open_folder()
-            try:
-                file = self._files[name] = (self.folder / name).open("w", encoding="ascii")
-            except OSError as error:
-                raise translate_os(error) from error
+            file = self._files[name] = self._open(name, "w", encoding="ascii")
         file.write(json.dumps(members, separators=(",", ":")) + "\n")
 
-    def _open_folder(self) -> None:
+    def _open(self, name: str, mode: str, encoding: str | None = None) -> IO[Any]:
+        """Create a file."""
+        name = f"{LOST_AND_FOUND}/{name}"
         try:
-            files.create_folder(self.folder)
+            self.store.make_folder(name.rpartition("/")[0])
+            return os.fdopen(self.store.replace(name), mode, encoding=encoding)
         except OSError as error:
             raise translate_os(error) from error
 

@@ -8,9 +8,10 @@ enough for the branches of all tables.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Final
 
+from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.steady import DATA_FILE
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.lmdb_pages import (
     HEADER_SIZE,
@@ -26,10 +27,9 @@ _KEPT_PAGES: Final = 256
 class PageFile:
     """An open data file."""
 
-    def __init__(self, path: Path, page_size: int) -> None:
-        self.path = path
+    def __init__(self, store: Folder, page_size: int) -> None:
         self.page_size = page_size
-        self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.handle = store.open(DATA_FILE)
         self._size = self.size()
         self._kept: dict[int, TreePage] = {}
 

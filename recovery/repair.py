@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from streamkeep.engine import files
 from streamkeep.engine.bulk import BulkStore
+from streamkeep.engine.lmdb_errors import translate_os
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import StoreError
 from streamkeep.format.shown import size_text
 from streamkeep.recovery.check import check
@@ -76,7 +79,7 @@ def repair(
             salvage.run()
             drop_meta(out, report)
             uuid = None if newest.slot is None else newest.slot.store_uuid
-            archive = ArchiveSalvage(store, out, report, lost, uuid)
+            archive = ArchiveSalvage(source.folder, out, report, lost, uuid)
             archive.run(rows_lost=salvage.damaged)
             rebuild(
                 out,
@@ -139,14 +142,21 @@ def _newest(source: Source, output: Path, report: Report) -> Iterator[Source]:
     if not source.torn:
         yield source
         return
-    copy = output.with_name(output.name + ".recovered")
+    name = output.name + ".recovered"
     try:
-        if recovered_copy(source.path, copy):
+        files.create_folder(output.parent)
+        parent = Folder(output.parent, outside=True)
+    except OSError as error:
+        raise translate_os(error) from error
+    copy = output.with_name(name)
+    try:
+        if recovered_copy(source.folder, parent, name):
             with open_source(copy) as recovered:
                 yield recovered
             return
     finally:
-        shutil.rmtree(copy, ignore_errors=True)
+        with suppress(OSError):
+            parent.remove_folder(name)
     if source.replayable:
         report.other.append(f"{source.replayable} commits of the journal, which cannot be replayed")
     yield source

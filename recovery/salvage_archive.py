@@ -11,20 +11,24 @@ such a file may be one that an erasure has replaced.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from streamkeep.engine import files
 from streamkeep.engine.bulk import BulkStore
 from streamkeep.engine.lmdb_errors import translate_os
 from streamkeep.engine.manifest import NEXT_SEQUENCE
 from streamkeep.engine.opening import META_UUID
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFile, check_means, open_segment
+from streamkeep.engine.safe_files import Folder, copy_file
+from streamkeep.engine.segment_files import (
+    ARCHIVE_FOLDER,
+    SegmentFile,
+    check_means,
+    open_stored,
+    stored_name,
+)
 from streamkeep.format.checksum import open_row
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import Envelope, decode_envelope, encode_envelope
-from streamkeep.format.errors import CorruptionError, StoreError
+from streamkeep.format.errors import CorruptionError, StoreError, UntrustedFileError
 from streamkeep.format.keys import (
     ERASURES,
     META,
@@ -56,7 +60,7 @@ from streamkeep.format.retired import (
     is_former_name,
     retired_key,
 )
-from streamkeep.format.segment import MAX_BLOCK_BYTES, Segment
+from streamkeep.format.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
 from streamkeep.format.segment_remains import remains
 from streamkeep.recovery.losses import Report, StreamLoss
 from streamkeep.recovery.lost_found import LostAndFound
@@ -74,17 +78,17 @@ Id = tuple[int, int]
 
 
 class ArchiveSalvage:
-    """Takes the archive of the store at `store` into `out`.
+    """Takes the archive of the store in `store` into `out`.
 
     Args:
         uuid: of the store, by its steady point; None when that does not tell.
     """
 
     def __init__(
-        self, store: Path, out: BulkStore, report: Report, lost: LostAndFound, uuid: bytes | None
+        self, store: Folder, out: BulkStore, report: Report, lost: LostAndFound, uuid: bytes | None
     ) -> None:
         self._uuid = uuid
-        self.folder = store / ARCHIVE_FOLDER
+        self.store = store
         self.out = out
         self.report = report
         self.lost = lost
@@ -142,8 +146,10 @@ class ArchiveSalvage:
         if record == self._previous:
             return  # it was put here a moment ago
         try:
-            segment = open_segment(self.folder / record.path, record.where)
+            segment = open_stored(self.store, record.path, record.where)
             check_means(record, segment)
+        except UntrustedFileError:
+            raise  # no damage: the caller has to say whom to trust
         except (CorruptionError, StoreError) as error:
             self.out.delete(SEGMENTS, record.db_key())
             self._search(record, str(error))
@@ -182,10 +188,10 @@ class ArchiveSalvage:
             self.out.put_row(SEGMENTS, right.db_key(), right.encode())
 
     def _copy(self, path: str) -> None:
-        target = self.out.folder / ARCHIVE_FOLDER / path
+        name = stored_name(path)
         try:
-            files.create_folder(target.parent)
-            shutil.copyfile(self.folder / path, target)
+            self.out.folder.make_folder(name.rpartition("/")[0])
+            copy_file(self.store, name, self.out.folder, name)
         except OSError as error:
             raise translate_os(error) from error
 
@@ -193,7 +199,7 @@ class ArchiveSalvage:
         """Put the nodes into `retired` that are found in a file without its index."""
         found = 0
         with contextlib.suppress(OSError):  # it is missing: `why` says so
-            file = SegmentFile(self.folder / record.path, record.where)
+            file = SegmentFile(self.store.open(stored_name(record.path)), record.where)
             found = self._place(
                 record, remains(file.read_at, file.size), record.first_id, record.last_id
             )
@@ -404,7 +410,7 @@ class ArchiveSalvage:
         for db_key, value in self.out.rows(NODES, pack_number(number), start):
             if db_key > node_key(number, *record.last_id):
                 return
-            segment = segment or open_segment(self.folder / record.path, record.where)
+            segment = segment or open_stored(self.store, record.path, record.where)
             envelope = decode_envelope(value, "node")
             live = live_slots(envelope.listpack, envelope.ms, envelope.seq)
             if all(_has(segment, slot.ms, slot.seq) for slot in live):
@@ -427,8 +433,8 @@ class ArchiveSalvage:
         """Unpack a sound segment that was copied already."""
         self.report.rebuild("segments that overlapped nodes, which were unpacked")
         self.out.delete(SEGMENTS, record.db_key())
-        self._unpack(record, open_segment(self.folder / record.path, record.where))
-        (self.out.folder / ARCHIVE_FOLDER / record.path).unlink()
+        self._unpack(record, open_stored(self.store, record.path, record.where))
+        self.out.folder.remove(stored_name(record.path))
 
     def _put_aside(self, number: int, db_key: bytes) -> None:
         """Put a retired node that is not needed, or contradicts others, into lost+found."""
@@ -446,7 +452,7 @@ class ArchiveSalvage:
         own_uuid = self.out.get_row(META, META_UUID, "meta") or self._uuid
         for path in self._files():
             try:
-                segment = open_segment(self.folder / path, max_block_bytes=MAX_BLOCK_BYTES)
+                segment = open_stored(self.store, path, max_block_bytes=MAX_BLOCK_BYTES)
             except (CorruptionError, StoreError):
                 continue
             try:
@@ -461,10 +467,9 @@ class ArchiveSalvage:
                 self._adopt_one(path, segment)
 
     def _files(self) -> Iterator[str]:
-        for path in sorted(self.folder.rglob("*.seg")):
-            relative = path.relative_to(self.folder).as_posix()
-            if relative not in self._named:
-                yield relative
+        for path in self.store.files_below(ARCHIVE_FOLDER):
+            if path.endswith(SUFFIX) and path not in self._named:
+                yield path
 
     def _adopt_one(self, path: str, segment: Segment) -> None:
         trailer, number = segment.trailer, segment.index.stream_number

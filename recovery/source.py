@@ -25,11 +25,13 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader
-from streamkeep.engine.opening import LOCK_FILE, META_FORMAT, is_listed
+from streamkeep.engine.opening import META_FORMAT, find_folder, is_listed
 from streamkeep.engine.recover import examine, has_commits
 from streamkeep.engine.registry import registry
-from streamkeep.engine.steady import DATA_FILE
+from streamkeep.engine.safe_files import Folder, Trusted
+from streamkeep.engine.steady import DATA_FILE, LOCK_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, UNFINISHED, SteadyFile, age, place_of
+from streamkeep.engine.store_survey import check_files, check_lmdb_files
 from streamkeep.engine.switch import is_switching
 from streamkeep.engine.txn import ReadTxn
 from streamkeep.format.envelope import FORMAT, MAGIC
@@ -80,8 +82,9 @@ class Source:
         replayable: commits that a recovery would replay.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.path = folder.path
         self.found: list[Finding] = []
         self.tables: Tables | None = None
         self.torn = False
@@ -90,8 +93,8 @@ class Source:
 
     def see(self, meta: MetaPage | None) -> None:
         """Look at the commit of a meta page."""
-        if meta is not None and (self.path / DATA_FILE).exists():
-            self.tables = Tables(PageFile(self.path / DATA_FILE, meta.page_size), meta)
+        if meta is not None and self.folder.exists(DATA_FILE):
+            self.tables = Tables(PageFile(self.folder, meta.page_size), meta)
 
     def meta_damaged(self) -> bool:
         """Say whether a meta page is damaged, so that the newest commit may not be what is seen."""
@@ -100,7 +103,7 @@ class Source:
     def raw_pages(self) -> PageFile | None:
         """Return the data file without its trees; None when there is none. Close it."""
         try:
-            return PageFile(self.path / DATA_FILE, _PAGE_SIZES[0])
+            return PageFile(self.folder, _PAGE_SIZES[0])
         except OSError:
             return None
 
@@ -110,12 +113,12 @@ class Source:
             self.tables.pages.close()
 
 
-def read_metas(path: Path) -> tuple[list[MetaPage], list[Finding]]:
+def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
     """Return the meta pages that are sound, the newest last, and what is wrong with the others."""
     metas: list[MetaPage] = []
     found: list[Finding] = []
     try:
-        with path.open("rb", buffering=0) as file:
+        with os.fdopen(store.open(DATA_FILE), "rb", buffering=0) as file:
             first = file.read(META_SIZE)
             size = 0
             if not meta_problem(first, 0, 0):
@@ -128,11 +131,11 @@ def read_metas(path: Path) -> tuple[list[MetaPage], list[Finding]]:
                 problem = meta_problem(data, place, size)
                 meta = None if problem else decode_meta_page(data)
                 if meta is None:
-                    found.append(finding("SK003", f"{path.name} meta page {place}", problem))
+                    found.append(finding("SK003", f"{DATA_FILE} meta page {place}", problem))
                 else:
                     metas.append(meta)
     except OSError as error:
-        found.append(finding("SK003", path.name, f"cannot be read: {error.strerror}"))
+        found.append(finding("SK003", DATA_FILE, f"cannot be read: {error.strerror}"))
     return sorted(metas, key=lambda meta: meta.commit_number), found
 
 
@@ -145,21 +148,21 @@ def _second_meta(handle: int, size: int) -> bytes:
     return os.pread(handle, META_SIZE, _PAGE_SIZES[0])
 
 
-def read_slots(path: Path) -> tuple[SteadySlot | None, list[Finding]]:
+def read_slots(store: Folder) -> tuple[SteadySlot | None, list[Finding]]:
     """Return the newest steady point, and what is wrong with the file."""
     for _ in range(_SLOT_TRIES):  # one may be being written
-        newest, found = _read_slots(path)
+        newest, found = _read_slots(store)
         if not found:
             break
         time.sleep(_SLOT_WAIT_S)
     return newest, found
 
 
-def _read_slots(path: Path) -> tuple[SteadySlot | None, list[Finding]]:
+def _read_slots(store: Folder) -> tuple[SteadySlot | None, list[Finding]]:
     try:
-        data = path.read_bytes()
+        data = store.read(STEADY_FILE)
     except FileNotFoundError:
-        return None, [finding("SK020", path.name, "the file is missing")]
+        return None, [finding("SK020", STEADY_FILE, "the file is missing")]
     whole: list[SteadySlot] = []
     damaged: list[int] = []
     for place in range(SLOTS):
@@ -170,29 +173,30 @@ def _read_slots(path: Path) -> tuple[SteadySlot | None, list[Finding]]:
         elif any(stored) and not stored.startswith(UNFINISHED):
             damaged.append(place)
     code = "SK021" if whole else "SK020"
-    found = [finding(code, f"{path.name} slot {place}", "it is not whole") for place in damaged]
+    found = [finding(code, f"{STEADY_FILE} slot {place}", "it is not whole") for place in damaged]
     if not whole and not damaged:
-        found.append(finding("SK020", path.name, "it holds no steady point"))
+        found.append(finding("SK020", STEADY_FILE, "it holds no steady point"))
     newest = max(whole, key=age, default=None)
     return newest, found
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[Source]:
+def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
     """Look at the store at `path` without changing it.
 
     Raises:
+        UntrustedFileError: a file of it is a link, say, or belongs to a user who is not trusted.
         NotAStoreError: there is no store.
         StoreLockedError: another process is recovering it.
         FormatVersionError: a newer version wrote it.
     """
-    _check_place(path)
-    if is_switching(path):
+    opened = registry.find(path)
+    folder = _find(path, trust_owners) if opened is None else opened.folder
+    if is_switching(folder):
         raise RecoveryNeededError(
             f"{path}: a compaction was cut off; open the store for writing once"
         )
-    source = Source(path)
-    opened = registry.find(path)
+    source = Source(folder)
     if opened is not None:
         with opened.begin_read() as txn:
             see_snapshot(source, txn)
@@ -202,7 +206,7 @@ def open_source(path: Path) -> Iterator[Source]:
                 source.close()
         return
     try:
-        with _locked(path) as (lock, alone):
+        with _locked(folder) as (lock, alone):
             yield from _see(source, lock, alone)
     finally:
         source.close()
@@ -210,22 +214,22 @@ def open_source(path: Path) -> Iterator[Source]:
 
 def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Source]:
     """Choose the commit, pin it, and yield the source."""
-    path = source.path
-    metas, meta_findings = read_metas(path / DATA_FILE)
-    source.slot, slot_findings = read_slots(path / STEADY_FILE)
+    path, folder = source.path, source.folder
+    metas, meta_findings = read_metas(folder)
+    source.slot, slot_findings = read_slots(folder)
     source.found += meta_findings + slot_findings
     slot = source.slot
     newest = metas[-1] if metas else None
     if slot is None and lock is not None and lock.is_unfinished() and not has_commits(newest):
         raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
-    if slot is None and not metas and not _holds_nodes(path):
+    if slot is None and not metas and not _holds_nodes(folder):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
     steady = None if slot is None else decode_meta_page(slot.meta_page)
-    if not (path / DATA_FILE).exists():
+    if not folder.exists(DATA_FILE):
         yield source
         return
     if alone and slot is not None and steady is not None:
-        state = examine(path, slot)
+        state = examine(folder, slot)
         if state.torn:
             _see_torn(source, steady, slot, state.ahead)
             yield source
@@ -244,13 +248,13 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
             f"{path}: open in another process; to look at it beside that takes permission to write "
             f"{LOCK_FILE}; get that, or check a backup"
         )
-    raw = _open_lmdb(path)
+    raw = _open_lmdb(folder)
     pin = None
     try:
         with suppress(lmdb.Error):
             pin = None if raw is None else raw.begin()
         if pin is not None:
-            newest = _meta_of(path, pin.id())
+            newest = _meta_of(folder, pin.id())
             if lock is not None and alone:
                 lock.share()  # others may work while we look
         source.see(newest)
@@ -273,7 +277,8 @@ def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot, ahead: int) ->
     """
     source.torn = True
     source.see(steady)
-    reader = Reader(source.path / JOURNAL_FOLDER, slot, place_of(slot))
+    journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
+    reader = Reader(journal, slot, place_of(slot))
     while reader.next() is not None:
         source.replayable += 1
     source.found.append(
@@ -291,12 +296,12 @@ def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot, ahead: int) ->
 
 def see_snapshot(source: Source, txn: ReadTxn) -> None:
     """Look at the commit of a snapshot, as long as that is open."""
-    source.slot, slot_findings = read_slots(source.path / STEADY_FILE)
+    source.slot, slot_findings = read_slots(source.folder)
     source.found += slot_findings
-    source.see(_meta_of(source.path, txn.raw.id()))
+    source.see(_meta_of(source.folder, txn.raw.id()))
 
 
-def _meta_of(path: Path, commit_number: int) -> MetaPage:
+def _meta_of(store: Folder, commit_number: int) -> MetaPage:
     """Return the meta page of a pinned commit.
 
     Two commits meanwhile overwrite it, but not before LMDB has closed the snapshot's own commit:
@@ -304,7 +309,7 @@ def _meta_of(path: Path, commit_number: int) -> MetaPage:
     """
     newest = None
     for _ in range(_TRIES):
-        for meta in read_metas(path / DATA_FILE)[0]:
+        for meta in read_metas(store)[0]:
             if meta.commit_number == commit_number:
                 return meta
             if meta.commit_number > commit_number:
@@ -314,13 +319,15 @@ def _meta_of(path: Path, commit_number: int) -> MetaPage:
     raise CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
 
 
-def _open_lmdb(path: Path) -> lmdb.Environment | None:
+def _open_lmdb(store: Folder) -> lmdb.Environment | None:
     """Return the environment, to pin a commit; None where LMDB's locks cannot be had.
 
     A lock file is not created: the store may be a copy that nobody has opened yet.
     """
+    path = store.path
     if not os.access(path, os.W_OK) or not os.access(path / LOCK_FILE, os.W_OK):
         return None
+    check_lmdb_files(store, readonly=True)
     try:
         return lmdb.open(str(path), readonly=True, create=False, max_readers=_MANY_READERS)
     except lmdb.Error:
@@ -330,31 +337,32 @@ def _open_lmdb(path: Path) -> lmdb.Environment | None:
 # --- the place ----------------------------------------------------------------------------------
 
 
-def _check_place(path: Path) -> None:
-    """Raise unless there may be a store at `path`."""
-    if not path.is_dir():
-        kind = "not a folder; a store is one" if path.exists() else "no such store"
-        raise NotAStoreError(f"{path}: {kind}")
-    if not (path / DATA_FILE).exists() and not (path / STEADY_FILE).exists():
+def _find(path: Path, trust_owners: Trusted) -> Folder:
+    """Return the folder of the store that may be at `path`; raise where there is none."""
+    store = find_folder(path, trust_owners)
+    if store is None:
+        raise NotAStoreError(f"{path}: no such store")
+    if not store.exists(DATA_FILE) and not store.exists(STEADY_FILE):
         raise NotAStoreError(f"{path}: no store: there is no {DATA_FILE} in it")
+    check_files(store, readonly=True)
     try:
-        with (path / DATA_FILE).open("rb"):
-            pass
+        os.close(store.open(DATA_FILE))
     except FileNotFoundError:
         pass  # a finding
     except OSError as error:
         raise StoreError(f"{path / DATA_FILE}: {error.strerror}") from error
+    return store
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[tuple[SteadyFile | None, bool]]:
+def _locked(store: Folder) -> Iterator[tuple[SteadyFile | None, bool]]:
     """Hold the lock of the store; also say whether nobody else has the store open."""
     lock: SteadyFile | None = None
     with suppress(FileNotFoundError):
         try:
-            lock = SteadyFile(path, readonly=True)
+            lock = SteadyFile(store, readonly=True)
         except PermissionError as error:
-            raise StoreError(f"{path / STEADY_FILE}: {error.strerror}") from error
+            raise StoreError(f"{store.path / STEADY_FILE}: {error.strerror}") from error
     if lock is None:
         yield None, True
         return
@@ -367,10 +375,10 @@ def _locked(path: Path) -> Iterator[tuple[SteadyFile | None, bool]]:
         lock.close()
 
 
-def _holds_nodes(path: Path) -> bool:
+def _holds_nodes(store: Folder) -> bool:
     """Say whether a data file without any meta page has macro nodes among its first pages."""
     try:
-        with (path / DATA_FILE).open("rb") as file:
+        with os.fdopen(store.open(DATA_FILE), "rb") as file:
             end = b""
             for _ in range(_LOOKED_AT // _PIECE):
                 piece = file.read(_PIECE)

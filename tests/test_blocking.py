@@ -23,6 +23,7 @@ from streamkeep.engine.board import Board
 from streamkeep.engine.clock import Clock, ManualClock
 from streamkeep.engine.doors import Door, Doorbells
 from streamkeep.engine.read_group import Delivery
+from streamkeep.engine.safe_files import Folder
 
 Open = Callable[..., Store]
 NEW = {"s": ">"}
@@ -477,22 +478,23 @@ def test_a_consumer_that_waited_is_told_that_its_group_is_gone(store: Store) -> 
 
 
 def test_a_door_whose_reader_is_gone_is_removed_by_its_next_ring(tmp_path: Path) -> None:
-    door = Door(tmp_path)
-    bells = Doorbells(tmp_path)
+    door = Door(Folder(tmp_path))
+    bells = Doorbells(Folder(tmp_path))
     assert bells.ring(door.number, 7)
     assert bells.ring(door.number, 8)
     assert door.rings() == [7, 8]
     door.abandon()  # as when its process is killed
     assert not bells.ring(door.number, 9)
-    assert not door.path.exists()
+    assert not (tmp_path / door.name).exists()
     assert not bells.ring(door.number, 9)
     bells.close()
 
 
 def test_few_doors_are_kept_open(tmp_path: Path) -> None:
-    made = [Door(tmp_path) for _ in range(200)]
+    folder = Folder(tmp_path)
+    made = [Door(folder) for _ in range(200)]
     before = len(os.listdir("/proc/self/fd"))
-    bells = Doorbells(tmp_path)
+    bells = Doorbells(folder)
     for number, door in enumerate(made, start=1):
         assert bells.ring(door.number, number)
     assert len(os.listdir("/proc/self/fd")) <= before + 64

@@ -27,6 +27,7 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
 from streamkeep.engine.opening import META_FORMAT
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.envelope import decode_envelope, encode_envelope
 from streamkeep.format.journal import FileHeader
 from streamkeep.format.keys import (
@@ -187,7 +188,7 @@ def used_twice(path: Path) -> None:
 
 def lost_pages(path: Path) -> None:
     """Let the newest meta page speak of one page more than there is."""
-    metas, _ = read_metas(path / "data.mdb")
+    metas, _ = read_metas(Folder(path))
     newest = metas[-1]
     place = newest.commit_number % 2 * PAGE
     at("data.mdb", place + 136, (newest.last_page + 1).to_bytes(8, "little"))(path)
@@ -196,7 +197,7 @@ def lost_pages(path: Path) -> None:
 
 
 def counter_of_tree(path: Path) -> None:
-    metas, _ = read_metas(path / "data.mdb")
+    metas, _ = read_metas(Folder(path))
     place = metas[-1].commit_number % 2 * PAGE
     at("data.mdb", place + MAIN_AT + 32, (99).to_bytes(8, "little"))(path)
 

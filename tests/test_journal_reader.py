@@ -9,6 +9,7 @@ import pytest
 
 from streamkeep import Store
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, find_place
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady_file import place_of
 
 SEEDS = 4
@@ -28,7 +29,7 @@ def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: i
     sizes = [rng.choice((1, 500, 70_000, 262_100, 300_000, 900_000)) for _ in range(60)]
     for size in sizes:
         store.xadd("s", {"f": "x" * size})
-    folder = store.path / JOURNAL_FOLDER
+    folder = Folder(store.path / JOURNAL_FOLDER)
     last = slot.commit_number + len(sizes)
     reader = Reader(folder, slot, place_of(slot))
     found = []
@@ -63,5 +64,5 @@ def test_a_record_that_claims_more_than_the_file_holds_ends_it(
     copy = store.path.parent / "journal"
     copy.mkdir()
     (copy / path.name).write_bytes(data)
-    assert Reader(store.path / JOURNAL_FOLDER, slot, place).next() is not None
-    assert Reader(copy, slot, place).next() is None
+    assert Reader(Folder(store.path / JOURNAL_FOLDER), slot, place).next() is not None
+    assert Reader(Folder(copy), slot, place).next() is None

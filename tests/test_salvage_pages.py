@@ -17,6 +17,7 @@ from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.compact import compact
 from streamkeep.engine.extent import check_extent
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import CorruptionError
 from streamkeep.format.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
 from streamkeep.format.lmdb_pages import DATABASE_SIZE, FREE_AT
@@ -102,7 +103,7 @@ def test_nor_with_its_leaf_and_the_free_list(specimen: Specimen, damage: Damage)
 
 
 def free_root(specimen: Specimen) -> int:
-    metas, _ = read_metas(specimen.path / "data.mdb")
+    metas, _ = read_metas(Folder(specimen.path))
     at = metas[-1].commit_number % 2 * PAGE + FREE_AT + DATABASE_SIZE - 8
     return int.from_bytes(specimen.data[at : at + 8], "little")
 
@@ -167,13 +168,13 @@ def test_a_sound_file_may_end_before_its_last_page(specimen: Specimen, tmp_path:
                 txn.put(b"big", bytes(400_000), db=table)
                 txn.put(b"a", str(turn).encode(), db=table)
                 txn.delete(b"big", db=table)
-            metas, _ = read_metas(tmp_path / "data.mdb")
+            metas, _ = read_metas(Folder(tmp_path))
             if (tmp_path / "data.mdb").stat().st_size < (metas[-1].last_page + 1) * PAGE:
                 break
         else:
             pytest.skip("this LMDB writes them")
-    check_extent(tmp_path)
-    tables = Tables(PageFile(tmp_path / "data.mdb", PAGE), metas[-1])
+    check_extent(Folder(tmp_path))
+    tables = Tables(PageFile(Folder(tmp_path), PAGE), metas[-1])
     found = [one for one in PageWalk(tables).findings() if one.code != "SK009"]
     tables.pages.close()
     assert found == []

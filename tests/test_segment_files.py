@@ -17,6 +17,7 @@ from segments import TOP, entries_of, some, write_file
 from streamkeep.engine import failpoints, files, garbage_files, manifest
 from streamkeep.engine.api import Store
 from streamkeep.engine.archive_lock import archive_lock
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles, open_segment
 from streamkeep.engine.segment_output import segment_output
 from streamkeep.engine.txn import NEXT_GARBAGE, WriteTxn
@@ -26,6 +27,7 @@ from streamkeep.format.errors import (
     StoreError,
     StoreFullError,
     StoreLockedError,
+    UntrustedFileError,
 )
 from streamkeep.format.keys import GARBAGE, pack_number
 from streamkeep.format.manifest import SegmentRecord
@@ -105,8 +107,9 @@ def test_erasures_are_found_by_range_and_keep_their_first_time(txn: WriteTxn) ->
 
 
 def test_files_are_opened_by_their_row_and_kept_open(tmp_path: Path) -> None:
-    rows = [write_file(tmp_path, some(60, 1000 * n), file_number=n) for n in range(1, 6)]
-    found = SegmentFiles(tmp_path, most_open=2)
+    folder = tmp_path / ARCHIVE_FOLDER
+    rows = [write_file(folder, some(60, 1000 * n), file_number=n) for n in range(1, 6)]
+    found = SegmentFiles(Folder(tmp_path), most_open=2)
     before = len(os.listdir("/proc/self/fd"))
     for number, one in enumerate(rows, start=1):
         assert entries_of(found.open(one)) == some(60, 1000 * number)
@@ -124,8 +127,9 @@ def test_files_are_opened_by_their_row_and_kept_open(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_what_their_row_means_are_reported(tmp_path: Path) -> None:
-    one, two = (write_file(tmp_path, some(60, 1000 * n), file_number=n) for n in (1, 2))
-    found = SegmentFiles(tmp_path)
+    folder = tmp_path / ARCHIVE_FOLDER
+    one, two = (write_file(folder, some(60, 1000 * n), file_number=n) for n in (1, 2))
+    found = SegmentFiles(Folder(tmp_path))
     os.replace(found.path(one), found.path(two))
     with pytest.raises(CorruptionError, match="holds another segment"):
         found.open(two)
@@ -133,7 +137,7 @@ def test_files_that_are_not_what_their_row_means_are_reported(tmp_path: Path) ->
     with pytest.raises(CorruptionError, match="0 bytes are not a segment"):
         found.open(two)
     found.path(one).mkdir()
-    with pytest.raises(CorruptionError, match="cannot be read"):
+    with pytest.raises(UntrustedFileError, match="a folder, where a store has a regular file"):
         found.open(one)
 
 
@@ -157,16 +161,20 @@ def test_the_store_names_no_segments(open_store: Callable[..., Store]) -> None:
 
 
 def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "7-k" / "1.seg"
-    with segment_output(path) as output:
+    folder, name = Folder(tmp_path), "7-k/1.seg"
+    path = tmp_path / name
+    with segment_output(folder, name) as output:
         output.write(b"some")
         output.write(b"thing")
         assert not path.exists()
     assert path.read_bytes() == b"something"
     assert list(path.parent.iterdir()) == [path]
-    with pytest.raises(StoreError, match="may take its place"), segment_output(path) as output:
+    with (
+        pytest.raises(StoreError, match="may take its place"),
+        segment_output(folder, name) as output,
+    ):
         output.write(b"another")
-    with pytest.raises(KeyError), segment_output(path.with_name("2.seg")) as output:
+    with pytest.raises(KeyError), segment_output(folder, "7-k/2.seg") as output:
         raise KeyError
     assert list(path.parent.iterdir()) == [path]
     assert path.read_bytes() == b"something"
@@ -180,7 +188,7 @@ def test_a_full_disk_leaves_nothing_of_a_segment(
 
     monkeypatch.setattr(files, "sync_data", full)
     path = tmp_path / "7-k" / "1.seg"
-    with pytest.raises(StoreFullError), segment_output(path) as output:
+    with pytest.raises(StoreFullError), segment_output(Folder(tmp_path), "7-k/1.seg") as output:
         output.write(b"something")
     assert list(path.parent.iterdir()) == []
 

@@ -21,6 +21,7 @@ from streamkeep.engine import failpoints, steady_file
 from streamkeep.engine.api import Store
 from streamkeep.engine.async_store import AsyncStore
 from streamkeep.engine.registry import registry
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady_file import SteadyFile
 from test_store_life import run
 
@@ -239,7 +240,7 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
         go_on.set()
         thread.join(TIMEOUT_S)
         assert results == [None]
-        lock = SteadyFile(path, readonly=True)
+        lock = SteadyFile(Folder(path), readonly=True)
         assert lock.try_exclusive()
         lock.close()
     finally:
@@ -347,7 +348,7 @@ def slow_opening(
     """
     with Store(path) as store:
         store.xadd("s", {"n": 0})
-    recovering = SteadyFile(path, readonly=False)
+    recovering = SteadyFile(Folder(path), readonly=False)
     assert recovering.try_exclusive()
     opened: list[Store[bytes]] = []
     threads = [

@@ -9,7 +9,7 @@ from typing import Final
 from streamkeep.engine.group import find_group
 from streamkeep.engine.info import find_existing
 from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.segment_files import SegmentFile
+from streamkeep.engine.segment_files import SegmentFile, open_named
 from streamkeep.engine.txn import Txn
 from streamkeep.format.describe import (
     Piece,
@@ -203,7 +203,7 @@ def print_file(path: Path, kind: str, printer: Printer) -> None:
 
 def print_segment(path: Path, printer: Printer, *, as_bytes: bool, max_block_bytes: int) -> None:
     """Print a segment: what it says of itself, and its blocks; with its bytes, node by node."""
-    file = SegmentFile(path, str(path))
+    file = SegmentFile(open_named(path), str(path))
     segment = Segment.open(file.read_at, file.size, str(path), max_block_bytes)
     trailer, index = segment.trailer, segment.index
     first, last = ("{}-{}".format(*one) for one in (trailer.first_id, trailer.last_id))

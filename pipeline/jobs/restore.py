@@ -30,8 +30,8 @@ from streamkeep.engine.api import Store
 from streamkeep.engine.archived import ArchivedNode
 from streamkeep.engine.arguments import range_end, range_start
 from streamkeep.engine.manifest import erased_ids
-from streamkeep.engine.opening import STAGING_FOLDER
 from streamkeep.engine.restore import restore_nodes
+from streamkeep.engine.store_survey import STAGING_FOLDER
 from streamkeep.format.entry import StreamId
 from streamkeep.format.envelope import PAGE_LISTPACK
 from streamkeep.format.node import end_ids

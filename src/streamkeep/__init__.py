@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         StoreLockedError,
         StreamFullError,
         StreamkeepError,
+        UntrustedFileError,
     )
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ _HOMES = {
         "StoreLockedError",
         "StreamFullError",
         "StreamkeepError",
+        "UntrustedFileError",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -118,6 +120,7 @@ __all__ = [  # noqa: RUF022  # the door first, then the rest
     "StreamId",
     "StreamkeepError",
     "Transaction",
+    "UntrustedFileError",
     "aio",
 ]
 

@@ -21,6 +21,7 @@ from typing_extensions import Unpack
 from streamkeep import facade
 from streamkeep.engine.async_commands import AsyncScanEntry
 from streamkeep.engine.async_store import AsyncPipeline, AsyncStore
+from streamkeep.engine.safe_files import Trusted
 from streamkeep.engine.views import Sync
 
 __all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
@@ -41,6 +42,7 @@ class Options(TypedDict, total=False):
     node_max_entries: int | None
     archive_every: float | None
     retired_max_bytes: int | None
+    trust_owners: Trusted
 
 
 @overload

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from streamkeep.engine.api import Store
+from streamkeep.engine.safe_files import Trusted
 from streamkeep.engine.views import Sync
 
 
@@ -26,6 +27,7 @@ def open(
     node_max_entries: int | None = None,
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
+    trust_owners: Trusted = (),
 ) -> Store[bytes]: ...
 
 
@@ -46,6 +48,7 @@ def open(
     node_max_entries: int | None = None,
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
+    trust_owners: Trusted = (),
 ) -> Store[str]: ...
 
 
@@ -65,6 +68,7 @@ def open(
     node_max_entries: int | None = None,
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
+    trust_owners: Trusted = (),
 ) -> Store[Any]:
     """Open the store in the directory `path`, creating it when there is none.
 
@@ -94,8 +98,13 @@ def open(
             own; as `Store.maintain` and `Store.archive` do when they are called.
         retired_max_bytes: what trimmed entries may take while they wait for the archiver, 64 MiB
             or more; None for 1 GiB. Beyond it, the calls that trim archive themselves.
+        trust_owners: users, by name or number, whose files the store may consist of, besides the
+            caller's, root's, and in a store that a group shares, those of its members; so are
+            those that the environment variable STREAMKEEP_TRUST_OWNERS names.
 
     Raises:
+        UntrustedFileError: a file of the store is a link, of another type, has a second name that
+            a write would change, too, or belongs to a user who is not trusted; nothing was touched.
         NotAStoreError: the path holds something else; it is untouched.
         FormatVersionError: written by a newer version; it is untouched.
         StoreError: no permission, no file locks, or open in this process with other options.
@@ -120,4 +129,5 @@ def open(
         node_max_entries=node_max_entries,
         archive_every=archive_every,
         retired_max_bytes=retired_max_bytes,
+        trust_owners=trust_owners,
     )

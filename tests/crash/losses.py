@@ -28,6 +28,7 @@ from streamkeep.engine import environment, failpoints, upkeep
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.engine.journal import Journal
+from streamkeep.engine.safe_files import Folder
 from streamkeep.format.errors import CommandError
 
 Mode = Literal["commit", "interval", "none"]
@@ -173,7 +174,7 @@ class Workload:
 def small_journal(*, threads: bool = False) -> Iterator[None]:
     """Have journal files so small that many are filled, and no thread that acts on its own."""
 
-    def small(folder: Path, store_uuid: bytes, epoch: int) -> Journal:
+    def small(folder: Folder, store_uuid: bytes, epoch: int) -> Journal:
         journal = Journal(folder, store_uuid, epoch)
         journal.file_size = 32 << 10
         journal.first_size = 8 << 10

@@ -13,6 +13,7 @@ import streamkeep
 from crash.losses import killed_after
 from crash.power import another_boot
 from streamkeep import recovery
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import SteadyFile
 from streamkeep.format.errors import RecoveryNeededError
@@ -37,7 +38,7 @@ def unfinished(folder: Path) -> Iterator[Path]:
     for step in range(1, 99):
         path = folder / f"step-{step}"
         assert killed_after(step, lambda path=path: streamkeep.open(path).close())  # type: ignore[misc]
-        lock = SteadyFile(path, readonly=True)
+        lock = SteadyFile(Folder(path), readonly=True)
         slot = lock.newest()
         lock.close()
         if slot is not None:

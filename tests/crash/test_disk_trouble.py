@@ -23,6 +23,7 @@ from streamkeep import recovery
 from streamkeep.engine import files, steady
 from streamkeep.engine.api import Store
 from streamkeep.engine.archiver import ArchiveOptions
+from streamkeep.engine.safe_files import Folder
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FIELDS = {"pad": "x" * 300}
@@ -30,9 +31,10 @@ FIELDS = {"pad": "x" * 300}
 
 @contextmanager
 def failing(name: str, code: int, *, at: int = 1, times: int = 1 << 30) -> Iterator[list[int]]:
-    """Have a function of `files` fail: from the call number `at` on, so many times."""
+    """Have a function of `files`, or `Folder.open`, fail from the call number `at` on."""
     calls = [0]
-    real: Callable[..., Any] = getattr(files, name)
+    owner: Any = Folder if name == "open" else files
+    real: Callable[..., Any] = getattr(owner, name)
 
     def fail(*args: Any) -> Any:
         calls[0] += 1
@@ -41,7 +43,7 @@ def failing(name: str, code: int, *, at: int = 1, times: int = 1 << 30) -> Itera
         return real(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, name, fail)
+        patch.setattr(owner, name, fail)
         yield calls
 
 
@@ -53,7 +55,7 @@ def assert_sound(path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [*FULL, errno.EIO])
-@pytest.mark.parametrize("name", ["reserve", "write_at", "open_file"])
+@pytest.mark.parametrize("name", ["reserve", "write_at", "open"])
 def test_a_journal_file_that_cannot_be_made_fails_the_call_and_nothing_else(
     tmp_path: Path, name: str, code: int
 ) -> None:

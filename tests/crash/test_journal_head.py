@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.safe_files import Folder
 
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[JournalHead]:
     """A new head."""
-    one = JournalHead(tmp_path)
+    one = JournalHead(Folder(tmp_path))
     yield one
     one.close()
 
@@ -92,7 +93,7 @@ def test_a_sync_never_takes_the_place_of_a_commit_that_failed(
     tmp_path: Path, head: JournalHead, looks: int
 ) -> None:
     """It may be in a file that is no more; syncs would then begin there, and leave one out."""
-    other = JournalHead(tmp_path)
+    other = JournalHead(Folder(tmp_path))
     for number in (5, 6):
         head.set_place(place(number))
         head.set_made(number)
@@ -117,7 +118,7 @@ def test_a_sync_never_takes_the_place_of_a_commit_that_failed(
 
 
 def test_a_failed_sync_is_seen_through_every_opening(head: JournalHead, tmp_path: Path) -> None:
-    other = JournalHead(tmp_path)
+    other = JournalHead(Folder(tmp_path))
     head.poison()
     assert other.poisoned()
     other.close()

@@ -25,6 +25,7 @@ from streamkeep import recovery
 from streamkeep.engine import boot
 from streamkeep.engine.journal_reader import Reader
 from streamkeep.engine.recover import examine
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady_file import SteadyFile, place_of
 from streamkeep.format.errors import RecoveryNeededError
 from streamkeep.format.steady import SteadySlot
@@ -59,7 +60,7 @@ def killed(path: Path, *, old: Path | None = None, at: str = "") -> None:
 
 
 def slot_of(path: Path) -> SteadySlot:
-    lock = SteadyFile(path, readonly=True)
+    lock = SteadyFile(Folder(path), readonly=True)
     slot = lock.newest()
     lock.close()
     assert slot is not None
@@ -166,7 +167,7 @@ def test_a_journal_that_ends_before_the_newest_commit_shows_that_pages_were_lost
     path = tmp_path / "store"
     killed(path)
     slot = slot_of(path)
-    reader = Reader(path / "journal", slot, place_of(slot))
+    reader = Reader(Folder(path / "journal"), slot, place_of(slot))
     for _ in range(COUNT // 2 - 1):
         assert reader.next() is not None
     place = reader.place
@@ -193,7 +194,7 @@ def test_writers_that_are_killed_leave_one_record_at_most(tmp_path: Path) -> Non
             os.kill(child, signal.SIGKILL)
         for child in children:
             os.waitpid(child, 0)
-        state = examine(path, slot_of(path))
+        state = examine(Folder(path), slot_of(path))
         assert state.torn == "", f"turn {turn}"
         aheads.add(state.ahead)
         with streamkeep.open(path) as store:

@@ -35,6 +35,7 @@ from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
 from streamkeep.engine.registry import registry
+from streamkeep.engine.safe_files import Folder
 
 LONG_DIRECTORIES = 1500
 LONG_CONTROLS = 10
@@ -202,7 +203,7 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
     path, lost = tmp_path / "store", tmp_path / "lost"
     with Store(path) as store:
         store.xadd("s", {"n": 0}, id="1-1")
-    head = JournalHead(path / "journal")
+    head = JournalHead(Folder(path / "journal"))
     head.set_durable(1, 1 << 40)  # what is on disk, in a life before
     head.close()
     with another_boot(7), a_reader(path), watched(path, safe=True) as disk, Store(path) as store:

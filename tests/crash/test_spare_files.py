@@ -12,6 +12,7 @@ from streamkeep.engine import files
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal import NEW_SPARE, Journal
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER
+from streamkeep.engine.safe_files import Folder
 
 
 def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
@@ -21,7 +22,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
     with small_journal(), Store(path) as store:
         journal = store._environment.shared.journal
         assert journal is not None
-        other = Journal(path / JOURNAL_FOLDER, journal.store_uuid, journal.epoch)
+        other = Journal(Folder(path / JOURNAL_FOLDER), journal.store_uuid, journal.epoch)
         other.file_size = journal.file_size
         while journal._offset < journal.file_size // 4:
             store.xadd("s", {"pad": "x" * 300})

@@ -14,6 +14,7 @@ from crash.power import another_boot
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_reader import JOURNAL_FOLDER, journal_files, read_header
+from streamkeep.engine.safe_files import Folder
 
 
 def spare(tmp_path: Path) -> tuple[int, int, int]:
@@ -26,13 +27,14 @@ def spare(tmp_path: Path) -> tuple[int, int, int]:
         last = store.durability().last_commit
     shutil.copytree(tmp_path / "one", tmp_path / "lost")
     with Store(tmp_path / "one", sync="none") as store:
-        while len(journal_files(store.path / JOURNAL_FOLDER)) == 1:
+        while len(journal_files(Folder(store.path / JOURNAL_FOLDER))) == 1:
             store.xadd("s", {"f": "x" * 2500})
-        number, path = max(journal_files(store.path / JOURNAL_FOLDER).items())
-        header = read_header(path)
+        journal = Folder(store.path / JOURNAL_FOLDER)
+        number, name = max(journal_files(journal).items())
+        header = read_header(journal, name)
         assert header is not None
-        stale = path.read_bytes()
-    path = tmp_path / "lost" / JOURNAL_FOLDER / path.name
+        stale = journal.read(name)
+    path = tmp_path / "lost" / JOURNAL_FOLDER / name
     assert not path.exists()
     path.write_bytes(stale)
     assert header.first_commit - last in range(2, 10)
@@ -53,7 +55,7 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
             recovered = store.durability().last_recovery
             assert recovered is not None
             assert (recovered.steady_commit, recovered.replayed) == (last, 0)
-            assert number not in journal_files(store.path / JOURNAL_FOLDER)
+            assert number not in journal_files(Folder(store.path / JOURNAL_FOLDER))
             assert store.xlen("s") == 1
             while store.durability().last_commit < first - 1:
                 store.xadd("s", {"other": "commit"})

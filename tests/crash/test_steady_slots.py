@@ -14,6 +14,7 @@ from streamkeep import recovery
 from streamkeep.engine import files, journal_head
 from streamkeep.engine.api import Store
 from streamkeep.engine.recover import slot_meta
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
 from streamkeep.format.errors import CorruptionError, StoreError
 from streamkeep.format.steady import SLOT_SIZE
@@ -70,7 +71,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
         os.kill(os.getpid(), 9)
 
     assert not in_child(write_and_die)
-    lock = SteadyFile(path, readonly=True)
+    lock = SteadyFile(Folder(path), readonly=True)
     slot = lock.newest()
     lock.close()
     assert slot is not None
@@ -124,6 +125,6 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
             with pytest.raises(StoreError, match="Too many open files"):
                 call()
         store.xadd("s", {"f": "v"})
-    head = journal_head.read_head(tmp_path / "store" / "journal")
+    head = journal_head.read_head(Folder(tmp_path / "store" / "journal"))
     assert head is not None
     assert not head.poisoned

@@ -12,6 +12,7 @@ import pytest
 
 from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
+from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.turns import LONE, Turns
 
 
@@ -19,8 +20,8 @@ class Process:
     """What another process has: a head and turns of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.head = JournalHead(folder)
-        self.turns = Turns(folder, self.head)
+        self.head = JournalHead(Folder(folder))
+        self.turns = Turns(Folder(folder), self.head)
 
     def close(self) -> None:
         self.turns.close()

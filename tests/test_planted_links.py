@@ -1,0 +1,543 @@
+"""A store folder is data from outside: nothing in it may lead a write, or a removal, out of it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import streamkeep
+from blocked import wait_until
+from cli_runner import run
+from streamkeep import Store, UntrustedFileError
+from streamkeep.engine.compact import compact
+from streamkeep.engine.safe_files import TRUST_VARIABLE, Folder
+from streamkeep.recovery.backups import backup
+from streamkeep.recovery.check import check
+from streamkeep.recovery.repair import repair
+
+NOBODY = 65534
+STRANGER = 54321  # a number of no user
+VICTIM = b"ssh-ed25519 AAAA: content that must stay\n" * 300
+
+FILES = [
+    "data.mdb",
+    "lock.mdb",
+    "steady",
+    "journal/head",
+    "journal/spare",
+    "journal/new",
+    "journal/turn.0",
+    "journal/turn.3",
+    "journal/000000000001.skj",
+    "waiters/board",
+    "archive/lock",
+]
+FOLDERS = ["journal", "waiters", "archive", "staging", "compact.new", "compact.done"]
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Make a store with a journal, an archive and a board, and close it."""
+    with streamkeep.open(tmp_path / "store", sync="none") as store:
+        store.xadd("s", {"f": "v"})
+        store.set_retention("s", archive=True)
+        for _ in range(50):
+            store.xadd("s", {"pad": "x" * 500})
+        store.xtrim("s", maxlen=5, approximate=False)
+        store.archive()
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    victim = tmp_path / "victim"
+    victim.write_bytes(VICTIM)
+    return victim
+
+
+def plant(kind: str, place: Path, victim: Path) -> None:
+    """Put something else in the place of a file."""
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    if kind == "symlink":
+        place.symlink_to(victim)
+    elif kind == "dangling":
+        place.symlink_to(victim.with_name("not-there"))
+    elif kind == "hard link":
+        os.link(victim, place)
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as one:
+            before = Path.cwd()
+            os.chdir(place.parent)  # the name of a socket has to be short
+            try:
+                one.bind(place.name)
+            finally:
+                os.chdir(before)
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return type and mode, size and contents of all in a folder, links themselves."""
+    found = {}
+    for place in sorted(folder.rglob("*")):
+        status = place.lstat()
+        data = place.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+        found[str(place.relative_to(folder))] = status.st_mode, status.st_size, data
+    return found
+
+
+@pytest.fixture
+def untouched(path: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Note what there is when it is called first; when the test ends, it must be as it was."""
+    before: list[dict[str, tuple[int, int, bytes]]] = []
+    yield lambda: before.append(contents(tmp_path))
+    assert before
+    assert contents(tmp_path) == before[0]
+
+
+# --- files and folders that lead elsewhere --------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["symlink", "dangling", "hard link", "pipe", "socket", "folder"])
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_of_another_kind_is_opened_and_nothing_is_changed(
+    path: Path, victim: Path, untouched: Callable[[], None], name: str, kind: str
+) -> None:
+    plant(kind, path / name, victim)
+    untouched()
+    with pytest.raises(UntrustedFileError, match=str(path / name)) as error:
+        streamkeep.open(path)
+    assert "remove it" in str(error.value) or "cp -r" in str(error.value)
+    with pytest.raises(UntrustedFileError):
+        compact(path)
+
+
+@pytest.mark.parametrize("kind", ["symlink", "dangling", "pipe", "socket", "folder"])
+@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb", "steady", "journal/head"])
+def test_neither_do_readers_and_checks(
+    path: Path, victim: Path, untouched: Callable[[], None], name: str, kind: str
+) -> None:
+    plant(kind, path / name, victim)
+    untouched()
+    with pytest.raises(UntrustedFileError, match=str(path / name)):
+        streamkeep.open(path, readonly=True)
+    with pytest.raises(UntrustedFileError, match=str(path / name)):
+        list(check(path))
+    with pytest.raises(UntrustedFileError, match=str(path / name)):
+        repair(path, path.with_name("repaired"))
+    with pytest.raises(UntrustedFileError, match=str(path / name)):
+        backup(path, path.with_name("backup"))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_no_folder_is_reached_through_a_link(
+    path: Path, tmp_path: Path, untouched: Callable[[], None], name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for one in ("spare", "spare.new.1", "000000000001.skj", "1-a.seg.tmp"):
+        (outside / one).write_bytes(b"mine")
+    shutil.rmtree(path / name, ignore_errors=True)
+    (path / name).symlink_to(outside)
+    untouched()
+    with pytest.raises(UntrustedFileError, match=str(path / name)):
+        streamkeep.open(path)
+
+
+def test_a_prepared_compaction_is_not_taken_through_a_link(
+    path: Path, tmp_path: Path, untouched: Callable[[], None]
+) -> None:
+    shutil.copytree(path, tmp_path / "other", ignore=shutil.ignore_patterns("waiters"))
+    (path / "compact.ready").symlink_to(tmp_path / "other")
+    untouched()
+    with pytest.raises(UntrustedFileError, match=r"compact\.ready"):
+        streamkeep.open(path)
+
+
+@pytest.mark.parametrize("name", ["data.mdb", "steady", "journal", "journal/000000000001.skj"])
+def test_nor_is_what_is_in_it(
+    path: Path, victim: Path, untouched: Callable[[], None], name: str
+) -> None:
+    ready = path / "compact.ready"
+    (ready / "journal").mkdir(parents=True)
+    shutil.copy(path / "data.mdb", ready)
+    shutil.copy(path / "steady", ready)
+    if name == "journal":
+        (ready / name).rmdir()
+    plant("symlink", ready / name, victim)
+    untouched()
+    with pytest.raises(UntrustedFileError, match=name):
+        streamkeep.open(path)
+
+
+def test_the_folder_of_a_store_may_be_reached_through_a_link(path: Path) -> None:
+    link = path.with_name("link")
+    link.symlink_to(path)
+    with streamkeep.open(link) as store:
+        store.xadd("s", {"f": "v"})
+        assert store.xlen("s") == 6
+    assert [str(one) for one in check(link)] == []
+
+
+def test_a_door_that_is_a_link_gets_no_bytes(
+    path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is put there while the store is in use, and the board names it."""
+    with streamkeep.open(path) as store:
+        done: list[object] = []
+        reader = threading.Thread(target=lambda: done.append(store.xread({"s": "$"}, block=0)))
+        reader.start()
+        board = store._environment.shared.board
+        wait_until(lambda: board.tickets() == 1)
+        (door,) = (one for one in (path / "waiters").iterdir() if one.name != "board")
+        door.rename(path / "kept")
+        door.symlink_to(victim)
+        store.xadd("s", {"f": "v"})
+        assert victim.read_bytes() == VICTIM
+        reader.join()  # who finds out by itself, a little later
+        assert done
+        door.unlink()
+        (path / "kept").unlink()
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "folder", "regular"])
+def test_a_door_is_a_named_pipe_when_a_store_is_opened(
+    path: Path, victim: Path, untouched: Callable[[], None], kind: str
+) -> None:
+    door = path / "waiters" / f"{7:016x}"
+    if kind == "regular":
+        door.write_bytes(b"")
+    else:
+        plant(kind, door, victim)
+    untouched()
+    with pytest.raises(UntrustedFileError, match="where a store has a named pipe"):
+        streamkeep.open(path)
+
+
+def test_a_new_file_of_the_journal_is_not_made_of_a_link(path: Path, victim: Path) -> None:
+    """It is put there while the store is in use."""
+    with streamkeep.open(path, sync="none") as store:
+        journal = store._environment.shared.journal
+        assert journal is not None
+        journal.drop_spare()
+        (path / "journal" / "spare").symlink_to(victim)
+        with pytest.raises(UntrustedFileError, match="journal/new: a symbolic link"):
+            for _ in range(30):
+                store.xadd("s", {"pad": "x" * 1_000_000})
+        (path / "journal" / "new").unlink()
+        store.xadd("s", {"pad": "x" * 1_000_000})
+    assert victim.read_bytes() == VICTIM
+    assert [str(one) for one in check(path)] == []
+
+
+# --- the archive ----------------------------------------------------------------------------------
+
+
+def segment_of(path: Path) -> Path:
+    (segment,) = (path / "archive").glob("*/*.seg")
+    return segment
+
+
+def test_a_segment_that_is_a_link_is_not_read(path: Path) -> None:
+    segment = segment_of(path)
+    segment.rename(path.with_name("elsewhere.seg"))
+    segment.symlink_to(path.with_name("elsewhere.seg"))
+    with streamkeep.open(path) as store, pytest.raises(UntrustedFileError, match=segment.name):
+        store.xrange("s", history=True)
+    assert [one.code for one in check(path)] == ["SK302"]
+    with pytest.raises(UntrustedFileError, match=segment.name):
+        repair(path, path.with_name("repaired"))
+    with pytest.raises(UntrustedFileError, match=segment.name):
+        backup(path, path.with_name("backup"))
+    assert sorted(one.name for one in path.parent.iterdir()) == ["elsewhere.seg", "store"]
+
+
+def test_no_segment_is_written_or_removed_through_a_link(path: Path, tmp_path: Path) -> None:
+    folder = segment_of(path).parent
+    outside = tmp_path / "outside"
+    folder.rename(outside)
+    (outside / "1.seg.tmp").write_bytes(b"mine")
+    folder.symlink_to(outside)
+    before = contents(outside)
+    with streamkeep.open(path) as store:
+        store.xtrim("s", maxlen=1, approximate=False)
+        with pytest.raises(UntrustedFileError, match=folder.name):
+            store.archive()
+        assert len(store.drop_segments("s")) == 1
+    with streamkeep.open(path):
+        pass  # which would remove the file now
+    assert contents(outside) == before
+
+
+def test_a_segment_may_have_several_names(path: Path, tmp_path: Path) -> None:
+    """So backups share segments with those before them."""
+    backup(path, tmp_path / "backup")
+    first = segment_of(tmp_path / "backup").stat()
+    report = backup(path, tmp_path / "backup")
+    assert (report.kept_segments, report.copied_segments) == (1, 0)
+    assert segment_of(tmp_path / "backup").stat().st_ino == first.st_ino
+    os.link(segment_of(path), tmp_path / "another-name")
+    with streamkeep.open(path) as store:
+        assert len(store.xrange("s", history=True)) == 51
+    assert [str(one) for one in check(path)] == []
+
+
+def test_an_earlier_backup_leads_nowhere(path: Path, victim: Path, tmp_path: Path) -> None:
+    backup(path, tmp_path / "backup")
+    plant("symlink", tmp_path / "backup" / "steady", victim)
+    with pytest.raises(UntrustedFileError, match="backup/steady"):
+        backup(path, tmp_path / "backup")
+    assert victim.read_bytes() == VICTIM
+
+
+@pytest.mark.parametrize("kind", ["symlink", "file"])
+def test_the_folder_in_which_a_backup_is_made_is_one(path: Path, tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine").write_bytes(b"mine")
+    if kind == "symlink":
+        (tmp_path / ".backup.backup").symlink_to(outside)
+    else:
+        (tmp_path / ".backup.backup").write_bytes(b"mine")
+    with pytest.raises(UntrustedFileError, match=r"\.backup\.backup"):
+        backup(path, tmp_path / "backup")
+    assert contents(outside) == {"mine": contents(outside)["mine"]}
+
+
+def test_an_export_follows_no_link_below_its_folder(
+    path: Path, victim: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "export" / segment_of(path).relative_to(path / "archive")
+    target.parent.mkdir(parents=True)
+    target.with_name(target.name + ".tmp").symlink_to(victim)
+    with streamkeep.open(path) as store:
+        assert list(store.export_segments(tmp_path / "export", "s")) == [target]
+    assert victim.read_bytes() == VICTIM
+    assert target.read_bytes() == segment_of(path).read_bytes()
+
+
+# --- owners ---------------------------------------------------------------------------------------
+
+
+@as_root
+@pytest.mark.parametrize("name", [".", "journal", "waiters", *FILES[:3], "journal/head"])
+def test_what_a_stranger_owns_is_opened_when_that_is_said(path: Path, name: str) -> None:
+    os.chown(path / name, STRANGER, -1)
+    before = contents(path)
+    with pytest.raises(UntrustedFileError, match=rf"{STRANGER}.*trust_owners=\['{STRANGER}'\]"):
+        streamkeep.open(path)
+    with pytest.raises(UntrustedFileError):
+        streamkeep.open(path, readonly=True)
+    with pytest.raises(UntrustedFileError):
+        list(check(path))
+    assert contents(path) == before
+    with streamkeep.open(path, trust_owners=[STRANGER], readonly=True) as store:
+        assert store.xlen("s") == 5
+    with pytest.raises(UntrustedFileError, match=str(STRANGER)):
+        streamkeep.open(path, trust_owners=[NOBODY])
+
+
+@as_root
+def test_users_are_trusted_by_name_number_or_environment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = pwd.getpwuid(NOBODY).pw_name
+    os.chown(path / "steady", NOBODY, -1)
+    for trusted in (name, NOBODY, [name], (str(NOBODY),)):
+        with streamkeep.open(path, trust_owners=trusted) as store:
+            store.xadd("s", {"f": "v"})
+    monkeypatch.setenv(TRUST_VARIABLE, f"{STRANGER},{name}")
+    with streamkeep.open(path) as store:
+        assert store.xlen("s") == 9
+    assert [str(one) for one in check(path)] == []
+
+
+def test_a_trusted_user_must_exist(path: Path) -> None:
+    with pytest.raises(streamkeep.ArgumentError, match="this machine has no user 'no such user'"):
+        streamkeep.open(path, trust_owners="no such user")
+
+
+@as_root
+def test_the_command_line_names_whom_to_trust(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(path / "data.mdb", STRANGER, -1)
+    before = contents(path)
+    for words in (["fsck"], ["stat"], ["range", "s"], ["dump"], ["repair", "--dry-run"]):
+        command, *rest = words
+        result = run(command, path, *rest, status=3)
+        assert f"{TRUST_VARIABLE}={STRANGER}" in result.stderr
+    assert contents(path) == before
+    monkeypatch.setenv(TRUST_VARIABLE, str(STRANGER))
+    run("fsck", path)
+
+
+@pytest.mark.parametrize(
+    "words", [["fsck"], ["stat"], ["dump"], ["repair", "--dry-run"], ["archive", "list"], ["erase"]]
+)
+def test_the_command_line_refuses_planted_stores(
+    path: Path, victim: Path, untouched: Callable[[], None], words: list[str]
+) -> None:
+    plant("symlink", path / "steady", victim)
+    untouched()
+    rest = ["s", "1-1", "--yes"] if words == ["erase"] else []
+    before = [] if words[0] == "archive" else [path]
+    first, *more = words
+    result = run(first, *before, *more, *([] if before else [path]), *rest, status=3)
+    assert "steady: a symbolic link" in result.stderr
+
+
+# --- stores that a group shares -------------------------------------------------------------------
+
+
+def as_user(user: int, groups: list[int], code: str, path: Path) -> str:
+    """Run some code as another user; return what it prints, or the last line of its errors.
+
+    The project is loaded before: its files need not be readable for that user.
+    """
+    start = f"""
+import ctypes, os, sys, streamkeep
+streamkeep.open
+os.setgroups({groups})
+os.setresgid({user}, {user}, {user})
+os.setresuid({user}, {user}, {user})
+"""
+    command = [sys.executable, "-c", start + code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+ADD = """
+with streamkeep.open(sys.argv[1]) as store:
+    store.xadd("s", {"f": "v"})
+    print(store.xlen("s"))
+"""
+TEAM = 54000
+ANN, BOB, EVE = 54001, 54002, 54003
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Make a folder that ann owns and her team may write to, where all may come."""
+    with TemporaryDirectory() as above:
+        os.chmod(above, 0o711)
+        folder = Path(above) / "shared"
+        folder.mkdir()
+        os.chown(folder, ANN, TEAM)
+        folder.chmod(0o2770)
+        yield folder
+
+
+@as_root
+def test_members_of_a_group_share_a_store_whose_folder_is_theirs(shared: Path) -> None:
+    assert as_user(ANN, [TEAM], ADD, shared) == "1"
+    for place in shared.rglob("*"):
+        status = place.stat()
+        wanted = 0o770 if place.is_dir() else 0o660
+        assert (status.st_mode & 0o777, status.st_gid, status.st_uid) == (wanted, TEAM, ANN)
+    assert as_user(BOB, [TEAM], ADD, shared) == "2"
+    shared.chmod(0o2775)
+    assert "UntrustedFileError" in as_user(EVE, [], ADD, shared)
+    # Ann trusts what bob made since: this machine does not know bob, so she has to say so.
+    trusting = ADD.replace("sys.argv[1]", f"sys.argv[1], trust_owners={BOB}")
+    assert as_user(ANN, [TEAM], trusting, shared) == "3"
+
+
+@as_root
+def test_a_group_that_the_caller_is_not_in_earns_no_trust(path: Path) -> None:
+    """Otherwise everybody could make a store that is trusted."""
+    os.chown(path, STRANGER, TEAM)
+    path.chmod(0o2770)
+    with pytest.raises(UntrustedFileError, match=str(STRANGER)):
+        streamkeep.open(path)
+
+
+@as_root
+def test_members_of_the_group_are_trusted_and_others_are_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {BOB: pwd.struct_passwd(("bob", "x", BOB, BOB, "", "/", "/bin/sh"))}
+    known[EVE] = pwd.struct_passwd(("eve", "x", EVE, EVE, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", known.__getitem__)
+    monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group(("team", "x", 0, ["bob"])))
+    os.chown(path / "steady", BOB, -1)
+    with pytest.raises(UntrustedFileError):
+        streamkeep.open(path)  # the group may not write
+    path.chmod(0o770)
+    with streamkeep.open(path) as store:
+        assert store.xlen("s") == 5
+    os.chown(path / "steady", EVE, -1)
+    with pytest.raises(UntrustedFileError, match="eve"):
+        streamkeep.open(path)
+
+
+def test_a_store_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with streamkeep.open(tmp_path / "store") as store:
+            store.xadd("s", {"f": "v"})
+            store.set_retention("s", archive=True)
+            store.xtrim("s", maxlen=0)
+            store.archive()
+            backup(store, tmp_path / "backup")
+        data = (tmp_path / "store" / "data.mdb").read_bytes()
+        (tmp_path / "broken").mkdir()
+        shutil.copytree(tmp_path / "store", tmp_path / "broken", dirs_exist_ok=True)
+        # Of the meta pages and all else only what a scan finds is left.
+        (tmp_path / "broken" / "data.mdb").write_bytes(bytes(8192) + data[8192:])
+        (tmp_path / "broken" / "steady").write_bytes(bytes(8192))
+        repair(tmp_path / "broken", tmp_path / "repaired")
+    finally:
+        os.umask(before)
+    for name in ("store", "backup", "repaired"):
+        for place in [tmp_path / name, *(tmp_path / name).rglob("*")]:
+            assert place.stat().st_mode & 0o077 == 0, place
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../victim", "a/../../victim", "", "/etc/passwd", "a//b", "."])
+def test_no_name_leads_out_of_a_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "store" / "a").mkdir(parents=True)
+    (tmp_path / "victim").write_bytes(VICTIM)
+    folder = Folder(tmp_path / "store")
+    for call in (folder.open, folder.remove, folder.read, folder.exists, folder.remove_folder):
+        with pytest.raises(UntrustedFileError, match="no name of a file"):
+            call(name)
+
+
+def test_a_folder_that_is_not_there_is_as_one_in_which_there_is_nothing(tmp_path: Path) -> None:
+    folder = Folder(tmp_path).folder("missing", missing_ok=True)
+    assert folder.names() == []
+    assert not folder.exists("a")
+    assert folder.size("a") == 0
+    with pytest.raises(FileNotFoundError):
+        folder.open("a", os.O_RDWR | os.O_CREAT)
+    assert not folder.remove("a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_descriptor_is_left_open(path: Path) -> None:
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"f": "v"})
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with Store(path) as store:
+            store.xadd("s", {"f": "v"})
+    del store
+    assert sorted(os.listdir("/proc/self/fd")) == before
