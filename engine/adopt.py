@@ -259,7 +259,6 @@ def _raise_last_id(txn: WriteTxn, number: int, last: Id) -> None:
             stream = txn.find_stream(name)
             if stream is not None and (stream.record.last_ms, stream.record.last_seq) < last:
                 stream.record.last_ms, stream.record.last_seq = last
-                stream.changed = True
 
 
 def _below_archive(environment: Environment, path: Path) -> str | None:

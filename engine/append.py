@@ -246,7 +246,6 @@ def append_entry(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[b
     if record.length == 1:
         record.first_ms = ms
         record.first_seq = seq
-    stream.changed = True
 
 
 def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:

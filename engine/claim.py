@@ -84,7 +84,6 @@ def xclaim(
         last_id = parse_id(options.last_id, 0)
         if last_id > group.last_id():
             group.record.last_ms, group.record.last_seq = last_id
-            group.changed = True
     now_ms = txn.now_ms()
     since = options.delivery_time(now_ms)
     sort_by_time = options.idle is not None or options.time is not None

@@ -38,7 +38,11 @@ _MOST_TIME: Final = OWNED - 1
 
 
 class Group(Attached):
-    """A consumer group of a stream; `changed` until its row is written."""
+    """A consumer group of a stream.
+
+    Its record may be changed at any time: `save` compares it with what is stored. Consumers, of
+    which there may be many, are marked as `changed`.
+    """
 
     def __init__(self, txn: Txn, stream: Stream, record: GroupRecord) -> None:
         self.txn = txn
@@ -48,8 +52,8 @@ class Group(Attached):
         self.prefix: bytes = pack_number(record.number)
         self.pel = Pel(txn, record)
         self.resume = Resume()
-        self.changed = False
         self.stored = b""  # the value of its row
+        self._stored_body = b""  # the record in it
         self.generation = 0  # of the cache, when that was last compared
         self._consumers: dict[bytes, Consumer] = {}
         self._names: dict[int, bytes] = {}
@@ -63,12 +67,13 @@ class Group(Attached):
             if value is None:
                 return False
             if value != self.stored:
-                record = decode_group(open_row(GROUPS, db_key, value, self._where()), self._where())
+                body = open_row(GROUPS, db_key, value, self._where())
+                record = decode_group(body, self._where())
                 if record.number != self.record.number:
                     return False
                 self.record = record
                 self.pel = Pel(txn, record)
-                self.stored = value
+                self.note_stored(value, body)
             self._consumers = {}
             self.generation = generation
         self.txn = txn
@@ -113,7 +118,6 @@ class Group(Attached):
             self._consumers[name] = consumer
             self.record.next_consumer += 1
             self.record.consumers += 1
-            self.changed = True
             self.writer().put_row(CONSUMERS, number_key(self.prefix, number), name)
         return consumer
 
@@ -132,7 +136,6 @@ class Group(Attached):
         del self._consumers[consumer.name]
         self._names.pop(consumer.number, None)
         self.record.consumers -= 1
-        self.changed = True
 
     def consumers(self) -> list[Consumer]:
         """Return all consumers, ascending by name."""
@@ -215,7 +218,6 @@ class Group(Attached):
         record.pending += count
         consumer.pending += count
         consumer.changed = True
-        self.changed = True
 
     def give_back(self, ms: int, seq: int, delivery_count: int) -> None:
         """Leave an entry pending without an owner: the last of the NACK zone."""
@@ -234,7 +236,6 @@ class Group(Attached):
         else:
             consumer.pending += 1
             consumer.changed = True
-        self.changed = True
 
     def ack(self, ms: int, seq: int) -> bool:
         """Remove an entry from the pending entries; say whether it was there."""
@@ -259,12 +260,10 @@ class Group(Attached):
                 owner.changed = True
         if acknowledged:
             self.record.pending -= acknowledged
-            self.changed = True
         return acknowledged
 
     def _uncount(self, nack: Nack) -> None:
         self.record.pending -= 1
-        self.changed = True
         if nack.consumer == 0:
             self.record.nacked -= 1
             return
@@ -282,11 +281,16 @@ class Group(Attached):
             if consumer.changed:
                 txn.put_row(CONSUMERS, name_key(self.prefix, name), consumer.encode())
                 consumer.changed = False
-        if self.changed:
+        body = self.record.encode()
+        if body != self._stored_body:
             db_key = name_key(self.stream_key, self.record.name)
-            self.stored = seal_row(GROUPS, db_key, self.record.encode())
+            self.note_stored(seal_row(GROUPS, db_key, body), body)
             txn.put(GROUPS, db_key, self.stored)
-            self.changed = False
+
+    def note_stored(self, value: bytes, body: bytes) -> None:
+        """Note the value of its row, and the record in it."""
+        self.stored = value
+        self._stored_body = body
 
 
 def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
@@ -296,11 +300,12 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     value = txn.get(GROUPS, db_key)
     if value is None:
         return None
-    record = decode_group(open_row(GROUPS, db_key, value, where), where)
+    body = open_row(GROUPS, db_key, value, where)
+    record = decode_group(body, where)
     if record.name != name:
         raise CorruptionError(where, "the row holds another name")
     group = Group(txn, stream, record)
-    group.stored = value
+    group.note_stored(value, body)
     group.generation = txn.shared.generation
     return group
 
@@ -325,7 +330,6 @@ def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int,
     """Create a group, which must not exist."""
     number = txn.take_number(NEXT_GROUP)
     group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
-    group.changed = True
     group.generation = txn.shared.generation
     txn.attach((stream.number, name), group)
     group.save()

@@ -62,7 +62,6 @@ def xgroup_create(
     group = create_group(txn, stream, group_name, _resolve(stream, last_id))
     if entries_read is not None:
         group.record.entries_read = min(entries_read, stream.record.entries_added)
-        group.changed = True
     return True
 
 
@@ -81,7 +80,6 @@ def xgroup_setid(
     record.entries_read = UNKNOWN
     if entries_read is not None:
         record.entries_read = min(entries_read, stream.record.entries_added)
-    group.changed = True
     return True
 
 

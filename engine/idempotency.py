@@ -67,7 +67,6 @@ class Tracker:
         """Put settings and counters back into the stream record."""
         record = self.stream.record
         record.extension = with_section(record.extension, IDEMPOTENCE, self.state.encode())
-        self.stream.changed = True
 
     def find(self, producer_name: bytes, iid: bytes) -> tuple[int, int] | None:
         """Return the ID of the entry that a message became, or None."""

@@ -199,10 +199,8 @@ def xsetid(
         for group in groups_of(txn, stream):
             if group.record.entries_read > entries_added:
                 group.record.entries_read = entries_added
-                group.changed = True
     if max_deleted_id is not None and max_deleted_id != (0, 0):
         record.max_deleted_ms, record.max_deleted_seq = max_deleted_id
-    stream.changed = True
     return True
 
 

@@ -95,7 +95,6 @@ class Intake:
         record.last_live_ms, record.last_live_seq = ids.last_live
         record.last_ms, record.last_seq = ids.last_slot
         record.flags |= REOPEN
-        stream.changed = True
 
     # --- all else ---------------------------------------------------------------------------
 
@@ -114,7 +113,6 @@ class Intake:
         record.max_deleted_ms, record.max_deleted_seq = counters.max_deleted_id or (0, 0)
         added = counters.entries_added
         record.entries_added = record.length if added is None else added
-        stream.changed = True
 
     def add_group(self, txn: WriteTxn, group: GroupPart) -> None:
         """Add a whole group."""
@@ -135,7 +133,6 @@ class Intake:
         if read is None:
             read = estimate_read(stream.record, part.last_id)
         group.record.entries_read = read
-        group.changed = True
         for given in part.consumers:
             if group.find_consumer(given.name) is not None:
                 raise self._fail(f"group {part.name!r}: consumer {given.name!r} twice")

@@ -196,7 +196,6 @@ class NodeWalk:
             record.sealed_nodes -= 1
             record.sealed_bytes -= self.size
             self.stream.sealed_changes += 1
-        self.stream.changed = True
         if not self.stream.has_tail():
             record.flags |= REOPEN
 
@@ -210,7 +209,7 @@ class NodeWalk:
         stream.record.sealed_bytes += len(data) - self.size
         stream.sealed_changes += 1
         put_node(txn, stream, self.ms, self.seq, data, trimmed)
-        stream.changed = True
+        stream.changed = True  # also with the same counters: by its row others learn of it
 
     def _writer(self) -> WriteTxn:
         txn = self.txn
@@ -314,7 +313,6 @@ def seal_tail(txn: WriteTxn, stream: Stream) -> None:
 def refresh_ends(txn: Txn, stream: Stream, *, first: bool, last: bool) -> None:
     """Set first_id and last live ID of the record from the nodes, after a removal."""
     record = stream.record
-    stream.changed = True
     if record.length == 0:
         record.first_ms = record.first_seq = 0
         record.last_live_ms = record.last_live_seq = 0

@@ -290,7 +290,6 @@ def _deliver(
         txn, stream, group.last_id(), most, allowance, delivery.shape, extra, group.resume
     )
     advance(stream.record, group.record, ids)
-    group.changed = True
     if not delivery.noack and ids:
         group.deliver(ids, consumer, now_ms)
         consumer.active_time = now_ms

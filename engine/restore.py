@@ -247,7 +247,6 @@ def _write_step(
     record.flags |= REOPEN
     now = asked._replace(last_ms=record.last_ms, last_seq=record.last_seq)
     record.extension = with_section(record.extension, RESTORING, now.encode())
-    stream.changed = True
     txn.note_added(name, count)
     return count
 
@@ -257,4 +256,3 @@ def _finish(txn: WriteTxn, name: bytes, asked: Restoring) -> None:
     stream = txn.find_stream(name)
     if stream is not None and _noted(stream, asked) is not None:
         stream.record.extension = without_section(stream.record.extension, RESTORING)
-        stream.changed = True

@@ -33,7 +33,10 @@ _LISTPACK_HEAD: Final = 6 + 2 * 6  # header, and the counts of live entries and 
 
 
 class Stream:
-    """Record and tail node of one stream; `changed` until the row is written."""
+    """Record and tail node of one stream.
+
+    The record may be changed at any time: `differs` compares it with what is stored.
+    """
 
     def __init__(self, number: int, name: bytes, record: StreamRecord) -> None:
         self.number = number
@@ -43,7 +46,7 @@ class Stream:
         self.tail_ms = 0
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
-        self.changed = False
+        self.changed = False  # its nodes were, since the row was written; see `differs`
         self.stored = b""  # the value of the row in `streams`, as the transaction has it
         self.key_row = b""  # the value of the row in `keys`, likewise
         self.generation = 0  # of the cache, when both were last compared with what is stored
@@ -69,7 +72,6 @@ class Stream:
         """Give the stream another retention."""
         self.record.extension = with_retention(self.record.extension, retention)
         self._retention_known = False
-        self.changed = True
 
     def archiving(self) -> bool:
         """Say whether what is trimmed goes to the archive."""
@@ -135,6 +137,13 @@ class Stream:
         if self._behind and self._builder is not None:
             return int(self._builder.size())
         return len(self._data)
+
+    def differs(self) -> bool:
+        """Say whether the row must be written."""
+        if self.changed:
+            return True
+        record = self.record.encode()
+        return self.stored[HEADER_SIZE : HEADER_SIZE + len(record)] != record
 
     def nodes(self) -> int:
         """Return the number of macro nodes (radix-tree-keys)."""

@@ -186,8 +186,8 @@ class ReadTxn(Txn):
 class WriteTxn(Txn):
     """The one write transaction of the store; `commit` or `abort` ends it.
 
-    Streams taken from `find_stream` and `create_stream` are written back at commit when they are
-    marked `changed`. All commands in one transaction see one time.
+    Streams taken from `find_stream` and `create_stream` are written back at commit when they
+    differ from what is stored. All commands in one transaction see one time.
     """
 
     def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
@@ -383,7 +383,7 @@ class WriteTxn(Txn):
         for attached in self.attached.values():
             attached.save()
         for stream in self.streams.values():
-            if stream.changed:
+            if stream.differs():
                 old = stream.stored
                 value = stream.encode(self.shared.epoch, self.commit_number)
                 self.touched = True

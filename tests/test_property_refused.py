@@ -186,7 +186,7 @@ def assert_cached_is_stored(store: Store[Any], txn: Txn) -> None:
         if attached.generation == shared.generation:
             db_key = name_key(attached.stream_key, attached.record.name)
             now = seal_row(TABLE_GROUPS, db_key, attached.record.encode())
-            assert (now, attached.changed) == (txn.get(TABLE_GROUPS, db_key), False), db_key
+            assert now == attached.stored == txn.get(TABLE_GROUPS, db_key), db_key
             for consumer in attached._consumers.values():
                 row_key = name_key(attached.prefix, consumer.name)
                 row = txn.get_row(TABLE_CONSUMERS, row_key, "consumer")

@@ -14,6 +14,7 @@ from conftest import assert_sound
 from streamkeep.engine import failpoints
 from streamkeep.engine.api import Store
 from streamkeep.engine.views import Sync
+from streamkeep.recovery.load import Load
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
 BAD = b"\xff\xfe"  # is not UTF-8
@@ -210,6 +211,20 @@ def test_an_asyncio_transaction_can_be_aborted(tmp_path: Path) -> None:
             assert_sound(tmp_path / mode)
 
     asyncio.run(play())
+
+
+def test_an_aborted_transaction_costs_a_load_nothing(opened: Open) -> None:
+    store = opened()
+    with Load(store) as load:
+        incoming = load.begin(b"s", "s")
+        assert incoming is not None
+        incoming.limit_nodes(0, 3)
+        with store.transaction() as txn:
+            txn.xadd("other", {"n": 1})
+            txn.abort()  # it empties the cache
+        incoming.append([(number, 0, [b"n", b"1"]) for number in range(1, 10)])
+        load.publish()
+    assert store.xinfo_stream("s")["radix-tree-keys"] == 3
 
 
 # --- text ---------------------------------------------------------------------------------------
