@@ -21,8 +21,10 @@ from streamkeep.engine.command_base import Id, Key
 from streamkeep.engine.commands import StreamCommands
 from streamkeep.engine.durability import Durability
 from streamkeep.engine.history import HistoryCall, Unreadable
+from streamkeep.engine.idempotency_sweep import Sweep
 from streamkeep.engine.iterators import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.lmdb_errors import translate, translated
+from streamkeep.engine.old_readers import OldReaders
 from streamkeep.engine.pipeline import Pipeline
 from streamkeep.engine.relief import Relief, clean_after_crash
 from streamkeep.engine.safe_files import Trusted
@@ -121,6 +123,10 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             environment = self._environment
             if environment.relief is None:
                 environment.relief = Relief(environment, most_retired)
+                if environment.upkeep is not None:
+                    sweep = Sweep(environment)
+                    environment.upkeep.add_chore("forgetting messages", sweep, sweep.pause_s)
+                    environment.upkeep.add_chore("the look at readers", OldReaders(environment))
             elif most_retired not in (None, environment.relief.most):
                 raise StoreError(
                     f"{self.path}: open in this process with retired_max_bytes="

@@ -43,8 +43,9 @@ class ArchiveMethods(Generic[Text]):
         """Enforce the retention of all streams, and of their archives; return what went.
 
         Appends keep their own stream within its limits; this is for streams that nobody appends
-        to, for settings that are new, and for segments that are too old. Transactions are bounded,
-        so that writers are never held for long.
+        to, for settings that are new, and for segments that are too old. Also forget messages of
+        idempotent XADD that have expired. Transactions are bounded, so that writers are never held
+        for long.
         """
         self._check_writable()
         with translated():

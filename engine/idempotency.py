@@ -2,8 +2,9 @@
 
 Each producer's messages are tracked with the entries they became. A message that is known adds
 nothing; the oldest is forgotten when the producer has more than idmp-maxsize, and all are forgotten
-idmp-duration seconds after their entry's time. Redis forgets in the background; here each
-idempotent XADD forgets what is due of its own producer, and looks at one other producer, in turn.
+idmp-duration seconds after their entry's time. Redis forgets in the background, as the upkeep
+thread does here (`idempotency_sweep`). Besides, each idempotent XADD forgets what is due of its own
+producer, and looks at one other producer, in turn.
 
 All rows of a stream stand under one number. When the settings change, everything is forgotten at
 once by taking a new number; the rows under the old one become garbage.
@@ -119,6 +120,7 @@ class Tracker:
         while count > state.maxsize and self._forget_oldest(producer.number):
             count -= 1
         self._put_producer(producer_name, Producer(producer.number, count, message.order + 1))
+        txn.shared.messages_due.note(self.stream.name, ms + state.duration * 1000)
 
     def expire(self, producer_name: bytes, now_ms: int) -> None:
         """Forget what is due of a producer, and of another one, in turn."""
@@ -133,6 +135,48 @@ class Tracker:
     def _limit(self, now_ms: int) -> int:
         """Return the highest time of an entry whose message is due."""
         return now_ms - self.state.duration * 1000
+
+    def sweep(self, start: int, limit: int, producers: int, messages: int) -> tuple[int, int, int]:
+        """Forget messages that are due, of some producers from number `start` on.
+
+        Args:
+            limit: the highest time of a message that is due.
+            producers, messages: how many to look at, and to forget, at most.
+
+        Returns:
+            how many were forgotten; the producer to go on with, or -1 at the end; and the lowest
+            time of a message that stays, or -1.
+        """
+        gone = 0
+        lowest = -1
+        number = self.state.number
+        at = start
+        while number:
+            cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
+            found = cursor.set_range(order_key(number, at, 0))
+            if not found or cursor.key()[:8] != pack_number(number):
+                break
+            if producers == 0 or gone >= messages:
+                return gone, at, lowest
+            producers -= 1
+            _, at, _ = unpack_order_key(cursor.key())
+            oldest = self._oldest(at)
+            if oldest is not None and oldest.ms <= limit:
+                name = self._name_of(at)
+                producer = None if name is None else self._producer(name)
+                if name is not None and producer is not None:
+                    before = self.state.tracked
+                    self._expire_one(name, producer, limit, messages - gone)
+                    gone += before - self.state.tracked
+                    oldest = self._oldest(at)
+                if oldest is not None and oldest.ms <= limit and gone >= messages:
+                    return gone, at, lowest
+            if oldest is not None and oldest.ms > limit and (lowest < 0 or oldest.ms < lowest):
+                lowest = oldest.ms
+            if at >= LAST_MEMBER:
+                break
+            at += 1
+        return gone, -1, lowest
 
     def reset(self, duration: int, maxsize: int) -> None:
         """Change the settings, and forget all producers."""

@@ -1,4 +1,4 @@
-"""What `maintain` does: retention, for streams that nobody appends to as well, and for segments."""
+"""What `maintain` does: retention, also of streams without appends; old segments; old messages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from streamkeep.engine.archive_care import drop
 from streamkeep.engine.environment import Environment
+from streamkeep.engine.idempotency_sweep import BEGIN, Place, has_messages, sweep_step
 from streamkeep.engine.keyspace import iter_keys
 from streamkeep.engine.manifest import iter_segments
 from streamkeep.engine.retention import enforce_step, is_due
 from streamkeep.engine.txn import Txn
+from streamkeep.format.keys import IDEMPOTENCY_ORDER
 from streamkeep.format.manifest import SegmentRecord
 
 
@@ -20,15 +22,17 @@ class MaintenanceReport(NamedTuple):
         trimmed: entries that went, over all streams.
         streams: streams that lost some.
         dropped: segments that were too old.
+        forgotten: messages of idempotent XADD that had expired.
     """
 
     trimmed: int = 0
     streams: int = 0
     dropped: int = 0
+    forgotten: int = 0
 
 
 def maintain(environment: Environment) -> MaintenanceReport:
-    """Enforce the retention of every stream, in transactions of a bounded number of nodes."""
+    """Do all that is due now, in transactions of a bounded number of nodes or messages."""
     report = MaintenanceReport()
     for name in environment.read(_with_limits):
         trimmed = 0
@@ -37,6 +41,14 @@ def maintain(environment: Environment) -> MaintenanceReport:
             environment.settle()
         if trimmed:
             report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
+    forgotten = 0
+    for name in environment.read(_with_messages):
+        place: Place | None = BEGIN
+        while place is not None:
+            count, place = environment.write(sweep_step, name, place, frees=True)
+            forgotten += count
+            environment.settle()
+    report = report._replace(forgotten=forgotten)
     doomed = environment.read(_too_old, environment.shared.clock.now_ms())
     if doomed:
         report = report._replace(dropped=len(drop(environment, doomed)))
@@ -45,6 +57,12 @@ def maintain(environment: Environment) -> MaintenanceReport:
 
 def _with_limits(txn: Txn) -> list[bytes]:
     return [name for name, number in iter_keys(txn) if is_due(txn, txn.load_numbered(number, name))]
+
+
+def _with_messages(txn: Txn) -> list[bytes]:
+    if not txn.rows(IDEMPOTENCY_ORDER):
+        return []
+    return [name for name, number in iter_keys(txn) if has_messages(txn, name, number)]
 
 
 def _too_old(txn: Txn, now_ms: int) -> list[SegmentRecord]:

@@ -14,6 +14,7 @@ import lmdb
 from streamkeep.engine.board import Board
 from streamkeep.engine.clock import Clock
 from streamkeep.engine.journal import Journal
+from streamkeep.engine.messages_due import MessagesDue
 from streamkeep.engine.stream import Stream
 from streamkeep.format.errors import StoreClosedError, StoreError
 
@@ -72,6 +73,7 @@ class Shared:
         self.unsteady_bytes = 0  # written since the last steady point, about
         self.erasures = 0  # how many erasures the memory of this process was cleared after
         self.most_pages = 0  # that a big commit may have changed; see `memory`
+        self.messages_due = MessagesDue()
         self.watched = False  # the upkeep thread knows that there are commits
         self.forked = False  # this is a child, and all that is open the parent's
         self.closed = ""  # why no transaction may begin any more

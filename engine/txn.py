@@ -334,6 +334,7 @@ class WriteTxn(Txn):
     def rename_stream(self, stream: Stream, name: bytes) -> None:
         """Give the stream another name, which must be free."""
         self._forget(stream)
+        self.shared.messages_due.rename(stream.name, name)
         stream.name = name
         self._put_name(stream)
         self.shared.cache[name] = stream

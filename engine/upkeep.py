@@ -5,6 +5,9 @@ looks twice a second, and falls asleep again when the store has been quiet for a
 makes a last steady point and lets the pin go, so that an idle process keeps no pages from being
 reused.
 
+While it is awake it also runs chores that the store gives it. It sleeps no longer than until the
+next of them is due.
+
 No error ends it: what failed is logged, reported by `Store.durability`, and tried again; the sync
 at its next interval, whatever else fails. Only when a sync has failed nothing is left to do: the
 journal refuses all writes until the store has been recovered.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.failures import Failures
@@ -25,6 +29,7 @@ from streamkeep.format.errors import RecoveryNeededError
 BUDGET_BYTES: Final = 256 << 20
 POINT_EVERY_S: Final = 5.0
 IDLE_S: Final = 2.0
+CHORES_EVERY_S: Final = 1.0
 _TICK_S: Final = 0.5
 
 _SYNC: Final = "the sync of the journal"
@@ -46,9 +51,9 @@ class Bell:
         with contextlib.suppress(RuntimeError):
             self._silent.release()
 
-    def wait(self, seconds: float = -1) -> None:
-        """Return at a ring that nobody has heard yet, or after so many seconds."""
-        self._silent.acquire(timeout=seconds)
+    def wait(self, seconds: float = -1) -> bool:
+        """Return at a ring that nobody has heard yet, or after so many seconds; say which."""
+        return self._silent.acquire(timeout=seconds)
 
 
 def pause(interval_s: float | None, since_sync_s: float) -> float:
@@ -61,13 +66,14 @@ def pause(interval_s: float | None, since_sync_s: float) -> float:
 class _Watch:
     """What the thread knows while it serves the store; times are by `time.monotonic`."""
 
-    def __init__(self, now: float, erasures: int) -> None:
+    def __init__(self, now: float, erasures: int, chores_at: float) -> None:
         self.synced = now
         self.changed = now  # when the newest commit was seen
         self.seen = -1  # that commit
         self.last_point = now  # when the last steady point was begun
         self.failed = False  # that one
         self.erasures = erasures
+        self.chores_at = chores_at
         self.over = False  # nothing will be due before the next commit
 
 
@@ -82,7 +88,25 @@ class Upkeep:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._start_lock = threading.Lock()
+        self._chores: list[tuple[str, Callable[[], object]]] = []
+        self._pauses: list[Callable[[], float | None]] = []
         self._intervals: list[float] = []  # of the stores with sync="interval", in seconds
+
+    def add_chore(
+        self,
+        work: str,
+        run: Callable[[], object],
+        pause_s: Callable[[], float | None] | None = None,
+    ) -> None:
+        """Have the thread run something about once a second while it is awake.
+
+        Args:
+            work: what it is, for messages.
+            pause_s: returns after how many seconds the thread must be awake for it; None for never.
+        """
+        self._chores.append((work, run))
+        if pause_s is not None:
+            self._pauses.append(pause_s)
 
     def add_interval(self, seconds: float) -> None:
         """Sync the journal as often as this from now on."""
@@ -126,17 +150,27 @@ class Upkeep:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._wake.wait()
+                rung = self._wake.wait(self._idle_pause())
                 if not self._stopping:
-                    self._watch()
+                    self._watch(chores=not rung)
         finally:
             if not self._stopping:  # ended from outside: the next commit begins another
                 self._thread = None
                 self._shared.watched = False
 
-    def _watch(self) -> None:
-        """Serve the store until it has been quiet for a while."""
-        watch = _Watch(time.monotonic(), self._shared.erasures)
+    def _idle_pause(self) -> float:
+        """Return how long to sleep while nothing is committed; -1 for until it is."""
+        pauses = [seconds for pause_s in self._pauses if (seconds := pause_s()) is not None]
+        return min(pauses, default=-1)
+
+    def _watch(self, *, chores: bool = False) -> None:
+        """Serve the store until it has been quiet for a while.
+
+        Args:
+            chores: begin with them, since a chore is what the thread is awake for.
+        """
+        now = time.monotonic()
+        watch = _Watch(now, self._shared.erasures, now if chores else now + CHORES_EVERY_S)
         while not (self._stopping or watch.over):
             self._failures.attempt(_ROUND, self._round, watch)
             if not watch.over:
@@ -157,6 +191,10 @@ class Upkeep:
             watch.synced = now
             failed = attempt(_SYNC, journal.sync, shared.last_commit)
         attempt(_SPARE, journal.prepare_spare)
+        if now >= watch.chores_at:
+            watch.chores_at = now + CHORES_EVERY_S
+            for work, run in self._chores:
+                attempt(work, run)
         quiet = now - watch.changed >= IDLE_S
         due = now - watch.last_point >= POINT_EVERY_S
         in_the_way = journal.head.erasures() != watch.erasures  # our pin keeps erased pages

@@ -15,7 +15,7 @@ import streamkeep
 from model import profile
 from stores import MODES, open_at
 from streamkeep import recovery
-from streamkeep.engine import failpoints
+from streamkeep.engine import failpoints, idempotency_sweep
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.engine.views import Sync
@@ -54,6 +54,13 @@ def _no_failpoints() -> Iterator[None]:
     """Leave no failpoint armed for the next test."""
     yield
     failpoints.disarm()
+
+
+@pytest.fixture(autouse=True)
+def _no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no thread forget messages, so that results do not depend on how long a test takes."""
+    monkeypatch.setattr(idempotency_sweep.Sweep, "__call__", lambda self: None)
+    monkeypatch.setattr(idempotency_sweep.Sweep, "pause_s", lambda self: None)
 
 
 @pytest.fixture

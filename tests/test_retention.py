@@ -113,9 +113,9 @@ def test_maintain_sees_to_streams_that_nobody_appends_to(store: Store, clock: Ma
     store.xadd_many("s", [{"n": number} for number in range(40_000)])
     store.xadd("other", {"a": 1})
     store.set_retention("s", max_age_ms=1000)
-    assert store.maintain() == (0, 0, 0)
+    assert store.maintain() == (0, 0, 0, 0)
     clock.ms += 2000
-    assert store.maintain() == (40_000, 1, 0)
+    assert store.maintain() == (40_000, 1, 0, 0)
     assert store.xlen("s") == 0
     assert store.xlen("other") == 1
 

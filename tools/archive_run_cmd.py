@@ -109,6 +109,7 @@ def run(
             size_bytes=report.size_bytes,
             trimmed=trimmed,
             dropped_segments=dropped,
+            forgotten_messages=0 if care is None else care.forgotten,
             removed_files=report.removed,
             elapsed_ms=round(1000 * seconds),
         )

@@ -1,0 +1,147 @@
+"""Expired messages of idempotent XADD are forgotten though no XADD comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from conftest import NOW_MS, assert_sound
+from streamkeep.engine import idempotency_sweep, upkeep
+from streamkeep.engine.api import Store
+from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.idempotency_sweep import BEGIN, sweep_step
+from streamkeep.engine.messages_due import MessagesDue
+from streamkeep.engine.views import Sync
+
+MODES = pytest.mark.parametrize("sync", ["commit", "none"])
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_sweep() -> None:
+    """Let the thread sweep here, unlike elsewhere."""
+
+
+def tracked(store: Store[Any], key: str = "s") -> tuple[int, int]:
+    """Return how many producers and messages are remembered."""
+    info = store.xinfo_stream(key)
+    return info["pids-tracked"], info["iids-tracked"]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def add_messages(store: Store[Any], key: str = "s", count: int = 6) -> None:
+    store.xadd(key, {"n": "first"})
+    store.xcfgset(key, idmp_duration=1)
+    for number in range(count):
+        store.xadd(key, {"n": number}, idmp=(f"p{number % 3}", f"m{number}"))
+
+
+@MODES
+def test_an_idle_store_forgets_what_has_expired(tmp_path: Path, sync: Sync) -> None:
+    with streamkeep.open(tmp_path / "store", sync=sync) as store:
+        add_messages(store)
+        store.xadd("long", {"n": 1}, idmp=("p", "m"))
+        until(lambda: tracked(store) == (0, 0), "it is still counted")
+        assert tracked(store, "long") == (1, 1)
+        assert store.xinfo_stream("s")["iids-added"] == 6
+        assert store.xlen("s") == 7
+    assert_sound(tmp_path / "store")
+
+
+@MODES
+def test_a_thread_that_sleeps_wakes_when_a_message_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
+) -> None:
+    monkeypatch.setattr(upkeep, "IDLE_S", 0.05)
+    with streamkeep.open(tmp_path / "store", sync=sync) as store:
+        add_messages(store)
+        store.xcfgset("s", idmp_duration=3)
+        store.xadd("s", {"n": 1}, idmp=("p", "m"))
+        shared = store._environment.shared
+        until(lambda: not shared.watched, "it never sleeps")
+        until(lambda: tracked(store) == (0, 0), "it is still counted")
+    assert_sound(tmp_path / "store")
+
+
+def test_what_another_process_has_left_is_forgotten(tmp_path: Path) -> None:
+    with streamkeep.open(tmp_path / "store") as store:
+        add_messages(store)
+        add_messages(store, "t")
+        assert tracked(store)[1] + tracked(store, "t")[1] > 0
+    with streamkeep.open(tmp_path / "store") as store:
+        store.xadd("other", {"n": 1})
+        until(lambda: tracked(store) == tracked(store, "t") == (0, 0), "it is still counted")
+    assert_sound(tmp_path / "store")
+
+
+def test_maintain_forgets_at_once_and_says_how_many(
+    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency_sweep.Sweep, "__call__", lambda self: None)
+    monkeypatch.setattr(idempotency_sweep, "PRODUCERS_AT_ONCE", 2)
+    store = open_store()
+    for number in range(10):
+        store.xadd("s", {"n": number}, idmp=(f"p{number % 5}", f"m{number}"))
+    clock.ms += 50_000
+    store.xadd("s", {"n": "late"}, idmp=("p3", "late"))
+    store.xadd("renamed", {"n": 1}, idmp=("p", "m"))
+    assert store.maintain().forgotten == 0
+    clock.ms += 50_000
+    store.rename("renamed", "t")
+    assert store.maintain().forgotten == 10
+    assert tracked(store) == (1, 1)
+    clock.ms += 50_000
+    assert store.maintain().forgotten == 2
+    assert tracked(store) == tracked(store, "t") == (0, 0)
+    assert store.maintain().forgotten == 0
+
+
+def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
+    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency_sweep.Sweep, "__call__", lambda self: None)
+    monkeypatch.setattr(idempotency_sweep, "PRODUCERS_AT_ONCE", 4)
+    monkeypatch.setattr(idempotency_sweep, "_MESSAGES_AT_ONCE", 7)
+    store = open_store()
+    for number in range(60):
+        store.xadd("s", {"n": number}, idmp=(f"p{number % 6}", f"m{number}"))
+    clock.ms += 50_000
+    store.xadd("s", {"n": "late"}, idmp=("p1", "late"))
+    clock.ms += 50_000
+    shared = store._environment.shared
+    counts = []
+    place: Any = BEGIN
+    while place is not None:
+        assert shared.messages_due.due(clock.ms) == [b"s"]
+        count, place = store._environment.write(sweep_step, b"s", place)
+        counts.append(count)
+    assert max(counts) <= 7
+    assert sum(counts) == 60
+    assert shared.messages_due.due(clock.ms) == []
+    assert shared.messages_due.next_ms == NOW_MS + 50_000 + 100_000
+
+
+def test_notes_are_looked_at_only_when_one_is_due() -> None:
+    due = MessagesDue()
+    assert due.due(1 << 62) == []
+    due.note(b"a", 50)
+    due.note(b"b", 40)
+    due.note(b"b", 60)  # the earlier one counts
+    assert (due.due(39), due.next_ms) == ([], 40)
+    assert due.due(45) == [b"b"]
+    due.drop(b"b")
+    assert due.due(45) == []
+    assert due.next_ms == 50
+    due.rename(b"a", b"c")
+    assert due.due(55) == [b"c"]
