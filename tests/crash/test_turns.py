@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkeep.engine.api import Store
+import streamkeep
 from streamkeep.engine.journal_head import JournalHead
 from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.turns import LONE, Turns
@@ -182,12 +182,12 @@ def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
 
 def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    Store(path).close()
+    streamkeep.open(path).close()
     ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            store = Store(path)
+            store = streamkeep.open(path)
             journal = store._environment.shared.journal
             assert journal is not None
             journal.turns.take()
@@ -201,7 +201,7 @@ def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_p
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        with Store(path, sync="commit") as store:
+        with streamkeep.open(path, sync="commit") as store:
             store.xadd("s", {"f": "v"})
             assert store.durability().durable_commit == store.durability().last_commit
     finally:
