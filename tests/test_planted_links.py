@@ -458,6 +458,23 @@ def test_members_of_a_group_share_a_store_whose_folder_is_theirs(shared: Path) -
 
 
 @as_root
+def test_root_leaves_a_shared_store_to_its_group(shared: Path) -> None:
+    assert as_user(ANN, [TEAM], ADD, shared) == "1"
+    with pytest.raises(UntrustedFileError, match=str(ANN)):
+        streamkeep.open(shared)
+    with streamkeep.open(shared, trust_owners=ANN) as store:
+        store.xadd("s", {"f": "v"})
+    compact_as_root = "from streamkeep.engine.compact import compact; compact(sys.argv[1])"
+    before = os.environ.get(TRUST_VARIABLE)
+    assert before is None
+    environment = {**os.environ, TRUST_VARIABLE: str(ANN)}
+    command = [sys.executable, "-c", f"import sys; {compact_as_root}", str(shared)]
+    subprocess.run(command, env=environment, check=True)
+    assert {one.stat().st_gid for one in shared.rglob("*")} == {TEAM}
+    assert as_user(ANN, [TEAM], ADD, shared) == "3"
+
+
+@as_root
 def test_a_group_that_the_caller_is_not_in_earns_no_trust(path: Path) -> None:
     """Otherwise everybody could make a store that is trusted."""
     os.chown(path, STRANGER, TEAM)
