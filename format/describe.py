@@ -228,9 +228,10 @@ class _Elements:
 
     def number(self, name: str) -> tuple[Piece, int]:
         """Return the next element, which must be an integer."""
-        start = self.at
+        end = len(self.data) - 1
+        checked_step(self.data, self.at, end)
+        number = int(Reader(self.data, self.at, end).integer())
         piece, _ = self.next(name)
-        number = int(Reader(self.data, start, len(self.data) - 1).integer())
         return piece._replace(value=str(number)), number
 
 
@@ -325,9 +326,12 @@ def _group(body: bytes) -> Iterator[Piece]:
     if _fits(GROUP_RECORD, body, 0):
         size = _members(GROUP_RECORD, body, 0)["inline_size"]
         name_at = GROUP_RECORD.size + size
-        yield from _nacks(body, GROUP_RECORD.size, name_at)
+        yield from _nacks(body, GROUP_RECORD.size, min(name_at, len(body)))
         if name_at <= len(body):
             yield Piece(name_at, body[name_at:], "name", shown(body[name_at:]))
+        else:
+            there = len(body) - GROUP_RECORD.size
+            yield _damage(body, len(body), f"inline_size is {size}, {there} bytes follow")
 
 
 def _nacks(body: bytes, at: int, end: int) -> Iterator[Piece]:

@@ -13,6 +13,7 @@ from conftest import NOW_MS
 from raw_store import raw_store
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
+from streamkeep.format.checksum import ROW_CHECKSUM_SIZE
 from streamkeep.format.describe import (
     Piece,
     describe_envelope,
@@ -22,6 +23,7 @@ from streamkeep.format.describe import (
     describe_steady,
 )
 from streamkeep.format.envelope import decode_envelope, encode_envelope
+from streamkeep.format.group_records import GROUP_RECORD
 from streamkeep.format.keys import (
     CONSUMERS,
     GROUPS,
@@ -36,6 +38,7 @@ from streamkeep.format.keys import (
     TABLES,
     pack_number,
 )
+from streamkeep.format.nacks import NACK
 from streamkeep.format.node import NodeBuilder
 from streamkeep.format.segment import Segment
 
@@ -141,27 +144,38 @@ def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> Non
             ]
             assert wrong, (TABLES[table].name, at)
         for size in range(0, len(value), max(1, len(value) // 20)):
-            list(describe_row(table, db_key, value[:size]))
+            assert covered(list(describe_row(table, db_key, value[:size]))) == value[:size]
 
 
 @given(st.binary(max_size=200), st.integers(0, len(TABLES) - 1), st.binary(max_size=20))
 @settings(max_examples=300)
-def test_any_bytes_are_told_without_an_error(data: bytes, table: int, db_key: bytes) -> None:
-    list(describe_row(table, db_key, data))
-    list(describe_journal(data))
-    list(describe_steady(data))
-    list(describe_segment_end(data, 7))
+def test_any_bytes_are_told_once_each(data: bytes, table: int, db_key: bytes) -> None:
+    assert covered(list(describe_row(table, db_key, data))) == data
+    assert covered(list(describe_journal(data))) == data
+    assert covered(list(describe_steady(data))) == data
+    assert covered(list(describe_segment_end(data, 7))) == data
+
+
+def test_a_group_whose_entries_are_cut_off_is_told_to_its_end() -> None:
+    """Damage says once what is missing, not a line for each entry that is not there."""
+    for missing in (0, 1, 40):
+        row = GROUP_RECORD.struct.pack(1, 2, 0, 0, 3, 0, 4, 5, 6, 1, 3 * NACK.size)
+        row += bytes(3 * NACK.size - missing) + bytes(ROW_CHECKSUM_SIZE)
+        pieces = list(describe_row(GROUPS, b"", row))
+        assert covered(pieces) == row
+        assert len([one for one in pieces if one.name == "damage"]) == min(missing, 1) * 2
 
 
 @given(st.data())
 @settings(max_examples=200)
-def test_a_node_with_any_damage_is_told_without_an_error(draw: st.DataObject) -> None:
+def test_a_node_with_any_damage_is_told_to_the_last_byte(draw: st.DataObject) -> None:
     data = bytearray(node_envelope())
     for _ in range(draw.draw(st.integers(1, 5))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     pieces = list(describe_envelope(bytes(data)))
-    if all(piece.name != "damage" for piece in pieces):
-        assert covered(pieces) == bytes(data)
+    assert covered(pieces) == bytes(data)
+    wrong = [one for one in pieces if one.name == "damage" or one.value.startswith("WRONG")]
+    assert bool(wrong) == (bytes(data) != node_envelope())
 
 
 def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) -> None:

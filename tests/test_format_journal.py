@@ -154,15 +154,35 @@ def test_any_bytes_are_operations_or_reported(data: bytes) -> None:
     assert said is None or (said.offset is not None and 8 <= said.offset <= 8 + len(data))
 
 
-@given(st.binary(max_size=100), st.integers(0, 120), u64)
-def test_any_bytes_are_a_record_or_none(data: bytes, offset: int, chain: int) -> None:
-    assert read_record(data, offset, chain) is None
+def a_record(number: int, chain: int) -> bytes:
+    """Return a record that ends with what looks like another use of the file."""
+    body = Operations(number).body()
+    return encode_record(body, record_checksum(body, chain))
 
 
-@given(u64)
-def test_a_length_beyond_the_file_is_no_record(length: int) -> None:
-    data = RECORD_HEADER.struct.pack(length, 0) + bytes(64)
-    assert read_record(data, 0, 0) is None or length <= 64
+@given(st.binary(max_size=40), st.binary(max_size=40), u64, st.integers(0, 120))
+def test_only_whole_records_in_their_place_are_read(
+    before: bytes, after: bytes, chain: int, offset: int
+) -> None:
+    record = a_record(7, chain)
+    data = before + record + after
+    for at in {offset, len(before)}:
+        found = read_record(data, at, chain)
+        assert (found is not None) == (at == len(before))
+    whole = read_record(data, len(before), chain)
+    assert whole is not None
+    assert (whole.commit_number, whole.end) == (7, len(before) + len(record))
+    assert read_record(data, len(before), chain ^ 1) is None
+
+
+@given(u64 | st.integers(0, 80))
+def test_a_length_that_is_not_that_of_the_record_is_none(length: int) -> None:
+    record = a_record(7, 1)
+    size = len(record) - RECORD_HEADER.size
+    _, checksum = RECORD_HEADER.struct.unpack_from(record)
+    data = RECORD_HEADER.struct.pack(length, checksum) + record[RECORD_HEADER.size :]
+    for room in (b"", bytes(64)):
+        assert (read_record(data + room, 0, 1) is not None) == (length == size)
 
 
 @given(operations, st.data())
