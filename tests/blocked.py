@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import StoreClosedError
 
 BLOCKED = "blocked"
-_PATIENCE_S = 20.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes soon."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.001)
 
 
 def tickets(store: Store[Any]) -> int:
@@ -70,6 +61,6 @@ class Callers:
         found = self.results()
         self.store.close()
         for thread in self._threads:
-            thread.join(_PATIENCE_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         return found

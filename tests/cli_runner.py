@@ -12,6 +12,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from patience import PATIENCE_S
 from streamkeep.tools.cli import main
 
 # Older versions of click mix both outputs unless told otherwise; newer ones have no such switch.
@@ -54,7 +55,7 @@ def spawn(*args: str, input: bytes = b"", **options: Any) -> subprocess.Complete
         [sys.executable, "-m", "streamkeep", *args],
         input=input,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         **options,
     )

@@ -8,8 +8,8 @@ the macro nodes with the pages that they stand in. `damage` changes a copy of it
 - a second check finds nothing; nothing crashes, nothing hangs.
 
 Each damage is worked on in a child process, so that one that ends or stops it is a failure like any
-other: the run goes on, and tells all of them at its end. What hangs is ended after `_LIMIT_S`, with
-the Python stack of each of its threads. The stores of failures are kept.
+other: the run goes on, and tells all of them at its end. What hangs is ended after `PATIENCE_S`,
+with the Python stack of each of its threads. The stores of failures are kept.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import lmdb
 
+from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
@@ -49,8 +50,6 @@ PAGE: Final = 4096
 NOW_MS: Final = 1_718_004_800_000
 CRASHED: Final = b"crashed"
 HUNG: Final = b"hung"
-_LIMIT_S: Final = 60
-_OPEN_LIMIT_S: Final = 20
 
 Entries = dict[tuple[int, int, int], tuple[bytes, ...]]  # (stream number, ms, seq)
 
@@ -236,7 +235,7 @@ def shown(path: Path) -> bytes:
     In a process of its own: what LMDB makes of damaged pages may end it, or go round in circles.
     """
     stack = path.with_name(f"{path.name}.stack")
-    told: bytes = in_child(lambda: _state(path), _OPEN_LIMIT_S, stack)
+    told: bytes = in_child(lambda: _state(path), int(PATIENCE_S), stack)
     return told
 
 
@@ -458,7 +457,7 @@ def run(specimen: Specimen, seed: int, work: Path, figures: Figures) -> None:
     of one that kept LMDB busy for ever, too.
     """
     stack = work / "child.stack"
-    told = in_child(lambda: _try(specimen, seed, work), _LIMIT_S, stack)
+    told = in_child(lambda: _try(specimen, seed, work), int(PATIENCE_S), stack)
     if isinstance(told, bytes):
         failure = f"seed {seed}: {told.decode()}:\n{stack.read_text()}"
         told = Figures(damages=1, failures=[failure])

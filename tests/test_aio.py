@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import os
 import threading
-import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 import streamkeep
 from blocked import tickets
+from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
 from streamkeep.engine import waiting
@@ -278,7 +278,7 @@ def test_a_thousand_tasks_wait_with_one_descriptor(play: Callable[..., None]) ->
     async def use(store: AsyncStore) -> None:
         await store.xgroup_create("s", "g", mkstream=True)
         threads = threading.active_count()
-        files = len(os.listdir("/proc/self/fd"))
+        files = len(handles_below(store._store.path))
         readers = [asyncio.create_task(store.xread({"t": "$"}, block=0)) for _ in range(500)]
         await until(lambda: waiting_in(store) == 500)
         order: list[int] = []
@@ -292,7 +292,7 @@ def test_a_thousand_tasks_wait_with_one_descriptor(play: Callable[..., None]) ->
             consumers.append(asyncio.create_task(consume(number)))
         await until(lambda: waiting_in(store) == 1000)
         assert threading.active_count() == threads
-        assert len(os.listdir("/proc/self/fd")) == files + 1
+        assert len(handles_below(store._store.path)) == files + 1
         assert len(doors(store)) == 1
         await store.xadd("t", {"f": "v"}, id="1-1")
         for found in await asyncio.gather(*readers):
@@ -467,7 +467,7 @@ def test_a_pipeline_is_empty_when_its_execution_is_cancelled(play: Callable[...,
 
         def work(_: object) -> None:
             begun.set()
-            gate.wait(20)
+            gate.wait(PATIENCE_S)
 
         busy = asyncio.create_task(store.run(work))
         await asyncio.to_thread(begun.wait, 20)
@@ -512,7 +512,7 @@ def test_a_cancelled_iteration_over_segments_is_cancelled_at_once(
 
         def wait(*_: object) -> None:
             begun.set()
-            gate.wait(20)
+            gate.wait(PATIENCE_S)
 
         async def verify() -> None:
             async for _ in store.verify_archive(progress=wait):
@@ -537,9 +537,4 @@ def test_closing_again_ends_the_thread(open_store: Callable[..., Store]) -> None
         await store.close()
 
     asyncio.run(main())
-    names = [thread.name for thread in threading.enumerate()]
-    deadline = time.monotonic() + 20
-    while "streamkeep" in names and time.monotonic() < deadline:
-        time.sleep(0.01)
-        names = [thread.name for thread in threading.enumerate()]
-    assert "streamkeep" not in names
+    wait_until(lambda: "streamkeep" not in [thread.name for thread in threading.enumerate()])

@@ -13,6 +13,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine import failpoints, files
 from streamkeep.engine.api import Store
@@ -233,7 +234,7 @@ def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> No
         waiting.join(0.1)
         assert waiting.is_alive()
         assert rows(store, SEGMENTS) == 0
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     assert rows(store, SEGMENTS) == 1
     assert shown(store) == ids
 
@@ -414,11 +415,7 @@ def test_a_thread_of_the_store_archives(open_store: Open) -> None:
     store = open_store(archive_every=0.02)
     store.set_retention("s", maxlen=10, archive=True)
     ids = fill(store, 800)
-    for _ in range(500):
-        if rows(store, SEGMENTS):
-            break
-        threading.Event().wait(0.02)
-    assert rows(store, SEGMENTS) >= 1
+    wait_until(lambda: rows(store, SEGMENTS) >= 1)
     assert shown(store) == ids
     store.close()
     assert not [one for one in threading.enumerate() if one.name == "streamkeep-archive"]

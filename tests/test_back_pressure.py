@@ -10,6 +10,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from patience import PATIENCE_S
 from streamkeep.engine import environment, relief
 from streamkeep.engine.api import Store
 from streamkeep.engine.archive_lock import archive_lock
@@ -20,7 +21,6 @@ from streamkeep.engine.views import Sync
 from streamkeep.format.errors import StoreLockedError
 
 LIMIT = 1 << 16
-WAIT_S = 30
 
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 
@@ -76,7 +76,7 @@ def finishes(call: Callable[[], object]) -> object:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(WAIT_S)
+    thread.join(PATIENCE_S)
     assert results, "it waits for itself"
     if isinstance(results[0], BaseException):
         raise results[0]

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import streamkeep
-from blocked import BLOCKED, Callers, tickets, wait_until
+from blocked import BLOCKED, Callers, tickets
+from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep.engine import waiting
 from streamkeep.engine.api import Store
 from streamkeep.engine.blocking import GroupCall, ReadCall
@@ -250,9 +251,7 @@ def test_a_claim_comes_true_by_itself(open_store: Open, no_fallback: None) -> No
     store.xgroup_create("s", "g", id=0)
     store.xreadgroup("g", "owner", NEW)
     store.xdel("s", "1-1")  # stays pending, and is nothing to wake up for
-    began = time.monotonic()
-    ((_, entries),) = store.xreadgroup("g", "c", NEW, block=5000, claim_min_idle_time=80)
-    assert time.monotonic() - began < 4
+    ((_, entries),) = store.xreadgroup("g", "c", NEW, block=0, claim_min_idle_time=80)
     (only,) = entries
     assert only[0] == b"2-1"
     assert only[2] >= 80
@@ -493,14 +492,14 @@ def test_a_door_whose_reader_is_gone_is_removed_by_its_next_ring(tmp_path: Path)
 def test_few_doors_are_kept_open(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     made = [Door(folder) for _ in range(200)]
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(handles_below(tmp_path))
     bells = Doorbells(folder)
     for number, door in enumerate(made, start=1):
         assert bells.ring(door.number, number)
-    assert len(os.listdir("/proc/self/fd")) <= before + 64
+    assert len(handles_below(tmp_path)) <= before + 64
     assert [door.rings() for door in made] == [[number] for number in range(1, 201)]
     bells.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(handles_below(tmp_path)) == before
     for door in made:
         door.close()
 
@@ -577,10 +576,10 @@ def test_without_a_board_the_store_is_asked_again_and_again(
         many = [(b"%d" % number, b"", 0) for number in range(6_340)]
         assert store._environment.shared.board.put_up(1, many)
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(store.xread({"s": "0"}, block=5000)))
+    thread = threading.Thread(target=lambda: found.append(store.xread({"s": "0"}, block=0)))
     thread.start()
     store.xadd("s", {"f": "v"}, id="1-1")
-    thread.join(4)
+    thread.join(PATIENCE_S)
     assert ids(found[0]) == [b"1-1"]
     assert store.xread({"s": "$"}, block=20) == []
 
@@ -653,7 +652,7 @@ def test_no_wake_up_is_lost(open_store: Open, no_fallback: None, seed: int) -> N
     done.set()
     store._environment.lobby.alarm()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     everything = [entry.id for entry in store.xrange("s")]
     assert sorted(taken) == sorted(everything)
@@ -739,10 +738,8 @@ def test_a_consumer_that_waited_reads_its_history_at_once(store: Store) -> None:
     store.xadd("k", {"f": "v"})
     store.xreadgroup("g", "c", {"k": ">"})
     assert store.xreadgroup("g", "c", {"k": ">"}, block=1) == []
-    started = time.monotonic()
-    ((_, entries),) = store.xreadgroup("g", "c", {"k": "0"}, block=60_000)
+    ((_, entries),) = store.xreadgroup("g", "c", {"k": "0"}, block=0)
     assert len(entries) == 1
-    assert time.monotonic() - started < 30
 
 
 def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
@@ -762,24 +759,20 @@ def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
         return take_door()
 
     monkeypatch.setattr(lobby, "take_door", trimmed_meanwhile)
-    entries = store.follow("k", "$", history=True, block=60_000)
-    started = time.monotonic()
+    entries = store.follow("k", "$", history=True, block=0)
     assert next(iter(entries)).fields == {b"n": b"1"}
-    assert time.monotonic() - started < 30
 
 
 def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_MOST_SPARE", 2)
     threads = [
-        threading.Thread(target=store.xread, args=({"k": "$"},), kwargs={"block": 60_000})
+        threading.Thread(target=store.xread, args=({"k": "$"},), kwargs={"block": 0})
         for _ in range(8)
     ]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 30
-    while store._environment.shared.board.tickets() < 8 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: tickets(store) == 8)
     store.xadd("k", {"f": "v"})
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert len(store._environment.lobby._spare) <= 2

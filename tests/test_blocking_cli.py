@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from blocked import tickets, wait_until
+from blocked import tickets
 from cli_runner import lines, objects, run, start
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api import Store
 
 
@@ -32,7 +33,7 @@ def line_of(process: subprocess.Popen[bytes]) -> bytes:
 def interrupt(process: subprocess.Popen[bytes]) -> None:
     """Press Ctrl-C."""
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output, errors.split()) == (1, b"", [b"Aborted!"])
 
 
@@ -68,7 +69,7 @@ def test_read_blocks(store: Store) -> None:
     read = start("read", "s", "k", "--id", "$", "--block", "0")
     wait_until(lambda: tickets(store) == 1)
     store.xadd("k", {"n": 2}, id="2-0")
-    output, _ = read.communicate(timeout=20)
+    output, _ = read.communicate(timeout=PATIENCE_S)
     assert (read.returncode, output) == (0, b"2-0  n=2\n")
     read = start("read", "s", "k", "--id", "$", "--block", "0")
     wait_until(lambda: tickets(store) == 1)
@@ -84,13 +85,13 @@ def test_read_blocks_as_a_consumer(store: Store) -> None:
     read = start(*worker, "0")
     wait_until(lambda: tickets(store) == 1)
     store.xadd_pairs("k", [("f", "1"), ("f", "2")], id="2-0")
-    output, _ = read.communicate(timeout=20)
+    output, _ = read.communicate(timeout=PATIENCE_S)
     assert (read.returncode, output) == (0, b"2-0  f=1 f=2\n")
     assert store.xpending("k", "g")["pending"] == 2
     read = start(*worker, "0")
     wait_until(lambda: tickets(store) == 1)
     store.xgroup_destroy("k", "g")
-    _, errors = read.communicate(timeout=20)
+    _, errors = read.communicate(timeout=PATIENCE_S)
     assert read.returncode == 1
     assert errors.startswith(b"streamkeep read: NOGROUP")
 

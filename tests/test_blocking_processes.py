@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from blocked import Callers, tickets, wait_until
+from blocked import Callers, tickets
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine import waiting
 from streamkeep.engine.api import Store
 
@@ -60,7 +61,7 @@ def child(store: Store, code: str, *args: object) -> Iterator[subprocess.Popen[s
 
 def output(process: subprocess.Popen[str]) -> list[str]:
     """Return what a child printed until its good end."""
-    out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     return out.split()
 
@@ -110,7 +111,7 @@ def test_consumers_of_several_processes_are_served_in_the_order_they_came(store:
                 wait_until(partial(pending_is, store, number))
             assert output(first) == ["1-0"]
             assert output(last) == ["3-0"]
-            here.join(20)
+            here.join(PATIENCE_S)
 
 
 def test_a_writer_in_another_process_wakes(store: Store) -> None:
@@ -166,7 +167,7 @@ failpoints.arm("ring:before", lambda: os.kill(os.getpid(), signal.SIGKILL))
 store.xadd("s", {"f": "v"})
 """
     with child(store, code) as writer:
-        writer.wait(20)
+        writer.wait(PATIENCE_S)
         assert writer.returncode == -signal.SIGKILL
     wait_until(lambda: len(callers.finished) == 1)
 
@@ -222,7 +223,7 @@ if child == 0:
         assert own.xread({"s": "$"}, block=10) == []
     os._exit(0)
 _, status = os.waitpid(child, 0)
-thread.join(20)
+thread.join()
 print(status, found[0][0][1][0].id)
 store.close()
 """

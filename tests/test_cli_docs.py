@@ -16,6 +16,7 @@ import click
 import pytest
 
 from cli_runner import run
+from patience import PATIENCE_S
 from streamkeep.tools.cli import COMMANDS, main
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -51,7 +52,7 @@ def make_folder(folder: Path) -> None:
     assert found is not None
     script = f'set -e\nstreamkeep() {{ "$0" -m streamkeep "$@"; }}\n{found[1]}'
     command = ["bash", "-c", script, sys.executable]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=PATIENCE_S)
 
 
 def test_every_command_stands_in_one_family() -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ import pytest
 import streamkeep
 from cli_runner import run, spawn, start
 from conftest import ROOT
+from patience import PATIENCE_S, wait_until
 from streamkeep.__main__ import main as program
 from streamkeep.format import listpack
 from streamkeep.format.checksum import seal_row
@@ -82,11 +82,9 @@ def test_a_batch_of_one_stores_each_line_as_it_arrives() -> None:
     try:
         child.stdin.write(b"n\n1\n")
         child.stdin.flush()
-        deadline = time.monotonic() + 30
-        while spawn("len", "s", "k").stdout != b"1\n":
-            assert time.monotonic() < deadline
+        wait_until(lambda: spawn("len", "s", "k").stdout == b"1\n")
         child.stdin.close()
-        assert child.wait(30) == 0
+        assert child.wait(PATIENCE_S) == 0
     finally:
         child.kill()
         child.wait()
@@ -103,7 +101,7 @@ def test_a_closed_pipe_ends_quietly(args: tuple[str, ...]) -> None:
         assert child.stderr is not None
         assert child.stdout.readline()
         child.stdout.close()
-        assert child.wait(30) == 1
+        assert child.wait(PATIENCE_S) == 1
         assert child.stderr.read() == b""
 
 
@@ -116,7 +114,7 @@ def test_a_pipe_that_is_closed_at_the_end_ends_quietly() -> None:
             with start(*args, stdout=writer) as child:
                 assert child.stderr is not None
                 told = child.stderr.read()
-                assert child.wait(30) == 1
+                assert child.wait(PATIENCE_S) == 1
                 assert told == b"", args
     finally:
         os.close(writer)
@@ -129,11 +127,9 @@ def test_an_interrupt_is_status_1_without_a_traceback() -> None:
     try:
         child.stdin.write(b'{"a":1}\n{"a":2}\n{"a":3}\n')
         child.stdin.flush()
-        deadline = time.monotonic() + 30
-        while spawn("len", "s", "k").stdout != b"2\n":
-            assert time.monotonic() < deadline
+        wait_until(lambda: spawn("len", "s", "k").stdout == b"2\n")
         child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 1
+        assert child.wait(PATIENCE_S) == 1
         told = child.stderr.read().decode()
         assert "standard input: interrupted; 2 entries stored" in told
         assert "Traceback" not in told

@@ -17,6 +17,7 @@ import pytest
 
 import streamkeep
 from cli_runner import _RUNNER, run
+from patience import PATIENCE_S
 from streamkeep.pipeline.page import _Page as Page
 from streamkeep.tools import output
 from streamkeep.tools.cli import main
@@ -178,7 +179,7 @@ def test_what_is_exact_stays_exact_but_on_a_terminal(store: Path) -> None:
                 if not piece:
                     break
                 told += piece
-            assert child.wait(60) == 0
+            assert child.wait(PATIENCE_S) == 0
     shown = told.decode().replace("\r\n", "\n")
     assert [char for char in shown if char != "\n" and not char.isprintable()] == []
     assert "a\\x1b[31m\\r" in shown

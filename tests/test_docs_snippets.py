@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from conftest import ROOT, assert_sound
+from patience import PATIENCE_S
 
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPARK_PAGES = [ROOT / "docs" / "lake.md", ROOT / "docs" / "spark.md"]  # see tests/spark
@@ -130,7 +131,7 @@ def run_shell(command: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"

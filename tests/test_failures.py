@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine import files
 from streamkeep.engine.failures import copy_of
@@ -23,7 +23,6 @@ from streamkeep.format.errors import (
     RecoveryNeededError,
 )
 
-WAIT_S = 60
 CALLERS = 4
 
 
@@ -77,7 +76,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
 
     def slow(txn: Any) -> None:
         begun.set()
-        assert go_on.wait(WAIT_S)
+        assert go_on.wait(PATIENCE_S)
 
     def add() -> None:
         try:
@@ -87,19 +86,16 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
 
     first = threading.Thread(target=lambda: combiner.run(slow, ()))
     first.start()
-    assert begun.wait(WAIT_S)
+    assert begun.wait(PATIENCE_S)
     callers = [threading.Thread(target=add) for _ in range(CALLERS)]
     for thread in callers:
         thread.start()
-    deadline = time.monotonic() + WAIT_S
-    while len(combiner._queue) < CALLERS:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(combiner._queue) == CALLERS)
     with monkeypatch.context() as broken:
         broken.setattr(files, "sync_data", fails)
         go_on.set()
         for thread in (first, *callers):
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
     assert len(errors) == CALLERS
     assert {type(error) for error in errors} == {RecoveryNeededError}
     assert len({id(error) for error in errors}) == CALLERS

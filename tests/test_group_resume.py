@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from patience import PATIENCE_S
 from streamkeep.engine.resume import Resume
 from streamkeep.engine.stream import Stream
 from streamkeep.engine.txn import WriteTxn
@@ -112,7 +113,7 @@ def test_another_process_changes_the_node_meanwhile(store: Store) -> None:
         "    store.xdel(b's', *(b'%d-0' % n for n in (4, 6, 7, 9)))\n"
         "    store.xadd(b's', {b'n': 41}, id=b'41-0')\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(store.path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(store.path)], check=True, timeout=PATIENCE_S)
     assert deliver(store, 3) == [b"5-0", b"8-0", b"10-0"]
     assert deliver(store, 100)[-1] == b"41-0"
     assert deliver(store, 1) == []

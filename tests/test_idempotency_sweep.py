@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 import streamkeep
 from conftest import NOW_MS, assert_sound
+from patience import wait_until
 from streamkeep.engine import idempotency_sweep, upkeep
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
@@ -19,7 +19,6 @@ from streamkeep.engine.messages_due import MessagesDue
 from streamkeep.engine.views import Sync
 
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
-WAIT_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +30,6 @@ def tracked(store: Store[Any], key: str = "s") -> tuple[int, int]:
     """Return how many producers and messages are remembered."""
     info = store.xinfo_stream(key)
     return info["pids-tracked"], info["iids-tracked"]
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def add_messages(store: Store[Any], key: str = "s", count: int = 6) -> None:
@@ -52,7 +44,7 @@ def test_an_idle_store_forgets_what_has_expired(tmp_path: Path, sync: Sync) -> N
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         add_messages(store)
         store.xadd("long", {"n": 1}, idmp=("p", "m"))
-        until(lambda: tracked(store) == (0, 0), "it is still counted")
+        wait_until(lambda: tracked(store) == (0, 0), "it is still counted")
         assert tracked(store, "long") == (1, 1)
         assert store.xinfo_stream("s")["iids-added"] == 6
         assert store.xlen("s") == 7
@@ -69,8 +61,8 @@ def test_a_thread_that_sleeps_wakes_when_a_message_expires(
         store.xcfgset("s", idmp_duration=3)
         store.xadd("s", {"n": 1}, idmp=("p", "m"))
         shared = store._environment.shared
-        until(lambda: not shared.watched, "it never sleeps")
-        until(lambda: tracked(store) == (0, 0), "it is still counted")
+        wait_until(lambda: not shared.watched, "it never sleeps")
+        wait_until(lambda: tracked(store) == (0, 0), "it is still counted")
     assert_sound(tmp_path / "store")
 
 
@@ -81,7 +73,7 @@ def test_what_another_process_has_left_is_forgotten(tmp_path: Path) -> None:
         assert tracked(store)[1] + tracked(store, "t")[1] > 0
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("other", {"n": 1})
-        until(lambda: tracked(store) == tracked(store, "t") == (0, 0), "it is still counted")
+        wait_until(lambda: tracked(store) == tracked(store, "t") == (0, 0), "it is still counted")
     assert_sound(tmp_path / "store")
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from patience import PATIENCE_S
 from streamkeep.engine import old_readers, upkeep
 from streamkeep.engine.views import Sync
 
-WAIT_S = 60
 TEXT = "the file has grown by"
 
 
@@ -33,7 +33,7 @@ def test_a_snapshot_that_has_the_file_grow_is_named_once(
 
         write()
         with store.snapshot():
-            deadline = time.monotonic() + WAIT_S
+            deadline = time.monotonic() + PATIENCE_S
             while TEXT not in caplog.text:
                 assert time.monotonic() < deadline, "it does not warn"
                 write()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S, handles_below
 from segments import TOP, entries_of, some, write_file
 from streamkeep.engine import failpoints, files, garbage_files, manifest
 from streamkeep.engine.api import Store
@@ -110,18 +111,18 @@ def test_files_are_opened_by_their_row_and_kept_open(tmp_path: Path) -> None:
     folder = tmp_path / ARCHIVE_FOLDER
     rows = [write_file(folder, some(60, 1000 * n), file_number=n) for n in range(1, 6)]
     found = SegmentFiles(Folder(tmp_path), most_open=2)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(handles_below(tmp_path))
     for number, one in enumerate(rows, start=1):
         assert entries_of(found.open(one)) == some(60, 1000 * number)
     assert found.open(rows[4]) is found.open(rows[4])
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert len(handles_below(tmp_path)) == before + 2
     held = found.open(rows[3])
     found.forget(rows[3].path)
     found.close()
     os.unlink(found.path(rows[3]))
     assert entries_of(held) == some(60, 4000)  # who reads it reads on
     del held
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(handles_below(tmp_path)) == before
     with pytest.raises(MissingSegmentError, match="the file is not there"):
         found.open(rows[3])
 
@@ -283,13 +284,15 @@ def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_p
         )
         lock = store.path / ARCHIVE_FOLDER / "lock"
         command = [sys.executable, "-c", child, str(lock)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         assert "BlockingIOError" in done.stderr
         waiting = threading.Thread(target=take_lock, args=(store,))
         waiting.start()
         waiting.join(0.05)
         assert waiting.is_alive()
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     with lock.open() as file:  # held by another process, as far as flock can tell
         fcntl.flock(file, fcntl.LOCK_EX)

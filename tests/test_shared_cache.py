@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep.engine.api import Store
 from streamkeep.engine.clock import ManualClock
 from streamkeep.format.errors import CommandError
@@ -83,7 +84,7 @@ class Other:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture

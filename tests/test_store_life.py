@@ -19,6 +19,7 @@ import lmdb
 import pytest
 
 import streamkeep
+from patience import PATIENCE_S
 from streamkeep.engine import failpoints, upkeep
 from streamkeep.engine.api import Store
 from streamkeep.engine.failures import Failures
@@ -48,7 +49,7 @@ def run(code: str, *args: object) -> str:
         [sys.executable, "-c", code, *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -127,7 +128,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
         assert waiter.is_alive()
         other.set_durable(other.durable_file(), commit_number)
         turns.give_back(wave)
-        waiter.join(20)
+        waiter.join(PATIENCE_S)
     assert covered == [True]
     turns.close()
     other.close()
@@ -147,7 +148,7 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     waiter.join(0.1)
     assert waiter.is_alive()
     turns.give_back(wave)
-    waiter.join(20)
+    waiter.join(PATIENCE_S)
     assert journal.head.durable() >= commit_number
     turns.close()
     other.close()
@@ -366,7 +367,7 @@ def test_processes_share_a_store(open_store: Open, tmp_path: Path) -> None:
         for name in "abc"
     ]
     mine = [store.xadd("shared", {"from": "me", "n": number}) for number in range(300)]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
+    assert [child.wait(PATIENCE_S) for child in children] == [0, 0, 0]
     entries = store.xrange("shared")
     assert len(entries) == store.xlen("shared") == 1200
     assert [entry.id for entry in entries if entry.fields[b"from"] == b"me"] == mine

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import streamkeep
+from patience import wait_until
 from streamkeep.engine import environment, opening
 from streamkeep.engine.api import Store
 from test_store_life import run
@@ -233,7 +233,7 @@ def test_closing_waits_for_calls_of_other_threads(open_store: Open) -> None:
             with store.transaction() as txn:
                 txn.xadd("s", {"f": "v"})
                 started.set()
-                time.sleep(0.1)
+                wait_until(lambda: store._closed)  # the call of `close` has begun
             results.append("committed")
         except BaseException as error:  # handed to the main thread
             results.append(error)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from patience import PATIENCE_S, handles_below
 from streamkeep.engine import failpoints, steady_file
 from streamkeep.engine.api import Store
 from streamkeep.engine.async_store import AsyncStore
@@ -28,7 +29,6 @@ from test_store_life import run
 pytestmark = pytest.mark.both_modes
 
 Open = Callable[..., Store]
-TIMEOUT_S = 30
 
 
 # --- what a second opening asks for -------------------------------------------------------------
@@ -115,7 +115,7 @@ def closing(store: Store) -> Iterator[threading.Thread]:
         while store._environment.users:
             time.sleep(0.001)
         yield thread
-    thread.join(TIMEOUT_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -128,7 +128,7 @@ def test_closing_one_store_does_not_stop_the_opening_of_others(
         return "done"
 
     thread, results = in_thread(play)
-    thread.join(TIMEOUT_S)
+    thread.join(PATIENCE_S)
     assert results == ["done"]
 
 
@@ -142,11 +142,11 @@ def test_opening_waits_for_another_thread_that_closes(open_store: Open, tmp_path
             with pytest.raises(streamkeep.StoreError, match="transaction open"):
                 open_again()  # it would wait for itself
             thread, results = in_thread(open_again)
-        thread.join(TIMEOUT_S)
+        thread.join(PATIENCE_S)
         return results
 
     thread, results = in_thread(play)
-    thread.join(TIMEOUT_S)
+    thread.join(PATIENCE_S)
     assert results == [[1]]
 
 
@@ -174,16 +174,16 @@ def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyP
 
     def close_files() -> None:
         half.set()
-        assert go_on.wait(TIMEOUT_S)
+        assert go_on.wait(PATIENCE_S)
         closing_files()
 
     monkeypatch.setattr(environment, "close_files", close_files)
     last, more = in_thread(other.close)
-    assert half.wait(TIMEOUT_S)
+    assert half.wait(PATIENCE_S)
     slow.join(1)
     assert not slow.is_alive()  # it has nothing to close
     go_on.set()
-    last.join(TIMEOUT_S)
+    last.join(PATIENCE_S)
     assert results == more == [None]
 
 
@@ -195,7 +195,7 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
     with Store(path) as store:
         store.xadd("s", {"n": 0})
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    there = len(os.listdir("/proc/self/fd"))
+    there = handles_below(path)
     spare = os.dup(0)  # where the next would be
     os.close(spare)
     failures = 0
@@ -207,7 +207,7 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
             except streamkeep.StreamkeepError:
                 failures += 1
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
-                assert len(os.listdir("/proc/self/fd")) == there, more
+                assert handles_below(path) == there, more
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert failures > 5
@@ -224,11 +224,11 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
 
     def wait() -> None:
         opened.set()
-        go_on.wait(TIMEOUT_S)
+        go_on.wait(PATIENCE_S)
 
     failpoints.arm("create:named", wait)
     thread, results = in_thread(lambda: Store(path, sync="none").close())
-    assert opened.wait(TIMEOUT_S)
+    assert opened.wait(PATIENCE_S)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -238,7 +238,7 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
     os.close(reader)
     try:
         go_on.set()
-        thread.join(TIMEOUT_S)
+        thread.join(PATIENCE_S)
         assert results == [None]
         lock = SteadyFile(Folder(path), readonly=True)
         assert lock.try_exclusive()
@@ -260,17 +260,17 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
 
     def close_lobby() -> None:
         half.set()
-        go_on.wait(TIMEOUT_S)
+        go_on.wait(PATIENCE_S)
 
     monkeypatch.setattr(environment.lobby, "close", close_lobby)
     thread, results = in_thread(store.close)
-    assert half.wait(TIMEOUT_S)  # the files of steady points are closed, the lock is not
+    assert half.wait(PATIENCE_S)  # the files of steady points are closed, the lock is not
     child = os.fork()
     if child == 0:
         os._exit(0 if environment.lock.handle < 0 and not registry.environments else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     go_on.set()
-    thread.join(TIMEOUT_S)
+    thread.join(PATIENCE_S)
     assert results == [None]
 
 
@@ -363,7 +363,7 @@ def slow_opening(
     finally:
         recovering.close()
         for thread in threads:
-            thread.join(TIMEOUT_S)
+            thread.join(PATIENCE_S)
         for store in opened:
             store.close()
 
@@ -390,7 +390,7 @@ def test_a_thread_opens_a_store_after_another_has_failed_to(
     failed: list[object] = []
     with slow_opening(tmp_path / "one") as (opened, threads, _):
         for thread in threads:
-            thread.join(TIMEOUT_S)
+            thread.join(PATIENCE_S)
         assert opened == []
     assert [type(one) for one in failed] == [streamkeep.StoreLockedError] * 2
     assert registry.openings == []

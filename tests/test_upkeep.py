@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine import archive_thread, files, upkeep
 from streamkeep.engine.api import Store
@@ -20,8 +20,6 @@ from streamkeep.engine.journal import Journal
 from streamkeep.engine.maintenance import maintain
 from streamkeep.engine.views import Sync
 from streamkeep.format.errors import RecoveryNeededError, StoreError
-
-WAIT_S = 60
 
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 
@@ -65,14 +63,6 @@ class OnceBroken:
         return self.works(*args)
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def parts(store: Store[Any]) -> tuple[upkeep.Upkeep, Journal]:
     one = store._environment.upkeep
     journal = store._environment.shared.journal
@@ -100,12 +90,12 @@ def test_no_error_of_a_steady_point_ends_the_thread(
         broken = OnceBroken(one._points.make, error, 3)
         monkeypatch.setattr(one._points, "make", broken)
         store.xadd("s", {"n": 1})
-        until(lambda: broken.calls >= 2, "it does not try again")
+        wait_until(lambda: broken.calls >= 2, "it does not try again")
         failures = store.durability().failures
         assert [text.split(":")[0] for text in failures] == ["the steady point"]
-        until(lambda: not store.durability().failures, "it never succeeds")
+        wait_until(lambda: not store.durability().failures, "it never succeeds")
         last = store.durability().last_commit
-        until(lambda: store.durability().steady_commit == last, "there is no steady point")
+        wait_until(lambda: store.durability().steady_commit == last, "there is no steady point")
         assert one._thread is not None
         assert one._thread.is_alive()
         assert caplog.text.count("the steady point failed, and is tried again") == 1
@@ -127,8 +117,8 @@ def test_the_interval_is_kept_while_all_else_fails(
             for _ in range(3):
                 store.using("interval").xadd("s", {"n": 1})
                 last = store.durability().last_commit
-                until(lambda last=last: journal.head.durable() >= last, "no sync")  # type: ignore[misc]
-            until(lambda: store.durability().failures, "nothing is reported")
+                wait_until(lambda last=last: journal.head.durable() >= last, "no sync")  # type: ignore[misc]
+            wait_until(lambda: store.durability().failures, "nothing is reported")
             told = store.durability().failures
             assert any("ZeroDivisionError: unlisted" in text for text in told)
     assert_sound(tmp_path / "store")
@@ -143,7 +133,7 @@ def test_a_sync_that_raises_what_no_one_expects_is_tried_again_without_a_commit(
         monkeypatch.setattr(Journal, "sync", lambda self, commit: broken(commit))
         store.xadd("s", {"n": 1})
         last = store.durability().last_commit
-        until(lambda: journal.head.durable() >= last, "it was not tried again")
+        wait_until(lambda: journal.head.durable() >= last, "it was not tried again")
         assert broken.calls >= 3
     assert_sound(tmp_path / "store")
 
@@ -159,8 +149,8 @@ def test_a_sync_of_the_thread_that_fails_has_every_write_refused(
     with monkeypatch.context() as broken:
         broken.setattr(files, "sync_data", fails)
         store.xadd("s", {"n": 1})
-        until(journal.head.poisoned, "it is not poisoned")
-        until(lambda: store.durability().failures, "nothing is reported")
+        wait_until(journal.head.poisoned, "it is not poisoned")
+        wait_until(lambda: store.durability().failures, "nothing is reported")
         assert "the sync of the journal failed" in caplog.text
         with pytest.raises(RecoveryNeededError):
             store.xadd("s", {"n": 2})
@@ -207,9 +197,9 @@ def test_no_error_ends_the_thread_that_archives(
     broken = OnceBroken(maintain, ZeroDivisionError("unlisted"), 3)
     monkeypatch.setattr(archive_thread, "maintain", broken)
     with streamkeep.open(tmp_path / "store", sync=sync, archive_every=0.1) as store:
-        until(lambda: store.durability().failures, "nothing is reported")
+        wait_until(lambda: store.durability().failures, "nothing is reported")
         assert store.durability().failures == ("archiving: ZeroDivisionError: unlisted",)
-        until(lambda: not store.durability().failures, "it ended")
+        wait_until(lambda: not store.durability().failures, "it ended")
         assert broken.calls >= 4
     assert_sound(tmp_path / "store")
 
@@ -231,7 +221,7 @@ def test_tasks_get_their_answer_though_the_system_granted_no_thread_at_first(
             monkeypatch.setattr(threading.Thread, "start", none_granted)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 await store.xadd("s", {"n": 1})
-            assert await asyncio.wait_for(store.xadd("s", {"n": 2}), WAIT_S)
+            assert await asyncio.wait_for(store.xadd("s", {"n": 2}), PATIENCE_S)
 
     asyncio.run(main())
     assert refused

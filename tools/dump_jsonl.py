@@ -49,7 +49,7 @@ from streamkeep.format.stream_parts import (
 from streamkeep.recovery.load import Incoming
 from streamkeep.tools import output
 from streamkeep.tools.dump_source import Source
-from streamkeep.tools.text_lines import RowError
+from streamkeep.tools.rows import RowError
 
 VERSION: Final = 1
 _BATCH_ENTRIES: Final = 1000

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
@@ -37,7 +36,6 @@ from streamkeep.tools.interrupts import uninterrupted
 from streamkeep.tools.load_resp import Replay, load_commands
 from streamkeep.tools.load_rows import Choice, Loader, batches, sorted_rows
 from streamkeep.tools.load_whole import Loaded, WholeLoader
-from streamkeep.tools.retention_cmd import Size
 from streamkeep.tools.rows import (
     DAMAGED,
     DELIMITERS,
@@ -45,11 +43,11 @@ from streamkeep.tools.rows import (
     Columns,
     CountingReader,
     Row,
+    RowError,
     open_rows,
     read_rows,
     row_of,
 )
-from streamkeep.tools.text_lines import MAX_LINE_OPTION, RowError
 from streamkeep.tools.times import TIME_UNITS, TimeUnit
 
 if TYPE_CHECKING:
@@ -119,15 +117,6 @@ _DUMP_START: Final = b'{"type":"dump"'
     help="Pass over what stands before line N (CSV: but for the names; resp: before command N).",
 )
 @click.option(
-    MAX_LINE_OPTION,
-    "max_line",
-    type=Size(),
-    default="16M",
-    show_default=True,
-    metavar="SIZE",
-    help="How long a line of JSON or CSV may be; memory takes up to forty times as much.",
-)
-@click.option(
     "--skip",
     "skipped",
     multiple=True,
@@ -151,7 +140,6 @@ def load(
     drop_empty: bool,
     batch: int,
     from_line: int,
-    max_line: int,
     skipped: tuple[str, ...],
     sync: Sync,
     as_json: bool,
@@ -231,8 +219,7 @@ def load(
                 replay = Replay(opened, from_line, skipped, told)
                 load_commands(replay, stream, name, as_json=as_json)
             else:
-                make = partial(WholeLoader, name=name, key=key, database=db, max_line=max_line)
-                _load_whole(opened, make, kind, stream, name, existing, told, as_json=as_json)
+                _load_whole(opened, kind, stream, name, key, existing, db, told, as_json=as_json)
             return
         assert key is not None
         loader = Loader(store_path, key, name, sync=sync, may_sort=not sort)
@@ -241,7 +228,7 @@ def load(
             rows = (
                 _parquet_rows(stream, name)
                 if kind == "parquet"
-                else read_rows(stream, _row_format(kind), columns, max_line, drop_empty=drop_empty)
+                else read_rows(stream, _row_format(kind), columns, drop_empty=drop_empty)
             )
             choice = Choice(key)
             rows = choice.rows(row for row in rows if row.line >= from_line)
@@ -396,11 +383,12 @@ def _note_leftovers(store: Store[Any], path: Path) -> None:
 
 def _load_whole(
     opened: Callable[[], Store[Any]],
-    make_loader: Callable[..., WholeLoader],
     kind: Format,
     stream: Any,
     name: str,
+    key: bytes | None,
     existing: Existing,
+    db: int | None,
     told: Callable[[int], None],
     *,
     as_json: bool,
@@ -413,7 +401,7 @@ def _load_whole(
             def begun() -> Load:
                 return stack.enter_context(Load(opened(), existing))
 
-            loader = make_loader(begun, moved=told)
+            loader = WholeLoader(begun, name, key, db, told)
             if kind == "jsonl":
                 loader.jsonl(stream)
             elif kind == "rdb":

@@ -21,8 +21,7 @@ from streamkeep.format.errors import CommandError
 from streamkeep.tools import output
 from streamkeep.tools.command import Failure, open_store
 from streamkeep.tools.interrupts import uninterrupted
-from streamkeep.tools.rows import Row
-from streamkeep.tools.text_lines import RowError
+from streamkeep.tools.rows import Row, RowError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api import Store

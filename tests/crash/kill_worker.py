@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot
 from fork_server import serve
 from streamkeep.engine import failpoints, upkeep
+from streamkeep.engine.api import Store
 from streamkeep.format.errors import CommandError, NoSuchGroupError
 
 ADDED = b"added"  # entries are added and deleted; the group reads it
@@ -42,7 +42,7 @@ class Worker:
         self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
         self.held: list[str] = []  # IDs that were delivered to it
         self.old: list[str] = []  # IDs that this process added to TRIMMED and has not erased
-        self.store = streamkeep.open(plan["path"], sync=plan["sync"], interval_ms=20)
+        self.store = Store(plan["path"], sync=plan["sync"], interval_ms=20)
         self.consumes: bool = plan["consumes"]
         self.archives: bool = plan["archives"]
 
@@ -223,7 +223,7 @@ def work(plan: dict[str, Any]) -> None:
         if plan["failpoint"]:
             die_at(plan["failpoint"], plan["passages"])
         if plan["recover"]:
-            streamkeep.open(plan["path"]).close()
+            Store(plan["path"]).close()
         else:
             Worker(plan).run(plan["most"])
 

@@ -13,18 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import streamkeep
 from crash.kill_worker import ADDED, BOTH, GROUP, TRIMMED
 from crash.losses import small_journal
 from crash.places import Places
 from crash.power import another_boot, copy_store
 from fork_server import Server
+from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api import Store
 
 MODES: Final = ("commit", "interval", "none")
 _STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most
-_PATIENCE_S: Final = 60.0
 
 
 @dataclass
@@ -134,7 +133,7 @@ def verify(path: Path, told: Told, *, archives: bool = False) -> None:
     """Check a store that nobody has open against what was acknowledged."""
     left = {"SK311", "SK312"} if archives else set()  # files that only take room
     assert [str(one) for one in recovery.check(path) if one.code not in left] == []
-    with streamkeep.open(path, readonly=True) as store:
+    with Store(path, readonly=True) as store:
         tokens: Counter[str] = Counter()
         ids: dict[bytes, set[str]] = {}
         for key in BOTH:
@@ -275,7 +274,7 @@ class Run:
             return sum(log.stat().st_size for log in self.logs if log.exists())
 
         before = noted()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while noted() == before:
             assert time.monotonic() < deadline, f"nobody works (seed {self.seed}): {self.errors()}"
             time.sleep(0.001)
@@ -334,9 +333,9 @@ class Run:
         copy_store(self.path, copy)
         with small_journal():
             boot = 1000 + self.copies
-            with another_boot(boot), streamkeep.open(copy):
+            with another_boot(boot), Store(copy):
                 pass
-            with streamkeep.open(self.path) as store:
+            with Store(self.path) as store:
                 if self.archives:
                     store.archive()
         try:

@@ -166,21 +166,6 @@ def another_boot(number: int = 1) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def another_mount(number: int = 1) -> Iterator[None]:
-    """Have the file system look mounted again, in the same boot; each number is another mount."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, "mount_id", lambda path: (1 << 40) + number)
-        yield
-
-
-@contextmanager
-def after_a_loss(number: int) -> Iterator[None]:
-    """Have what was not on disk look lost: with the machine, or with the mount alone, in turns."""
-    with another_boot(number) if number % 2 else another_mount(number):
-        yield
-
-
 def copy_store(source: Path, target: Path) -> None:
     """Copy what the disk holds of a store that nobody has open; nothing of its locks."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock.mdb"))

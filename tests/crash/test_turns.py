@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import streamkeep
+from patience import PATIENCE_S, locks_awaited, wait_until
+from streamkeep.engine.api import Store
 from streamkeep.engine.journal_head import JournalHead
 from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.turns import LONE, Turns
@@ -42,15 +43,16 @@ class Waiting:
         self.process = Process(folder)
         self.waves: list[int] = []
         self.thread = threading.Thread(target=self._take, args=(commit_number,))
+        before = locks_awaited(folder)
         self.thread.start()
-        self.thread.join(0.1)
+        wait_until(lambda: locks_awaited(folder) > before or not self.thread.is_alive())
 
     def _take(self, commit_number: int) -> None:
         self.waves.append(self.process.turns.take(commit_number))
 
     def outcome(self) -> int:
         """Return the wave that it leads; 0 when it was served."""
-        self.thread.join(20)
+        self.thread.join(PATIENCE_S)
         assert len(self.waves) == 1
         return self.waves[0]
 
@@ -113,7 +115,7 @@ def test_the_next_wave_begins_when_the_running_one_is_over(
     process.head.set_durable(1, 5)
     process.turns.give_back(wave)
     assert leader.outcome() == wave + 1
-    served.thread.join(0.1)
+    wait_until(lambda: locks_awaited(tmp_path) == 1)  # `served` waits for the wave of `leader`
     assert not served.waves
     leader.process.head.set_durable(1, 6)
     leader.process.turns.give_back(wave + 1)
@@ -182,12 +184,12 @@ def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
 
 def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    streamkeep.open(path).close()
+    Store(path).close()
     ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            store = streamkeep.open(path)
+            store = Store(path)
             journal = store._environment.shared.journal
             assert journal is not None
             journal.turns.take()
@@ -201,7 +203,7 @@ def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_p
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        with streamkeep.open(path, sync="commit") as store:
+        with Store(path, sync="commit") as store:
             store.xadd("s", {"f": "v"})
             assert store.durability().durable_commit == store.durability().last_commit
     finally:

@@ -16,8 +16,7 @@ from redis.connection import UnixDomainSocketConnection
 
 import redis
 from model.steps import Argument, Failed
-
-_START_S = 10.0
+from patience import PATIENCE_S
 
 
 class RealRedis:
@@ -64,7 +63,7 @@ class RealRedis:
 
 def wait_for(socket: Path, server: subprocess.Popen[bytes], log: Path) -> RealRedis:
     """Return a connection as soon as the server takes one."""
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return RealRedis(socket)
@@ -114,5 +113,5 @@ def running_redis(
         connection.close()
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(PATIENCE_S)
         shutil.rmtree(folder)

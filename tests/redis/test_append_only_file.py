@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run
+from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from streamkeep import recovery
 
@@ -120,12 +120,12 @@ def begin_appending(server: RealRedis) -> Path:
     call(b"CONFIG", b"SET", b"appendfsync", b"always")
     call(b"CONFIG", b"SET", b"appendonly", b"yes")
     folder = Path(call(b"CONFIG", b"GET", b"dir")[1].decode()) / "appendonlydir"
-    deadline = time.monotonic() + 60
-    while b"aof_rewrite_in_progress:1" in call(b"INFO", b"persistence") or not list(
-        folder.glob("*.manifest")
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(
+        lambda: (
+            b"aof_rewrite_in_progress:1" not in call(b"INFO", b"persistence")
+            and list(folder.glob("*.manifest"))
+        )
+    )
     return folder
 
 

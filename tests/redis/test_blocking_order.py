@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from blocked import BLOCKED, Callers, wait_until
+from blocked import BLOCKED, Callers
 from model.steps import Failed
+from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from streamkeep.engine.api import Store
 from streamkeep.format.errors import CommandError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 import streamkeep
 from cli_runner import objects, run
 from conftest import assert_sound
+from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from redis_parts import stream_parts
 from streamkeep.engine.api import Store
@@ -251,12 +251,12 @@ def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> 
         other.call(b"CONFIG", b"SET", b"aof-use-rdb-preamble", b"no")
         other.call(b"CONFIG", b"SET", b"appendonly", b"yes")
         call: Any = other.call
-        deadline = time.monotonic() + 30
-        while b"aof_rewrite_in_progress:1" in call(b"INFO", b"persistence") or not list(
-            server_folder(other).glob("appendonlydir/*.manifest")
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(
+            lambda: (
+                b"aof_rewrite_in_progress:1" not in call(b"INFO", b"persistence")
+                and list(server_folder(other).glob("appendonlydir/*.manifest"))
+            )
+        )
         for number in range(1, 200):
             call(b"XADD", b"s", b"MAXLEN", b"~", 150, f"{number}-0", b"n", number)
         call(b"XGROUP", b"CREATE", b"s", b"g", b"0")

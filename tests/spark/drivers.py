@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
-_LONGEST_S = 250
+from patience import PATIENCE_S
 
 
 def run_driver(
@@ -21,7 +21,7 @@ def run_driver(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=_LONGEST_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_S
+
 BUCKET = "bucket"
 GOOD, CARELESS, LOCKED = "good", "careless", "locked"
 _TESTS = Path(__file__).resolve().parent.parent
@@ -52,7 +54,7 @@ class S3Server:
 
     def _put(self, path: str) -> None:
         asked = urllib.request.Request(self.url + path, method="PUT")
-        urllib.request.urlopen(asked, timeout=30).close()
+        urllib.request.urlopen(asked, timeout=PATIENCE_S).close()
 
 
 @contextmanager

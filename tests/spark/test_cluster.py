@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep.engine.api import Store
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
@@ -30,7 +31,6 @@ from streamkeep.pipeline.lake import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
-_START_S = 60
 _ENTRIES = 3000
 
 
@@ -54,7 +54,7 @@ def running(environment: dict[str, str], log: Path, *arguments: str) -> Iterator
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -98,7 +98,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 def wait_for_workers(web: int, logs: Path) -> None:
     """Wait until the master knows two workers."""
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + PATIENCE_S
     alive: list[Any] = []
     while len(alive) < 2:
         if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ def wait_for_workers(web: int, logs: Path) -> None:
             pytest.fail(f"the cluster does not start:\n{told}")
         time.sleep(0.2)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=60) as page:
                 alive = [one for one in json.load(page)["workers"] if one["state"] == "ALIVE"]
         except OSError:
             continue

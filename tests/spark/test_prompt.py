@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -17,25 +19,35 @@ from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source import StreamkeepReader
 from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 
+# In a process of its own, where nothing else opens and closes connections.
+PROMPT = """
+import os, socket
+from streamkeep.pipeline import prompt
+
+handles = sorted(os.listdir("/proc/self/fd"))
+assert prompt.confirm_receipt() == 0
+left, right = socket.socketpair()
+with left, right, socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_connection(server.getsockname()) as client:
+        served, _ = server.accept()
+        with served:
+            client.sendall(b"first")
+            assert prompt.confirm_receipt() == 3  # the server and both ends
+            assert served.recv(10) == b"first"
+            assert client.fileno() >= 0
+            served.sendall(b"answer")
+            assert client.recv(10) == b"answer"
+    left.sendall(b"as ever")
+    assert right.recv(10) == b"as ever"
+assert sorted(os.listdir("/proc/self/fd")) == handles
+"""
+
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux is asked")
 def test_connections_of_tcp_are_confirmed_and_nothing_else_is_touched() -> None:
-    before = prompt.confirm_receipt()
-    handles = sorted(os.listdir("/proc/self/fd"))
-    left, right = socket.socketpair()
-    with left, right, socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as client:
-            served, _ = server.accept()
-            with served:
-                client.sendall(b"first")
-                assert prompt.confirm_receipt() == before + 3  # the server and both ends
-                assert served.recv(10) == b"first"
-                assert client.fileno() >= 0
-                served.sendall(b"answer")
-                assert client.recv(10) == b"answer"
-        left.sendall(b"as ever")
-        assert right.recv(10) == b"as ever"
-    assert sorted(os.listdir("/proc/self/fd")) == handles
+    command = [sys.executable, "-c", PROMPT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_where_there_is_no_such_option_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

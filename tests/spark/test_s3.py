@@ -21,6 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cli_runner import run
+from patience import PATIENCE_S
 from spark.drivers import run_driver
 from spark.in_process import InProcess
 from spark.s3_server import CARELESS, GOOD, LOCKED, S3Server, serving
@@ -150,7 +151,7 @@ def test_of_two_commits_at_once_one_wins(orders: Store[bytes]) -> None:
 
         def at_once(self: Lake, *args: Any, _commit: Any = commit, **options: Any) -> Lake:
             if len(lost) == 0:  # noqa: B023
-                together.wait(30)  # noqa: B023
+                together.wait(PATIENCE_S)  # noqa: B023
             try:
                 return _commit(self, *args, **options)  # type: ignore[no-any-return]
             except LakeConflictError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT, assert_sound
+from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -23,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 
 import test_docs_snippets as pages
 from cli_runner import run
+from patience import PATIENCE_S
 from streamkeep.tools import spark_job
 
 shell, start = pages.run_shell, spark_job.running
@@ -62,7 +64,7 @@ def test_the_pages_on_spark(number: int, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep.engine.api import Store
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
@@ -110,7 +111,7 @@ def test_a_tail_whose_driver_is_killed_goes_on(
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]

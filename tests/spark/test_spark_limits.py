@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep.engine.api import Store
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def run_python(code: str, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -108,7 +109,7 @@ def test_spark_connect(open_store: Callable[..., Store[bytes]], tmp_path: Path) 
             .option("checkpointLocation", {str(tmp_path / "checkpoint")!r})
             .trigger(availableNow=True).start({str(tmp_path / "copy")!r})
         )
-        query.awaitTermination(60)
+        query.awaitTermination()
         spark.stop()
         """,
         SPARK_LOCAL_IP="127.0.0.1",

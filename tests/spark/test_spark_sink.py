@@ -86,7 +86,7 @@ def test_a_driver_that_dies_repeats_its_batch_and_nothing_comes_twice(
             .trigger(availableNow=True)
             .start(str(copy.path))
         )
-        query.awaitTermination(60)
+        query.awaitTermination()
         assert query.exception() is None
 
     store.xadd_many("s", [{"n": str(n)} for n in range(250)])

@@ -43,7 +43,7 @@ def test_a_query_goes_on_where_it_stopped(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        query.awaitTermination()
         return query
 
     add(0, 2500)
@@ -81,7 +81,7 @@ def test_a_listener_hears_how_far_behind_queries_are(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        query.awaitTermination()
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     finally:
         spark.streams.removeListener(listener)

@@ -1,0 +1,73 @@
+"""How tests wait: for a condition, and as long as the busiest machine may need.
+
+A limit of time is there for what hangs only. No test may fail because a machine is slow, so no
+limit is near to what a test takes, and there is one for all.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+PATIENCE_S: Final = 600.0
+
+
+def wait_until(condition: Callable[[], object], what: str = "it did not come") -> None:
+    """Wait for something that comes soon."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
+
+
+def handles_below(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has open, each as often as it is.
+
+    Files elsewhere do not count: libraries and earlier tests open and close them at any time.
+    """
+    gc.collect()
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the handle of the listing itself, or of another thread
+            continue
+        if target.startswith(f"{folder}/"):
+            found.append(target)
+    return sorted(found)
+
+
+def peak_of(call: Callable[[], object], *, limit: int) -> int:
+    """Return how many bytes a call allocates at its peak; above `limit`, the least of three times.
+
+    What other threads allocate meanwhile is counted, too, so that a single time may be too much.
+    """
+    least = sys.maxsize
+    for _ in range(3):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            call()
+            least = min(least, tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        if least <= limit:
+            break
+    return least
+
+
+def locks_awaited(folder: Path) -> int:
+    """Return how many threads, of all processes, wait for a lock on a file of a folder."""
+    files = {path.stat().st_ino for path in folder.iterdir()}
+    waiting = 0
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, arrow, *rest = line.split()
+        if arrow == "->" and int(rest[4].rsplit(":", 1)[1]) in files:
+            waiting += 1
+    return waiting
