@@ -64,7 +64,8 @@ class Lobby:
         self._lock = threading.Lock()
         self._doors: set[Door] = set()
         self._spare: list[Door] = []
-        self._waited: set[Waiter] = set()  # who had to wait the last time
+        # Consumers that had to wait the last time; the one that called longest ago comes first.
+        self._waited: dict[Waiter, None] = {}
 
     def open_board(self) -> Board:
         """Return the board, opened if it was not yet; one for nobody where it cannot be."""
@@ -276,10 +277,12 @@ class Lobby:
         """Note whether a consumer had to wait."""
         if waiter is None:
             return
-        if not waits:
-            self._waited.discard(waiter)
-        elif len(self._waited) < _MOST_WAITERS:
-            self._waited.add(waiter)
+        with self._lock:
+            self._waited.pop(waiter, None)
+            if waits:
+                self._waited[waiter] = None
+                if len(self._waited) > _MOST_WAITERS:  # the first may never call again
+                    del self._waited[next(iter(self._waited))]
 
     def _wait(
         self, call: BlockingCall, note: Callable[[], object], deadline: float, check: Check

@@ -776,3 +776,25 @@ def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch)
     for thread in threads:
         thread.join(PATIENCE_S)
     assert len(store._environment.lobby._spare) <= 2
+
+
+def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was full for ever, of consumers that never called again."""
+    monkeypatch.setattr(waiting, "_MOST_WAITERS", 3)
+    lobby = store._environment.lobby
+
+    def ends(name: bytes, *, waited: bool) -> None:
+        lobby._expect((b"g", name, b"s"), waited)
+
+    def known() -> list[bytes]:
+        return [waiter[1] for waiter in lobby._waited]
+
+    for name in (b"a", b"b", b"c", b"d"):
+        ends(name, waited=True)
+    assert known() == [b"b", b"c", b"d"]
+    ends(b"b", waited=True)
+    assert known() == [b"c", b"d", b"b"]
+    ends(b"c", waited=False)
+    assert known() == [b"d", b"b"]
