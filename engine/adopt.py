@@ -23,7 +23,7 @@ from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.archived import nodes_without, retired_from
 from streamkeep.engine.environment import Environment
-from streamkeep.engine.keyspace import iter_keys
+from streamkeep.engine.keyspace import name_of
 from streamkeep.engine.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.nodes import NodeWalk
 from streamkeep.engine.segment_files import (
@@ -233,7 +233,7 @@ def _register(
     place = _find_place(txn, own_uuid, segment, key)
     if place.create:
         txn.create_stream(place.key)
-    _raise_last_id(txn, place.number, segment.trailer.last_id)
+    _raise_last_id(txn, place, segment.trailer.last_id)
     if replaced is not None:
         txn.add_garbage(encode_file_garbage(replaced))
     return put_segment(
@@ -252,13 +252,12 @@ def _register(
     )
 
 
-def _raise_last_id(txn: WriteTxn, number: int, last: Id) -> None:
-    """Have the next entry of a stream, if there is one of this number, come behind the segment."""
-    for name, found in iter_keys(txn):
-        if found == number:
-            stream = txn.find_stream(name)
-            if stream is not None and (stream.record.last_ms, stream.record.last_seq) < last:
-                stream.record.last_ms, stream.record.last_seq = last
+def _raise_last_id(txn: WriteTxn, place: _Place, last: Id) -> None:
+    """Have the next entry of a stream, if it exists, come after the segment."""
+    name = name_of(txn, place.number, [place.key])
+    stream = None if name is None else txn.find_stream(name)
+    if stream is not None and (stream.record.last_ms, stream.record.last_seq) < last:
+        stream.record.last_ms, stream.record.last_seq = last
 
 
 def _below_archive(environment: Environment, path: Path) -> str | None:

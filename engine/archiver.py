@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine import failpoints
 from streamkeep.engine.archive_lock import archive_lock
 from streamkeep.engine.environment import Environment
-from streamkeep.engine.keyspace import iter_keys
+from streamkeep.engine.keyspace import iter_keys, name_of
 from streamkeep.engine.manifest import (
     find_segment,
     list_segments,
@@ -135,10 +135,12 @@ def archive(
     with archive_lock(environment, wait=wait):
         report = ArchiveReport(removed=len(clean(environment)))
         total = environment.read(retired_bytes)
-        for number in environment.read(retired_streams):
+        numbers = environment.read(retired_streams)
+        names = environment.read(_likely_names, numbers)
+        for number in numbers:
             if environment.read(_retired_of, number, options.least_bytes) < options.least_bytes:
                 continue
-            name = environment.read(stream_name, number)
+            name = environment.read(stream_name, number, names.get(number))
             while (record := _archive_run(environment, number, name, options)) is not None:
                 if record.entries:
                     report = report.with_segment(record)
@@ -169,17 +171,31 @@ def retired_streams(txn: Txn) -> list[int]:
     return numbers
 
 
-def stream_name(txn: Txn, number: int) -> bytes:
-    """Return the key of a stream that has something retired; also of a deleted one."""
+def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
+    """Return the key of a stream that has something retired; also of a deleted one.
+
+    Args:
+        likely: its key, as far as the caller knows.
+    """
     row = txn.get(RETIRED, former_name_key(number))
     if row is not None:
         return decode_former_name(number, row, f"former name of stream {number}")
-    if txn.get(STREAMS, pack_number(number)) is not None:
-        for name, other in iter_keys(txn):
-            if other == number:
-                return name
     record = find_segment(txn, number, *_NOWHERE)
-    return b"" if record is None else record.key
+    last = [] if record is None else [record.key]
+    name = name_of(txn, number, last if likely is None else [likely, *last])
+    return name if name is not None else last[0] if last else b""
+
+
+def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
+    """Return the keys of streams whose newest segment has none, or another, in one pass."""
+    unknown = set()
+    for number in numbers:
+        record = find_segment(txn, number, *_NOWHERE)
+        if record is None or txn.stream_number(record.key) != number:
+            unknown.add(number)
+    if not unknown:
+        return {}
+    return {number: name for name, number in iter_keys(txn) if number in unknown}
 
 
 def _retired_of(txn: Txn, number: int, enough: int) -> int:

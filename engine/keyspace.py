@@ -8,7 +8,7 @@ no longer than deleting ten.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from streamkeep.engine.board import removed, replaced
@@ -32,6 +32,7 @@ from streamkeep.format.keys import (
     PEL_ORDER,
     PRODUCERS,
     RETIRED,
+    STREAMS,
     node_key,
     pack_number,
 )
@@ -66,6 +67,20 @@ def iter_keys(txn: Txn) -> Iterator[tuple[bytes, int]]:
     long_names = sorted(rows(b"\1"))  # rare; their LMDB keys do not sort by the whole name
     cursor = txn.cursor(KEYS)
     yield from heapq.merge(rows(b"\0"), long_names)
+
+
+def name_of(txn: Txn, number: int, likely: Iterable[bytes]) -> bytes | None:
+    """Return the key of a stream; None when it does not exist.
+
+    Args:
+        likely: keys to try; only when it has none of them, all keys are read.
+    """
+    for name in likely:
+        if txn.stream_number(name) == number:
+            return name
+    if txn.get(STREAMS, pack_number(number)) is None:
+        return None
+    return next((name for name, other in iter_keys(txn) if other == number), None)
 
 
 def exists(txn: Txn, names: list[bytes]) -> int:

@@ -362,3 +362,21 @@ def test_an_erasure_outlives_copies_of_the_archive(store: Store, tmp_path: Path)
     store.restore_archive("copy", "orders")
     wanted = [entry for entry in some(60) if entry[:2] not in ((1003, 1), (1000, 0))]
     assert pairs_of(store, "copy") == archived_entries(store, "orders") == wanted
+
+
+def test_no_file_that_is_adopted_has_all_keys_read(
+    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkeep.engine import keyspace
+
+    source, target = open_store("source"), open_store("target")
+    archive(source, "orders", some(60), some(60, 3000), some(60, 5000))
+    list(source.export_segments(tmp_path / "out", "orders"))
+
+    def none(txn: object) -> None:
+        raise AssertionError("all keys are read")
+
+    with monkeypatch.context() as watched:
+        watched.setattr(keyspace, "iter_keys", none)
+        assert len(list(target.adopt_segments(tmp_path / "out"))) == 3
+    assert target.xinfo_stream("orders")["last-generated-id"] == b"5019-2"

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -462,3 +463,41 @@ def test_asyncio_has_history_too(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert_sound(tmp_path / "store")
+
+
+def test_no_run_reads_all_keys_once_per_stream(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkeep.engine import archiver, keyspace
+
+    scans: list[None] = []
+    iter_keys = keyspace.iter_keys
+
+    def counted(txn: Any) -> Any:
+        scans.append(None)
+        return iter_keys(txn)
+
+    monkeypatch.setattr(keyspace, "iter_keys", counted)
+    monkeypatch.setattr(archiver, "iter_keys", counted)
+    store = open_store()
+
+    def trim(*keys: str) -> None:
+        for key in keys:
+            store.set_retention(key, archive=True)
+            store.xadd_many(key, [{"n": "x" * 100} for _ in range(200)])
+            store.xtrim(key, maxlen=1, approximate=False)
+
+    trim("a", "b", "c", "d")
+    store.archive()
+    assert len(scans) == 1  # for the keys of all four
+    trim("a", "b", "c", "d")
+    store.archive()
+    assert len(scans) == 1  # their newest segments tell
+    store.rename("c", "c2")
+    store.rename("d", "d2")
+    trim("a", "b", "c2", "d2")
+    store.archive()
+    assert len(scans) == 2
+    assert {record.key for record in store.archived_segments("a")} == {b"a"}
+    for key in ("c2", "d2"):
+        assert store.archived_segments(key)[-1].key == key.encode()
