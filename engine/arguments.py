@@ -203,9 +203,11 @@ def check_integer(
         server: what a server says to one that is out of range. (And to a bool: redis-py takes it
             for an int, and sends it as "True".)
     """
+    # Compiled code makes a plain int of `value` where it is known to be one: True is lost then.
+    sent: object = str(value) if isinstance(value, bool) else value
     if not isinstance(value, int) or (least is not None and value < least):
         raise ArgumentError(f"{problem}, not {as_given(value)}")
-    return to_integer(parameter, str(value) if isinstance(value, bool) else value, server)
+    return to_integer(parameter, sent, server)
 
 
 def check_not_negative(

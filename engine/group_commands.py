@@ -328,6 +328,8 @@ class GroupCommands(CommandBase[Text]):
             Dicts with message_id, consumer, time_since_delivered (milliseconds) and
             times_delivered. An entry that nobody owns has an empty consumer and -1.
         """
+        if (min, max, count, consumername, idle) == (None,) * 5:
+            return self.xpending(name, groupname)  # type: ignore[return-value]  # as redis-py does
         if min is None or max is None or count is None:
             raise ArgumentError(
                 "XPENDING must be provided with min, max and count parameters, or none of them: "

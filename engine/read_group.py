@@ -61,7 +61,7 @@ def check_idle(value: object) -> int | None:
     if value is None:
         return None
     problem = "XREADGROUP claim_min_idle_time must be a non-negative integer"
-    if not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ArgumentError(f"{problem}, not {as_given(value)}")
     server = "min-idle-time is not an integer or out of range"
     return to_integer("claim_min_idle_time", value, server)

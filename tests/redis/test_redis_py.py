@@ -149,6 +149,10 @@ CALLS: dict[str, tuple[Sequence[Any], Call]] = {
         NOT_DROPPED,
         lambda r, v: done(r.xpending_range(*GROUP, "-", "+", 5, idle=v)),
     ),
+    "xpending_range of nothing": (
+        (None, 5, -1, True),
+        lambda r, v: r.xpending_range(*GROUP, None, None, None, idle=v),
+    ),
     "xclaim idle": (NUMBERS, lambda r, v: done(r.xclaim(*GROUP, "d", v, ["5-0"]))),
     "xclaim message_ids": (
         (None, [], (), "5-0", {"5-0"}, ["5-0"], ("5-0", 5), [None], ["x"], [b"5-0", "9-9"]),
