@@ -29,6 +29,7 @@ from streamkeep.format.envelope import decode_envelope
 from streamkeep.format.keys import TABLES, name_key
 
 MOST: Final = "18446744073709551615-18446744073709551615"
+REFUSALS: Final = (streamkeep.CommandError, streamkeep.ArgumentError)
 HOW: Final = ("store", "pipeline", "transaction", "undone", "undone", "undone")
 
 Call = Callable[[Any], Any]
@@ -216,7 +217,7 @@ class Player:
         for number in range(1, 4):
             store.xadd("s", {"f": "v"}, idmp=("p", f"{number}"))
         for _ in range(6):
-            with suppress(streamkeep.CommandError):
+            with suppress(*REFUSALS):
                 store.xadd("full", {"big": b"x" * 300})
         # The first entry may go, which makes no room: others of its node may not.
         store.xreadgroup("g", "c", {"full": ">"}, count=2)
@@ -254,7 +255,7 @@ class Player:
                 before = tables(txn.txn)
                 try:
                     command(txn)
-                except streamkeep.CommandError as error:
+                except REFUSALS as error:
                     txn.txn.flush()
                     assert_same(before, tables(txn.txn), error)
                 if how == "undone":
@@ -266,13 +267,13 @@ class Player:
         if how == "store":
             try:
                 command(store)
-            except streamkeep.CommandError as error:
+            except REFUSALS as error:
                 refused = error
         else:
             pipeline = store.pipeline()
             try:
                 command(pipeline)
-            except streamkeep.CommandError as error:
+            except REFUSALS as error:
                 refused = error
             else:
                 (result,) = pipeline.execute(raise_on_error=False)

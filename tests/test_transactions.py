@@ -345,3 +345,13 @@ def test_what_shares_a_commit_is_not_undone_by_a_result_that_is_no_text(tmp_path
 
     asyncio.run(play())
     assert_sound(tmp_path / "store")
+
+
+def test_an_entry_that_is_no_text_is_not_delivered_by_a_call_of_its_own(opened: Open) -> None:
+    store = opened(decode_responses=True)
+    make_bad(store)
+    for _ in range(2):
+        with pytest.raises(UnicodeDecodeError):
+            store.xreadgroup("g", "c", {"bad": ">"})
+        assert store.xpending("bad", "g")["pending"] == 0
+        assert store.xinfo_consumers("bad", "g") == []
