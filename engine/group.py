@@ -376,5 +376,10 @@ def no_such_key_or_group(key: bytes, name: bytes, ending: str = "") -> NoSuchGro
 
 
 def shown(name: bytes) -> str:
-    """Return a name as it stands in an error line."""
-    return name.decode("utf-8", "backslashreplace")
+    """Return a name as redis-py makes it of an error line of Redis.
+
+    That is a line of C: it ends at NUL, and the name must not end it earlier.
+    """
+    end = name.find(b"\0")
+    line = name if end < 0 else name[:end]
+    return line.replace(b"\r", b" ").replace(b"\n", b" ").decode("utf-8", "replace")

@@ -1,36 +1,41 @@
-"""What XGROUP HELP and XINFO HELP answer."""
+"""What XGROUP HELP and XINFO HELP answer: the lines of Redis.
+
+They are the same from 7.0 to 8.10, but that the last one was "Prints this help." before.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-_HELP: Final = ("HELP", "    Print these lines.")
-
 HELP: Final[dict[str, tuple[str, ...]]] = {
     "XGROUP": (
         "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CREATE <key> <groupname> <id|$> [MKSTREAM] [ENTRIESREAD entries-read]",
-        "    Create a consumer group that has read up to an ID.",
-        "    MKSTREAM creates the stream, empty, when it does not exist;",
-        "    ENTRIESREAD tells how many entries that is, for the lag.",
+        "CREATE <key> <groupname> <id|$> [option]",
+        "    Create a new consumer group. Options are:",
+        "    * MKSTREAM",
+        "      Create the empty stream if it does not exist.",
+        "    * ENTRIESREAD entries_read",
+        "      Set the group's entries_read counter (internal use).",
         "CREATECONSUMER <key> <groupname> <consumer>",
-        "    Create a consumer in a group.",
+        "    Create a new consumer in the specified group.",
         "DELCONSUMER <key> <groupname> <consumer>",
-        "    Delete a consumer and forget what it has pending.",
+        "    Remove the specified consumer.",
         "DESTROY <key> <groupname>",
-        "    Destroy a group with its consumers and all that is pending.",
-        "SETID <key> <groupname> <id|$> [ENTRIESREAD entries-read]",
-        "    Set up to which ID a group has read.",
-        *_HELP,
+        "    Remove the specified group.",
+        "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+        "    Set the current group ID and entries_read counter.",
+        "HELP",
+        "    Print this help.",
     ),
     "XINFO": (
         "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         "CONSUMERS <key> <groupname>",
-        "    Show the consumers of a group.",
+        "    Show consumers of <groupname>.",
         "GROUPS <key>",
-        "    Show the consumer groups of a stream.",
-        "STREAM <key> [FULL [COUNT count]]",
-        "    Show a stream; with FULL its entries, groups and consumers, too.",
-        *_HELP,
+        "    Show the stream consumer groups.",
+        "STREAM <key> [FULL [COUNT <count>]",
+        "    Show information about the stream.",
+        "HELP",
+        "    Print this help.",
     ),
 }

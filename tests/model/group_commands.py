@@ -126,20 +126,21 @@ class GroupCommands(Keyspace):
         most = count if count and count > 0 else None
         reply: list[tuple[bytes, list[GroupEntry]]] = []
         for key, position in streams:
-            if maxcount is not None and allowance.entries >= maxcount:
-                break
+            if not allowance.admits_entry():
+                break  # the consumer is not even created there
             stream, found = self._group_or_key(key, group)
             found.consumer(consumer, now_ms)
             if not isinstance(position, str) and position != HIGHEST:  # Redis keeps `>` as that
                 claim = None  # for the streams that follow, too
-                if allowance.begin_stream(key):
-                    history = _history(stream, found, consumer, position, most, now_ms, allowance)
-                    reply.append((key, history))
+                allowance.begin_stream(key)
+                history = _history(stream, found, consumer, position, most, now_ms, allowance)
+                reply.append((key, history))
                 continue
             due = [] if claim is None else _claimable(stream, found, claim, now_ms)
             fresh = [entry for entry in stream.entries() if entry[0] > found.last_id]
-            if not (due or fresh) or not allowance.begin_stream(key):
+            if not (due or fresh):
                 continue
+            allowance.begin_stream(key)
             taken: list[GroupEntry] = []
             for nack in due[:most]:
                 if not allowance.admits_entry():
@@ -424,8 +425,9 @@ def no_such_group(key: bytes, group: bytes) -> str:
 
 
 def _shown(name: bytes) -> str:
-    """Return a name as it stands in an error line; tests of these lines use ASCII names."""
-    return name.decode("latin-1")
+    """Return a name as redis-py makes it of Redis's error line."""
+    line = name.split(b"\0")[0].translate(bytes.maketrans(b"\r\n", b"  "))
+    return line.decode(errors="replace")
 
 
 def _check_entries_read(entries_read: int | None) -> None:
