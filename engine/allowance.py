@@ -32,16 +32,18 @@ class Allowance:
         return Allowance(self.max_count, self.max_size)
 
     @property
-    def counted_out(self) -> bool:
-        """Whether MAXCOUNT is reached: no stream that follows is looked at."""
-        return bool(self.max_count) and self._entries >= self.max_count
+    def used_up(self) -> bool:
+        """Whether no entry may follow; streams that do are not even looked at.
 
-    def begin_stream(self, name: bytes) -> bool:
-        """Count the head of a stream; False when it must be left out."""
-        if self.counted_out or (self.max_size and self._written >= self.max_size):
-            return False
+        The first entry of a reply may always be written, whatever empty histories took before.
+        """
+        if self.max_count and self._entries >= self.max_count:
+            return True
+        return bool(self.max_size) and self._entries > 0 and self._written >= self.max_size
+
+    def begin_stream(self, name: bytes) -> None:
+        """Count the head of a stream."""
         self._written += len(b"*2\r\n") + bulk_size(name)
-        return True
 
     def end_stream(self, entries: int) -> None:
         """Count the header of a list of entries that is now complete."""
@@ -50,12 +52,6 @@ class Allowance:
     def left(self, most: int) -> int:
         """Return how many entries may follow as far as counts go, at most `most`."""
         return min(most, self.max_count - self._entries) if self.max_count else most
-
-    def admits(self) -> bool:
-        """Say whether one more entry may be written."""
-        if self.counted_out:
-            return False
-        return not self.max_size or self._entries == 0 or self._written < self.max_size
 
     def add(self, count: int) -> None:
         """Count entries whose size does not matter."""

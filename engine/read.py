@@ -54,12 +54,13 @@ def xread(
     """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
     result: list[list[Any]] = []
     for name, read_id in streams:
-        if allowance.counted_out:
+        if allowance.used_up:
             break
         stream = txn.find_stream(name)
         after = resolve(stream, read_id)
-        if stream is None or not has_above(stream, after) or not allowance.begin_stream(name):
+        if stream is None or not has_above(stream, after):
             continue
+        allowance.begin_stream(name)
         entries, _ = read_above(txn, stream, after, count or NO_LIMIT, allowance, shape)
         allowance.end_stream(len(entries))
         result.append([name, entries])
@@ -143,7 +144,7 @@ def _read_by_size(
         limit = min(_CHUNK, most - len(out))
         read_entries(txn, stream, Range(*start, MAX, MAX, limit, False, int(PAIRS)), chunk)
         for ms, seq, flat in chunk:
-            if not allowance.admits():
+            if allowance.used_up:
                 return out, ids
             allowance.add_entry(ms, seq, flat, *extra)
             ids.append((ms, seq))

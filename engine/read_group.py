@@ -121,22 +121,23 @@ def xreadgroup(
     unwritten: list[Seen] = []
     min_idle = delivery.min_idle
     for index, (name, position) in enumerate(streams):
-        if allowance.counted_out:
+        if allowance.used_up:
             break
         stream, group = found[index]
         seen = Seen(group, group.find_consumer(delivery.consumer_name)) if lazy else None
         consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
             min_idle = None  # for the streams that follow, too, as in Redis
-            if allowance.begin_stream(name):
-                entries = _history(txn, stream, group, consumer, position, delivery, allowance)
-                result.append([name, entries])
+            allowance.begin_stream(name)
+            entries = _history(txn, stream, group, consumer, position, delivery, allowance)
+            result.append([name, entries])
             group.save()
             continue
         due: list[tuple[Nack, object]] = []
         if min_idle is not None:
             due = _due(txn, stream, group, delivery, min_idle, allowance)
-        if (due or has_above(stream, group.last_id())) and allowance.begin_stream(name):
+        if due or has_above(stream, group.last_id()):
+            allowance.begin_stream(name)
             entries = _take_over(txn, group, consumer, due, delivery, allowance)
             extra = () if min_idle is None else (0, 0)
             entries += _deliver(
@@ -216,7 +217,7 @@ def _history(
     found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
     entries: list[Any] = []
     for nack in nacks:
-        if not allowance.admits():
+        if allowance.used_up:
             break
         entry: Any = found.get(nack.id())
         flat = None if entry is None else entry[2]
@@ -262,7 +263,7 @@ def _take_over(
     now_ms = txn.now_ms()
     taken: list[Any] = []
     for nack, (ms, seq, flat) in due:
-        if not allowance.admits():
+        if allowance.used_up:
             break
         extra = (nack.idle_ms(now_ms), nack.delivery_count)
         allowance.add_entry(ms, seq, flat, *extra)
@@ -283,7 +284,7 @@ def _deliver(
 ) -> list[Any]:
     """Deliver new entries: those above the group's last_delivered_id."""
     most = delivery.most - taken
-    if most <= 0 or not allowance.admits() or not has_above(stream, group.last_id()):
+    if most <= 0 or allowance.used_up or not has_above(stream, group.last_id()):
         return []
     now_ms = txn.now_ms()
     entries, ids = read_above(

@@ -21,14 +21,9 @@ class Allowance:
         self.entries = 0
         self.written = 0
 
-    def begin_stream(self, key: bytes) -> bool:
-        """Count the head of a stream; False when it must be left out."""
-        if self.maxcount is not None and self.entries >= self.maxcount:
-            return False
-        if self.maxsize is not None and self.written >= self.maxsize:
-            return False
+    def begin_stream(self, key: bytes) -> None:
+        """Count the head of a stream."""
         self.written += len(b"*2\r\n") + resp_size(key)
-        return True
 
     def admits_entry(self) -> bool:
         """Say whether one more entry may be written; the first of a reply always may."""

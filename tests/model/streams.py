@@ -232,8 +232,9 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         for key, position in streams:
             after = self._position(key, position)
             entries = [entry for entry in self.xrange(key) or [] if entry[0] > after]
-            if not entries or not allowance.begin_stream(key):
+            if not entries or not allowance.admits_entry():
                 continue
+            allowance.begin_stream(key)
             taken = []
             for entry in entries[:count] if count and count > 0 else entries:
                 if not allowance.admits_entry():
