@@ -282,11 +282,13 @@ class HeadState(NamedTuple):
         poisoned: a sync has failed.
         made: a commit that LMDB has made, the newest or one shortly before it.
         same_mount: the file was set up on the mount on which it is now.
+        known: the commits whose places behind it are there and whole: the newest is always one.
     """
 
     poisoned: bool
     made: int
     same_mount: bool
+    known: frozenset[int]
 
 
 def read_head(folder: Folder) -> HeadState | None:
@@ -298,4 +300,6 @@ def read_head(folder: Folder) -> HeadState | None:
         return None
     words = memoryview(data).cast("q")
     mount = boot.mount_id(folder.path)
-    return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == mount)
+    places = filter(None, (_decode(data[_EVEN]), _decode(data[_ODD])))
+    known = frozenset(place.commit_number for place in places)
+    return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == mount, known)

@@ -260,7 +260,9 @@ def examine(store: Folder, slot: SteadySlot, force: bool = False) -> State:
         pass  # removed by hand; a loss of pages would have spared its name
     elif head is None or not head.same_mount:
         reason = "the file system was mounted again, or the files were copied, while it was in use"
-    elif place is None and head.made == newest:
+    elif newest not in head.known:
+        reason = f"journal/{HEAD_FILE} is older than commit {newest} of data.mdb"
+    elif place is None:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "it was to be recovered in any case"

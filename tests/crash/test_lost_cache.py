@@ -34,11 +34,12 @@ PAGE = 4096
 COUNT = 40
 
 
-def killed(path: Path, *, old: Path | None = None, at: str = "") -> None:
+def killed(path: Path, *, old: Path | None = None, early: Path | None = None, at: str = "") -> None:
     """Add entries in a process that is killed, all but the first after a steady point.
 
     Args:
         old: gets what was on disk of `data.mdb` at the steady point.
+        early: gets `journal/head` as it was then.
         at: die at this failpoint of one more command.
     """
 
@@ -48,6 +49,8 @@ def killed(path: Path, *, old: Path | None = None, at: str = "") -> None:
         store._environment.make_point()
         if old is not None:
             shutil.copyfile(path / "data.mdb", old)
+        if early is not None:
+            shutil.copyfile(path / "journal" / "head", early)
         for number in range(1, COUNT):
             store.xadd("s", {"n": number})
         if at:
@@ -159,6 +162,20 @@ def test_a_head_that_was_not_written_shows_that_pages_were_lost(
     else:
         head.write_bytes(left)
     assert_recovers(path, "mounted again")
+
+
+def test_a_head_that_is_older_than_the_newest_commit_shows_that_pages_were_lost(
+    tmp_path: Path,
+) -> None:
+    """The system has kept LMDB's meta pages, of the others what was there at the steady point."""
+    path, old, early = tmp_path / "store", tmp_path / "old.mdb", tmp_path / "early"
+    killed(path, old=old, early=early)
+    now = (path / "data.mdb").read_bytes()
+    pages = old.read_bytes().ljust(len(now), b"\0")
+    (path / "data.mdb").write_bytes(now[: 2 * PAGE] + pages[2 * PAGE :])
+    shutil.copyfile(early, path / "journal" / "head")
+    newest = slot_of(path).commit_number + COUNT - 1
+    assert_recovers(path, f"journal/head is older than commit {newest}")
 
 
 def test_a_journal_that_ends_before_the_newest_commit_shows_that_pages_were_lost(
