@@ -161,7 +161,7 @@ class Upkeep:
     def _idle_pause(self) -> float:
         """Return how long to sleep while nothing is committed; -1 for until it is."""
         pauses = [seconds for pause_s in self._pauses if (seconds := pause_s()) is not None]
-        return min(pauses, default=-1)
+        return min([*pauses, threading.TIMEOUT_MAX]) if pauses else -1
 
     def _watch(self, *, chores: bool = False) -> None:
         """Serve the store until it has been quiet for a while.

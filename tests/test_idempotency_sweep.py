@@ -66,6 +66,25 @@ def test_a_thread_that_sleeps_wakes_when_a_message_expires(
     assert_sound(tmp_path / "store")
 
 
+def test_ids_far_in_the_future_do_not_end_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "IDLE_S", 0.05)
+    with streamkeep.open(tmp_path / "store") as store:
+        store.xadd("s", {"n": 0}, id="1700000000000000-0")  # microseconds, say
+        store.xadd("s", {"n": 1}, idmp=("p", "m"))
+        environment = store._environment
+        assert environment.upkeep is not None
+        thread = environment.upkeep._thread
+        wait_until(lambda: not environment.shared.watched, "it never sleeps")
+        store.xadd("t", {"n": 1})
+        wait_until(lambda: not environment.shared.watched, "it never sleeps again")
+        assert thread is not None
+        assert thread.is_alive()
+        assert environment.upkeep._thread is thread
+    assert_sound(tmp_path / "store")
+
+
 def test_what_another_process_has_left_is_forgotten(tmp_path: Path) -> None:
     with streamkeep.open(tmp_path / "store") as store:
         add_messages(store)
