@@ -29,7 +29,8 @@ class SegmentOutput:
         self.name = name
         self.size = 0
         self._temporary = name + TEMPORARY
-        folder.make_folder(name.rpartition("/")[0])
+        if "/" in name:
+            folder.make_folder(name.rpartition("/")[0])
         self._handle = folder.replace(self._temporary)
         failpoints.hit("segment:begun")
 

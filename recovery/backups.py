@@ -289,11 +289,12 @@ class _Job:
                 if path not in wanted:
                     self.staging.remove(stored_name(path))
             archive = self.staging.folder(ARCHIVE_FOLDER)
+            used = {path.partition("/")[0] for path in wanted}
             for name in archive.names():
-                if archive.folder(name).names():
-                    archive.sync(name)
-                else:
+                if name not in used:
                     archive.remove_folder(name)
+            for folder in {path.rpartition("/")[0] for path in wanted}:
+                archive.sync(folder)
             archive.sync()
         return wanted
 

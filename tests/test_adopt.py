@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
 from streamkeep import aio, recovery
 from streamkeep.engine import failpoints, manifest
@@ -24,6 +25,7 @@ from streamkeep.format.errors import (
 )
 from streamkeep.format.manifest import ADOPTED
 from streamkeep.format.segment import SUFFIX
+from streamkeep.recovery.backups import backup
 
 
 def archived_entries(store: Store, key: str) -> list[Pairs]:
@@ -83,6 +85,21 @@ def test_files_below_the_archive_stay_where_they_are(store: Store) -> None:
     assert one.record.path == record.path
     assert files_of(store) == [record.path]
     assert archived_entries(store, "orders") == some(60)
+
+
+def test_a_file_directly_in_the_archive_is_exported_and_backed_up(
+    store: Store, tmp_path: Path
+) -> None:
+    record = write_file(tmp_path / "out", some(60))
+    (store.path / "archive").mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "out" / record.path, store.path / "archive" / f"one{SUFFIX}")
+    (one,) = store.adopt_segments(store.path / "archive")
+    assert one.record is not None
+    assert one.record.path == f"one{SUFFIX}"
+    assert list(store.export_segments(tmp_path / "again")) == [tmp_path / "again" / f"one{SUFFIX}"]
+    assert backup(store, tmp_path / "backup").copied_segments == 1
+    with streamkeep.open(tmp_path / "backup") as copy:
+        assert archived_entries(copy, "orders") == some(60)
 
 
 def test_segments_of_a_deleted_stream_come_back_under_its_number(
