@@ -10,9 +10,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import lmdb
+
+from streamkeep.engine.extent import check_extent
 from streamkeep.engine.safe_files import Folder
 from streamkeep.engine.steady import DATA_FILE
 from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
+from streamkeep.format.keys import KEYS, TABLES
 
 
 def missing_folders(path: Path) -> list[Path] | None:
@@ -28,8 +32,10 @@ def missing_folders(path: Path) -> list[Path] | None:
 def remove_empty(path: Path, made: list[Path]) -> bool:
     """Remove a store that holds nothing and that this process has closed; say whether.
 
-    The folder had nothing in it when the store was created, or was not there. Who waits for the
-    lock meanwhile finds no folder, or the same lock file without a store, and creates one.
+    The folder had nothing in it when the store was created, or was not there. Another process may
+    have written to the store and closed it since this one looked into it; so that is looked at
+    again, under the lock. A process that waits for the lock meanwhile finds the same lock file
+    without a store, and creates one; where the folder goes, too, its opening fails.
 
     Args:
         made: what `missing_folders` returned before the store was created.
@@ -37,7 +43,7 @@ def remove_empty(path: Path, made: list[Path]) -> bool:
     store = Folder(path)
     lock = SteadyFile(store, readonly=False)
     try:
-        if not lock.try_exclusive():
+        if not (lock.try_exclusive() and _holds_nothing(store)):
             return False
         os.truncate(lock.handle, 0)
         for name in store.names():
@@ -51,3 +57,18 @@ def remove_empty(path: Path, made: list[Path]) -> bool:
     finally:
         lock.close()
     return True
+
+
+def _holds_nothing(store: Folder) -> bool:
+    """Say whether a store that nobody has open has no keys."""
+    if not store.exists(DATA_FILE):
+        return True
+    check_extent(store)
+    path = str(store.path)
+    raw = lmdb.open(path, readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+    try:
+        keys = raw.open_db(TABLES[KEYS].name.encode(), create=False)
+        with raw.begin() as txn:
+            return int(txn.stat(keys)["entries"]) == 0
+    finally:
+        raw.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from streamkeep.engine.removal import missing_folders, remove_empty
+from streamkeep.tools import command
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +83,20 @@ def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
         assert not remove_empty(Path("new"), made)
         store.xadd("k", {"a": "b"})
     assert missing_folders(Path("new")) is None
+
+
+def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look = command._holds_nothing
+
+    def looked_at(store: streamkeep.Store) -> bool:
+        empty = look(store)
+        words = [sys.executable, "-m", "streamkeep", "add", "new", "k", "a", "b", "--id", "1-0"]
+        subprocess.run(words, check=True, capture_output=True)
+        return empty
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "_holds_nothing", looked_at)
+        run("load", "new", "cut.jsonl", status=1)
+    assert lines("len", "new", "k") == ["1"]
