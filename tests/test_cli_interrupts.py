@@ -13,6 +13,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from streamkeep.recovery.load import Load
+from streamkeep.tools.interrupts import uninterrupted
 
 LINES = "".join(f'{{"n":{number}}}\n' for number in range(1, 11))
 
@@ -86,3 +87,13 @@ def test_streams_that_are_published_are_not_called_lost(monkeypatch: pytest.Monk
         told = run("load", "copy", "a.jsonl", status=1).stderr
     assert "a.jsonl: interrupted; all was loaded" in told
     assert lines("len", "copy", "k") == ["1"]
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a job that a shell began with &
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -16,8 +16,10 @@ def uninterrupted() -> Iterator[None]:
     Within the block goes a commit and the counting of what it committed: what is printed after
     KeyboardInterrupt is then exactly what is stored, so that somebody can go on from there.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python interrupts the main thread only
+    former = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()  # Python interrupts no other
+    if not main or former is None or former in (signal.SIG_IGN, signal.SIG_DFL):
+        yield  # ignored, as of a background job, it stays so
         return
     came = False
 
@@ -25,7 +27,7 @@ def uninterrupted() -> Iterator[None]:
         nonlocal came
         came = True
 
-    former = signal.signal(signal.SIGINT, remember)
+    signal.signal(signal.SIGINT, remember)
     try:
         yield
     finally:
