@@ -204,6 +204,10 @@ def test_a_guarded_stream_keeps_lines_and_gives_no_way_around_it() -> None:
     assert visible("\udcff\n") == "\\xff\\n"
 
 
+def test_half_a_character_is_shown_and_no_crash() -> None:
+    assert visible("a\ud800") == "a\\xed\\xa0\\x80"  # as json.loads may give it
+
+
 def test_names_in_the_tables_of_a_report_are_no_formulas(tmp_path: Path) -> None:
     page = Page(tmp_path)
     page.table("t", ["name", "n"], [["=1+1", -5], ["@x", 1], ["a=b", 2]])

@@ -29,7 +29,14 @@ def visible(text: str) -> str:
 def _escape(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+    return "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+
+
+def _bytes_of(char: str) -> bytes:
+    try:
+        return char.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character, as JSON can spell it
+        return char.encode("utf-8", "surrogatepass")
 
 
 class Guarded:
