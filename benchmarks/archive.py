@@ -10,8 +10,8 @@ from pathlib import Path
 
 import streamkeep
 from benchmarks.common import Report, best, entries, scratch
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import ArchiveOptions
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import ArchiveOptions
 
 KEPT = 2_000
 

@@ -6,9 +6,9 @@ import gc
 import json
 
 from benchmarks.common import best, entries
-from streamkeep.format import node, node_check
-from streamkeep.format.columns import ColumnWriter
-from streamkeep.format.envelope import PAGE_LISTPACK
+from streamkeep.format.node import check, node
+from streamkeep.format.node.columns import ColumnWriter
+from streamkeep.format.node.envelope import PAGE_LISTPACK
 
 COUNT = 20_000
 TOP = (1 << 64) - 1
@@ -33,7 +33,7 @@ def measure(repeat: int = 5) -> dict[str, float]:
 
     def validate() -> None:
         for ms, seq, data in nodes:
-            node_check.validate(data, ms, seq)
+            check.validate(data, ms, seq)
 
     gc.disable()
     try:

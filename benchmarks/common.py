@@ -19,7 +19,7 @@ from typing import Any
 import lmdb
 
 import streamkeep
-from streamkeep.format import listpack
+from streamkeep.format.node import listpack
 
 SHAPE = "sensor-id <0..9999>, temperature <-20.0..45.0>, message <20..60 random bytes>"
 

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import streamkeep
 from benchmarks.common import Report, best, scratch
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.engine.archiver import archive as run_archiver
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.archive.archiver import archive as run_archiver
 from streamkeep.tools import demo
 
 KEY: Final = b"flights"

@@ -16,9 +16,9 @@ from typing import Any
 import streamkeep
 from benchmarks.common import Report, entries, process_figure, scratch
 from streamkeep import recovery
-from streamkeep.recovery import repair as repairs
-from streamkeep.recovery.raw_pages import scan_pages
-from streamkeep.recovery.source import open_source
+from streamkeep.recovery.fsck.source import open_source
+from streamkeep.recovery.pages.raw_pages import scan_pages
+from streamkeep.recovery.salvage import repair as repairs
 
 _BATCH = 100_000
 

@@ -52,7 +52,7 @@ def take_over(report: Report, spark: SparkSession, folder: Path, count: int) -> 
 def audits(report: Report, spark: SparkSession, folder: Path, count: int) -> None:
     """Audit the same bytes in 30 segments and in about 3,000, and a lake."""
     import streamkeep
-    from streamkeep.engine.archiver import ArchiveOptions
+    from streamkeep.engine.archive.archiver import ArchiveOptions
     from streamkeep.pipeline.jobs.audit import audit
 
     few, many = folder / "few", folder / "many"

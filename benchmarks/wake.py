@@ -12,8 +12,8 @@ from pathlib import Path
 
 import streamkeep
 from benchmarks.common import Report, median_us, scratch
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
 
 WAKES = 5_000
 WAITERS = 100

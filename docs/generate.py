@@ -7,7 +7,7 @@ A generated part stands in its file between two comments:
     <!-- end -->
 
 `PARTS` says which function renders it. All else in the files is written by hand. The types of the
-asyncio twin, `engine/async_commands.pyi`, are generated as a whole.
+asyncio twin, `engine/api/async_commands.pyi`, are generated as a whole.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Final, NamedTuple
 
 import click
 
-from streamkeep.format.batches import BATCH_ROW
-from streamkeep.format.envelope import ENVELOPE
-from streamkeep.format.extension import IDEMPOTENCE_SECTION
-from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
-from streamkeep.format.journal import FILE_HEADER, RECORD_HEADER
-from streamkeep.format.keys import TABLES
-from streamkeep.format.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.format.nacks import NACK
-from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
-from streamkeep.format.records import STREAM_RECORD
-from streamkeep.format.restoring import RESTORING_SECTION
-from streamkeep.format.retention import RETENTION_SECTION
-from streamkeep.format.segment import INDEX_HEADER, INDEX_ROW, TRAILER
-from streamkeep.format.steady import SLOT
-from streamkeep.format.versions import HISTORY
-from streamkeep.recovery.catalogue import CATALOGUE
+from streamkeep.format.core.keys import TABLES
+from streamkeep.format.core.versions import HISTORY
+from streamkeep.format.log.checkpoint import SLOT
+from streamkeep.format.log.journal import FILE_HEADER, RECORD_HEADER
+from streamkeep.format.node.envelope import ENVELOPE
+from streamkeep.format.rows.batches import BATCH_ROW
+from streamkeep.format.rows.extension import IDEMPOTENCE_SECTION
+from streamkeep.format.rows.group_records import CONSUMER_RECORD, GROUP_RECORD
+from streamkeep.format.rows.nacks import NACK
+from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
+from streamkeep.format.rows.records import STREAM_RECORD
+from streamkeep.format.rows.restoring import RESTORING_SECTION
+from streamkeep.format.rows.retention import RETENTION_SECTION
+from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
+from streamkeep.format.segment.segment import INDEX_HEADER, INDEX_ROW, TRAILER
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.tools.cli import main as root
 
 HERE: Final = Path(__file__).parent
@@ -108,21 +108,21 @@ def render_versions() -> str:
     )
 
 
-# --- engine/async_commands.pyi -------------------------------------------------------------------
+# --- engine/api/async_commands.pyi ---------------------------------------------------------------
 
-ENGINE: Final = HERE.parent / "engine"
+ENGINE: Final = HERE.parent / "engine" / "api"
 STUB: Final = ENGINE / "async_commands.pyi"
-COMMANDS: Final = (("group_commands.py", "GroupCommands"), ("commands.py", "StreamCommands"))
+COMMANDS: Final = (("group_commands.py", "GroupCommands"), ("stream_commands.py", "StreamCommands"))
 STUB_HEAD: Final = '''\
 """Types of async_commands.py, made from the sources of the commands: `make docs`."""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
-from streamkeep.engine.group_commands import NackMode
-from streamkeep.format.entry import Entry, StreamId, Text
-from streamkeep.format.retention import Retention
+from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.group_commands import NackMode
+from streamkeep.format.core.entry import Entry, StreamId, Text
+from streamkeep.format.rows.retention import Retention
 
 class AsyncScanEntry(Generic[Text]):
     id: StreamId
@@ -236,11 +236,11 @@ def main(args: list[str]) -> int:
     stub = render_stub()
     if not STUB.exists() or STUB.read_text(encoding="utf-8") != stub:
         if args:
-            print("engine/async_commands.pyi is stale; run `make docs`", file=sys.stderr)
+            print("engine/api/async_commands.pyi is stale; run `make docs`", file=sys.stderr)
             stale += 1
         else:
             STUB.write_text(stub, encoding="utf-8")
-            print("wrote engine/async_commands.pyi")
+            print("wrote engine/api/async_commands.pyi")
     return 1 if stale else 0
 
 

@@ -11,24 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from streamkeep.format.batches import BATCH_ROW
-from streamkeep.format.batches import PREFIX as BATCH_PREFIX
-from streamkeep.format.checksum import ROW_CHECKSUM_SIZE, digest64, row_checksum
-from streamkeep.format.envelope import CHECKSUM_SIZE, ENVELOPE, HEADER_SIZE
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.extension import IDEMPOTENCE, IDEMPOTENCE_SECTION, SECTION_HEAD
-from streamkeep.format.group_records import CONSUMER_RECORD, GROUP_RECORD
-from streamkeep.format.journal import (
-    DELETE,
-    MOVE,
-    OPERATIONS,
-    RECORD_HEADER,
-    first_chain,
-    read_changes,
-    record_checksum,
-)
-from streamkeep.format.journal import FILE_HEADER as JOURNAL_HEADER
-from streamkeep.format.keys import (
+from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, digest64, row_checksum
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     CONSUMERS,
     ERASURES,
@@ -48,15 +33,30 @@ from streamkeep.format.keys import (
     TABLES,
     is_name_key,
 )
-from streamkeep.format.layout import Field, Layout
-from streamkeep.format.listpack import HEADER_SIZE as LISTPACK_HEADER
-from streamkeep.format.listpack import Reader, checked_step
-from streamkeep.format.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.format.nacks import NACK
-from streamkeep.format.producers import MESSAGE_ROW, PRODUCER_ROW
-from streamkeep.format.records import STREAM_RECORD
-from streamkeep.format.segment import INDEX_HEADER, INDEX_ROW, TRAILER
-from streamkeep.format.steady import SLOT, SLOT_SIZE, SLOTS
+from streamkeep.format.core.layout import Field, Layout
+from streamkeep.format.log.checkpoint import SLOT, SLOT_SIZE, SLOTS
+from streamkeep.format.log.journal import (
+    DELETE,
+    MOVE,
+    OPERATIONS,
+    RECORD_HEADER,
+    first_chain,
+    read_changes,
+    record_checksum,
+)
+from streamkeep.format.log.journal import FILE_HEADER as JOURNAL_HEADER
+from streamkeep.format.node.envelope import CHECKSUM_SIZE, ENVELOPE, HEADER_SIZE
+from streamkeep.format.node.listpack import HEADER_SIZE as LISTPACK_HEADER
+from streamkeep.format.node.listpack import Reader, checked_step
+from streamkeep.format.rows.batches import BATCH_ROW
+from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.rows.extension import IDEMPOTENCE, IDEMPOTENCE_SECTION, SECTION_HEAD
+from streamkeep.format.rows.group_records import CONSUMER_RECORD, GROUP_RECORD
+from streamkeep.format.rows.nacks import NACK
+from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
+from streamkeep.format.rows.records import STREAM_RECORD
+from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
+from streamkeep.format.segment.segment import INDEX_HEADER, INDEX_ROW, TRAILER
 
 NUMBER: Final = Layout("number", (Field("number", "Q", ""),))
 PAGE_KEY: Final = Layout("page key", (Field("ms", "Q", ""), Field("seq", "Q", "")))

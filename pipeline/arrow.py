@@ -36,10 +36,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamkeep.format.column_buffers import NumberColumn, TextColumn
-from streamkeep.format.columns import FULL, PAST_END, Columns, ColumnWriter, CopiedNode
-from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
+from streamkeep.format.node.columns import FULL, PAST_END, Columns, ColumnWriter, CopiedNode
 from streamkeep.pipeline.options import FAILFAST, PERMISSIVE
 
 BATCH_ENTRIES: Final = 65_536

@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine.clock import Clock
-from streamkeep.engine.manifest import overlapping
-from streamkeep.engine.txn import Txn
-from streamkeep.format.columns import CopiedNode
-from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import encode_envelope
-from streamkeep.format.segment import segment_path
-from streamkeep.format.segment_writer import SegmentWriter
+from streamkeep.engine.model.manifest import overlapping
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.node.columns import CopiedNode
+from streamkeep.format.node.envelope import encode_envelope
+from streamkeep.format.segment.segment import segment_path
+from streamkeep.format.segment.writer import SegmentWriter
 from streamkeep.pipeline.folder import cut_segment, open_segment, read_file
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import pyarrow.fs
 
-from streamkeep.format.columns import CopiedNode
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import MissingSegmentError, NotAStoreError, StreamkeepError
-from streamkeep.format.segment import SUFFIX, Segment
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import MissingSegmentError, NotAStoreError, StreamkeepError
+from streamkeep.format.node.columns import CopiedNode
+from streamkeep.format.segment.segment import SUFFIX, Segment
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.places import file_system, is_local, is_uri, reaching
 from streamkeep.pipeline.plan import Slice

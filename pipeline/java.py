@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 
 MIN_VERSION: Final = 17
 

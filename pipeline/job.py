@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.prompt import PromptCall
 
 if TYPE_CHECKING:

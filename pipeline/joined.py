@@ -1,8 +1,9 @@
 """A stream as Spark reads it: its history, its live entries, or its archive; and where to cut it.
 
-The joined view is that of the engine (`engine/history`): a node is live, retired or in a segment,
-in exactly one of them in any snapshot. This module walks nodes instead of entries, so that they can
-be decoded to columns, and says how much there is where, so that the work can be shared out.
+The joined view is that of the engine (`engine/commands/history`): a node is live, retired or in a
+segment, in exactly one of them in any snapshot. This module walks nodes instead of entries, so that
+they can be decoded to columns, and says how much there is where, so that the work can be shared
+out.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from streamkeep.engine.history import Archived, Live, Retired, Source
-from streamkeep.engine.manifest import overlapping
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.segment_files import SegmentFiles
-from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import Txn
-from streamkeep.format.columns import CopiedNode
-from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import PAGE_VALUE
-from streamkeep.format.keys import NODES, node_key, unpack_node_key
+from streamkeep.engine.commands.history import Archived, Live, Retired, Source
+from streamkeep.engine.model.manifest import overlapping
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.keys import NODES, node_key, unpack_node_key
+from streamkeep.format.node.columns import CopiedNode
+from streamkeep.format.node.envelope import PAGE_VALUE
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL
 
 

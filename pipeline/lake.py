@@ -44,10 +44,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from streamkeep.engine import failpoints
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import StreamkeepError
-from streamkeep.format.id_codec import bits, unsigned
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.id_codec import bits, unsigned
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.pipeline.commit_check import check_commits
 from streamkeep.pipeline.places import (

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkeep.engine.arguments import range_end, range_start
+from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.pipeline.lake import PARTITIONS, Lake, LakeError, ids_of_path
 from streamkeep.pipeline.places import by_python_only, file_system, is_local, reaching
 from streamkeep.pipeline.plan import spread

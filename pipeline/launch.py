@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.java import ensure_java
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import NoSuchGroupError
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.pipeline.offsets import Positions
 from streamkeep.pipeline.options import LIVE
 from streamkeep.pipeline.tailing import TailedStream

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeep.format.entry import MIN_ID, StreamId
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.entry import MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError
 
 
 class DataLossError(StreamkeepError):

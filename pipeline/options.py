@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from streamkeep.format.entry import MAX_ID, MAX_U64, MIN_ID, StreamId
-from streamkeep.format.errors import CommandError, StreamkeepError
+from streamkeep.format.core.entry import MAX_ID, MAX_U64, MIN_ID, StreamId
+from streamkeep.format.core.errors import CommandError, StreamkeepError
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import calendar, size_text, span_text, time_text
 from streamkeep.pipeline.jobs.report import PERCENTILES, percentile
 

@@ -20,8 +20,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import xxhash
 
-from streamkeep.engine import failpoints
-from streamkeep.format.entry import StreamId
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake import LakeFile, day_of, folder_of, new_path
 from streamkeep.pipeline.places import make_folder
 

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.launch import S3_ENVIRONMENT
 
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from streamkeep.format.entry import StreamId
+from streamkeep.format.core.entry import StreamId
 
 MIN_PARTITION_BYTES: Final = 32 << 20  # a fourth of a second; starting a task takes a sixth of it
 MAX_PARTITION_BYTES: Final = 128 << 20  # above, a failed task loses much, and cores idle at the end

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine import keyspace
-from streamkeep.engine.api import Store
-from streamkeep.engine.history import Unreadable
-from streamkeep.engine.manifest import iter_segments
-from streamkeep.engine.txn import Txn
-from streamkeep.format.columns import CopiedNode
-from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.errors import NoSuchKeyError, StreamkeepError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import keys
+from streamkeep.engine.commands.history import Unreadable
+from streamkeep.engine.model.manifest import iter_segments
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
+from streamkeep.format.node.columns import CopiedNode
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import (
     ARCHIVE,
@@ -80,14 +80,14 @@ def find_streams(txn: Txn, options: ReadOptions, *, all_there: bool) -> dict[byt
     Args:
         all_there: raise for a key that does not exist.
     """
-    numbers = dict(keyspace.iter_keys(txn))
+    numbers = dict(keys.iter_keys(txn))
     if options.source == ARCHIVE:
         living = set(numbers.values())
         for record in iter_segments(txn):
             if record.stream_number not in living and numbers.get(record.key, 0) not in living:
                 numbers[record.key] = record.stream_number
-    keys = chosen_keys(options, list(numbers), all_there=all_there)
-    return {key: numbers[key] for key in keys}
+    chosen = chosen_keys(options, list(numbers), all_there=all_there)
+    return {key: numbers[key] for key in chosen}
 
 
 def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) -> list[bytes]:

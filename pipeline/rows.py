@@ -17,8 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import CommandError, StreamkeepError
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import CommandError, StreamkeepError
 from streamkeep.pipeline.arrow import SchemaError
 
 _TOP: Final = (1 << 64) - 1

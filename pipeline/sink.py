@@ -7,10 +7,10 @@ transaction: everybody sees the whole batch or nothing of it, and a task that fa
 leaves no trace.
 
 **Exactly once**: the transaction also sets the number of the batch under the name of the
-application (`engine/batches`). For a streaming query the name is its checkpoint, or the option
-`txnAppId`, and the number is Spark's. When the driver dies between the transaction and Spark's own
-note of it, Spark runs the batch again, and `commit` finds its number and does nothing. A batch job
-that may be repeated gives `txnAppId` and `txnVersion` itself.
+application (`engine/admin/batches`). For a streaming query the name is its checkpoint, or the
+option `txnAppId`, and the number is Spark's. When the driver dies between the transaction and
+Spark's own note of it, Spark runs the batch again, and `commit` finds its number and does nothing.
+A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
 
 `abort` never takes anything back: Spark also calls it when `commit` has failed after the data were
 durable. It only removes what was staged.
@@ -32,9 +32,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streamkeep.engine import failpoints
-from streamkeep.engine.store_survey import STAGING_FOLDER
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.engine.store.survey import STAGING_FOLDER
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class _Writer:
         batch: int | None,
     ) -> None:
         """On the driver: append all that was staged, in one transaction, unless that was done."""
-        from streamkeep.engine.api import Store
-        from streamkeep.engine.batches import newest_batch, note_batch
+        from streamkeep.engine.admin.batches import newest_batch, note_batch
+        from streamkeep.engine.api.store import Store
         from streamkeep.pipeline.staging import apply_staged, sweep
 
         told = [one for one in messages if isinstance(one, StagedMessage)]

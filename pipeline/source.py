@@ -37,14 +37,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streamkeep.format.errors import NoSuchKeyError
+from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse_read, parse_write
 from streamkeep.pipeline.prompt import Prompt
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamkeep.format.columns import CopiedNode
+    from streamkeep.format.node.columns import CopiedNode
     from streamkeep.pipeline.plan import Slice
     from streamkeep.pipeline.reading import Pin
 

@@ -29,11 +29,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from streamkeep.engine import failpoints
-from streamkeep.engine.append import EXPLICIT, NewId, xadd_many
-from streamkeep.engine.txn import WriteTxn
-from streamkeep.format.errors import IdTooSmallError, StreamkeepError
-from streamkeep.format.node import PAIRS, Range, encode_nodes, read_range
+from streamkeep.engine.commands.xadd import EXPLICIT, NewId, xadd_many
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
+from streamkeep.format.node.node import PAIRS, Range, encode_nodes, read_range
 from streamkeep.pipeline.places import check, file_system, make_folder
 from streamkeep.pipeline.rows import Pairs, RowReader
 

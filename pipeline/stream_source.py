@@ -39,7 +39,7 @@ from streamkeep.pipeline.prompt import Prompt
 from streamkeep.pipeline.source import SlicePartition, check_schema, plan_pins, read_slices
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api import Store
+    from streamkeep.engine.api.store import Store
     from streamkeep.pipeline.reading import Pin
 
 _log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         group = self.options.group
         if group is None:
             return
-        from streamkeep.engine.api import Store
+        from streamkeep.engine.api.store import Store
         from streamkeep.pipeline.mirror import mirror_positions
 
         if self._mirror is None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from streamkeep.engine.manifest import find_segment
-from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import Txn
-from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.node import live_ids, peek_counts
+from streamkeep.engine.model.manifest import find_segment
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.node.node import live_ids, peek_counts
 from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.offsets import BEGINNING, DataLossError, Position, Positions, key_text
 from streamkeep.pipeline.options import ARCHIVE, LATEST, LIVE, ReadOptions

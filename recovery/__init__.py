@@ -1,11 +1,11 @@
 """What is wrong with a store, what can be saved, and what is different between two."""
 
-from streamkeep.engine.compact import Compacted, compact
-from streamkeep.recovery.backups import BackupReport, backup
-from streamkeep.recovery.check import check
+from streamkeep.engine.admin.compact import Compacted, compact
+from streamkeep.recovery.backup.backup import BackupReport, backup
 from streamkeep.recovery.diff import Difference, diff
-from streamkeep.recovery.findings import Finding, Severity
-from streamkeep.recovery.progress import Progress
+from streamkeep.recovery.fsck.findings import Finding, Severity
+from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.recovery.fsck.store import check
 
 __all__ = [
     "BackupReport",

@@ -12,18 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from streamkeep.engine.api import Store
-from streamkeep.engine.export import counters_of, group_part, messages_of
-from streamkeep.engine.group import groups_of
-from streamkeep.engine.keyspace import iter_keys
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import Txn
-from streamkeep.format.group_records import UNKNOWN
-from streamkeep.format.id_codec import MAX
-from streamkeep.format.node import PAIRS, Range, read_range
-from streamkeep.format.retention import NO_RETENTION
-from streamkeep.format.stream_parts import NO_MESSAGES, NOBODY, GroupPart, Id, Messages, Pending
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.model.group import groups_of
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.redis.stream_parts import (
+    NO_MESSAGES,
+    NOBODY,
+    GroupPart,
+    Id,
+    Messages,
+    Pending,
+)
+from streamkeep.format.rows.group_records import UNKNOWN
+from streamkeep.format.rows.retention import NO_RETENTION
 
 Named = TypeVar("Named")
 Entry = tuple[int, int, list[bytes]]

@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, Literal
 
-from streamkeep.engine import append, keyspace
-from streamkeep.engine.api import Store
-from streamkeep.engine.intake import Intake
-from streamkeep.engine.retention import RetentionChange, set_retention
-from streamkeep.engine.txn import WriteTxn
-from streamkeep.format.errors import CommandError, KeyExistsError
-from streamkeep.format.stream_parts import Counters, GroupPart, Messages, Node, Part
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import keys, xadd
+from streamkeep.engine.commands.load import Intake
+from streamkeep.engine.commands.retention import RetentionChange, set_retention
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import CommandError, KeyExistsError
+from streamkeep.format.redis.stream_parts import Counters, GroupPart, Messages, Node, Part
 
 Existing = Literal["refuse", "skip", "replace"]
 
@@ -36,7 +36,7 @@ BATCH_PENDING: Final = 5_000  # pending entries in one transaction
 def leftovers(store: Store[Any]) -> list[bytes]:
     """Return the names of streams that loads in progress, or killed ones, have not named yet."""
     with store.snapshot() as snapshot:
-        return [name for name, _ in keyspace.iter_keys(snapshot.txn) if name.startswith(PREFIX)]
+        return [name for name, _ in keys.iter_keys(snapshot.txn) if name.startswith(PREFIX)]
 
 
 class Load:
@@ -94,9 +94,9 @@ class Load:
                 if self.existing == "refuse":  # it was made meanwhile
                     raise KeyExistsError(f"stream {key!r} exists in the store")
                 self.skipped.append(key)
-                keyspace.delete(txn, [name])
+                keys.delete(txn, [name])
             else:
-                keyspace.rename(txn, name, key, False)
+                keys.rename(txn, name, key, False)
 
     def discard(self) -> None:
         """Take back what was not published."""
@@ -132,7 +132,7 @@ class Incoming:
             set_retention(transaction.txn, self._intake.name, change)
 
     def take(self, part: Part) -> None:
-        """Add a part, as `format/stream_parts.py` orders them."""
+        """Add a part, as `format/redis/stream_parts.py` orders them."""
         if isinstance(part, Node):
             self._nodes.append(part)
             self._bytes += len(part.data)
@@ -174,13 +174,13 @@ class Incoming:
         ids = []
         flats = []
         for ms, seq, flat in entries:
-            ids.append(append.NewId(append.EXPLICIT, ms, seq))
+            ids.append(xadd.NewId(xadd.EXPLICIT, ms, seq))
             flats.append(flat)
         with self._store.transaction(sync="none") as transaction:
             txn = transaction.txn
             if txn.find_stream(self._intake.name) is None:
                 raise CommandError("the stream was deleted while it was being loaded")
-            append.xadd_many(txn, self._intake.name, flats, ids)
+            xadd.xadd_many(txn, self._intake.name, flats, ids)
         self.entries += len(flats)
 
     def finish(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from patience import PATIENCE_S, wait_until
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import StoreClosedError
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import StoreClosedError
 
 BLOCKED = "blocked"
 

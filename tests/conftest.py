@@ -15,10 +15,11 @@ import streamkeep
 from model import profile
 from stores import MODES, open_at
 from streamkeep import recovery
-from streamkeep.engine import failpoints, idempotency_sweep
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.store import idempotency_sweep
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
 
 pytest.register_assert_rewrite("store_machine")  # it asserts, and is no test
 settings.load_profile(profile.ANY_MACHINE)
@@ -32,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit a default
     package = Path(streamkeep.__file__).parent
-    for compiled in package.glob("*/*.so"):
+    for compiled in package.glob("*/**/*.so"):
         if os.environ.get("STREAMKEEP_PURE") == "1":
             pytest.exit(f"{compiled} is compiled, though STREAMKEEP_PURE=1", returncode=2)
         source = compiled.with_name(compiled.name.split(".")[0] + ".py")

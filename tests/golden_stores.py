@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import zstandard
 
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 FOLDER: Final = Path(__file__).parent / "golden" / "stores"
 NAMES: Final = ("closed", "killed", "torn")

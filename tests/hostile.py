@@ -20,12 +20,11 @@ import pytest
 
 from raw_store import RawStore
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.checksum import seal_row
-from streamkeep.format.envelope import MAGIC, Envelope, decode_envelope, encode_envelope
-from streamkeep.format.errors import FormatVersionError, StreamkeepError
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.errors import FormatVersionError, StreamkeepError
+from streamkeep.format.core.keys import (
     ERASURES,
     GARBAGE,
     NODES,
@@ -34,15 +33,16 @@ from streamkeep.format.keys import (
     TABLES,
     pack_number,
 )
-from streamkeep.format.manifest import encode_erasure, erasure_key
-from streamkeep.format.records import (
+from streamkeep.format.node.envelope import MAGIC, Envelope, decode_envelope, encode_envelope
+from streamkeep.format.rows.records import (
     GROUP_ROWS,
     IDEMPOTENCE_ROWS,
     STREAM_NODES,
     encode_file_garbage,
     encode_garbage,
 )
-from streamkeep.recovery.repair import repair
+from streamkeep.format.segment.manifest import encode_erasure, erasure_key
+from streamkeep.recovery.salvage.repair import repair
 
 NOW_MS: Final = 1_718_004_800_000
 HUGE: Final = (1 << 64) - 1

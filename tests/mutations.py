@@ -34,17 +34,17 @@ import lmdb
 
 from patience import PATIENCE_S
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.envelope import decode_envelope
-from streamkeep.format.keys import NODES, RETIRED, STREAMS, TABLES
-from streamkeep.format.lmdb_pages import BIG, overflow_pages
-from streamkeep.format.node_check import read_until_damage
-from streamkeep.format.node_marks import history_form
-from streamkeep.recovery.findings import Severity
-from streamkeep.recovery.repair import Repaired, repair
-from streamkeep.recovery.source import open_source
-from streamkeep.recovery.tree import Cursor, Tables
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES
+from streamkeep.format.log.lmdb_pages import BIG, overflow_pages
+from streamkeep.format.node.check import read_until_damage
+from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.source import open_source
+from streamkeep.recovery.pages.tree import Cursor, Tables
+from streamkeep.recovery.salvage.repair import Repaired, repair
 
 PAGE: Final = 4096
 NOW_MS: Final = 1_718_004_800_000

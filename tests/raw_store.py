@@ -9,8 +9,8 @@ from pathlib import Path
 import lmdb
 
 from streamkeep import recovery
-from streamkeep.format.checksum import open_row, seal_row
-from streamkeep.format.keys import TABLES
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.keys import TABLES
 
 
 class RawStore:

@@ -1,14 +1,13 @@
-"""Random streams in parts, as `format/stream_parts.py` has them: for all that carries streams."""
+"""Random streams in parts, as `format/redis/stream_parts.py` has them."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from streamkeep.format.group_records import NEVER, UNKNOWN
-from streamkeep.format.node import Pairs, encode_nodes, peek_counts
-from streamkeep.format.node_check import validate
-from streamkeep.format.node_marks import mark
-from streamkeep.format.stream_parts import (
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.node import Pairs, encode_nodes, peek_counts
+from streamkeep.format.node.tombstones import mark
+from streamkeep.format.redis.stream_parts import (
     NOBODY,
     ConsumerPart,
     Counters,
@@ -20,6 +19,7 @@ from streamkeep.format.stream_parts import (
     Pending,
     ProducerPart,
 )
+from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 
 texts = st.one_of(st.binary(max_size=6), st.integers(-(1 << 63), 1 << 64).map(lambda n: b"%d" % n))
 names = st.binary(max_size=5)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from streamkeep.engine import manifest
-from streamkeep.engine.segment_files import open_segment
-from streamkeep.format import node
-from streamkeep.format.envelope import decode_envelope, encode_envelope
-from streamkeep.format.keys import RETIRED, node_key
-from streamkeep.format.manifest import ARCHIVED, SegmentRecord, record_of
-from streamkeep.format.segment import Segment, segment_path
-from streamkeep.format.segment_writer import SegmentWriter
+from streamkeep.engine.model import manifest
+from streamkeep.engine.model.segment_files import open_segment
+from streamkeep.format.core.keys import RETIRED, node_key
+from streamkeep.format.node import node
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
+from streamkeep.format.segment.segment import Segment, segment_path
+from streamkeep.format.segment.writer import SegmentWriter
 
 UUID = bytes(range(16))
 TOP = (1 << 64) - 1

@@ -22,10 +22,10 @@ from conftest import assert_sound
 from model import ModelStore
 from model.steps import Failed, Keys, Step, attempt
 from stores import SYNC_MODES, open_at
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.views import Snapshot, Sync
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot, Sync
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import CommandError
 
 THOROUGH = 20  # how many times as long the tests marked `slow` run
 

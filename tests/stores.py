@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 import streamkeep
-from streamkeep.engine.clock import Clock, clock_replaced, current_clock
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.clock import Clock, clock_replaced, current_clock
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "none")
 

@@ -13,9 +13,10 @@ import pytest
 import streamkeep
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
 from streamkeep import aio, recovery
-from streamkeep.engine import failpoints, manifest
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model import manifest
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
     CorruptionError,
@@ -23,9 +24,9 @@ from streamkeep.format.errors import (
     NoSuchKeyError,
     StoreError,
 )
-from streamkeep.format.manifest import ADOPTED
-from streamkeep.format.segment import SUFFIX
-from streamkeep.recovery.backups import backup
+from streamkeep.format.segment.manifest import ADOPTED
+from streamkeep.format.segment.segment import SUFFIX
+from streamkeep.recovery.backup.backup import backup
 
 
 def archived_entries(store: Store, key: str) -> list[Pairs]:
@@ -384,7 +385,7 @@ def test_an_erasure_outlives_copies_of_the_archive(store: Store, tmp_path: Path)
 def test_no_file_that_is_adopted_has_all_keys_read(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeep.engine import keyspace
+    from streamkeep.engine.commands import keys
 
     source, target = open_store("source"), open_store("target")
     archive(source, "orders", some(60), some(60, 3000), some(60, 5000))
@@ -394,6 +395,6 @@ def test_no_file_that_is_adopted_has_all_keys_read(
         raise AssertionError("all keys are read")
 
     with monkeypatch.context() as watched:
-        watched.setattr(keyspace, "iter_keys", none)
+        watched.setattr(keys, "iter_keys", none)
         assert len(list(target.adopt_segments(tmp_path / "out"))) == 3
     assert target.xinfo_stream("orders")["last-generated-id"] == b"5019-2"

@@ -20,9 +20,9 @@ from blocked import tickets
 from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
-from streamkeep.engine import waiting
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import StoreError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.blocking import waiters
+from streamkeep.format.core.errors import StoreError
 
 NEW = {"s": ">"}
 ROOT = Path(__file__).parent.parent
@@ -39,7 +39,7 @@ def play(
 
     Nobody looks by himself meanwhile: a lost wake-up is a failure.
     """
-    monkeypatch.setattr(waiting, "FALLBACK_S", 3600.0)
+    monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
 
     def run(use: Use, **options: Any) -> None:
         async def main() -> None:

@@ -16,17 +16,17 @@ import streamkeep
 from conftest import assert_sound
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
-from streamkeep.engine import failpoints, files
-from streamkeep.engine.api import Store
-from streamkeep.engine.archive_lock import archive_lock
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import (
     MissingSegmentError,
     StoreFullError,
     StoreLockedError,
 )
-from streamkeep.format.keys import RETIRED, SEGMENTS
+from streamkeep.format.core.keys import RETIRED, SEGMENTS
 
 Open = Callable[..., Store]
 STEPS = (
@@ -378,10 +378,11 @@ def test_a_full_disk_keeps_everything_retired(
 def test_writers_archive_before_too_much_is_retired(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeep.engine import environment, relief
+    from streamkeep.engine.archive import back_pressure
+    from streamkeep.engine.store import environment
 
     monkeypatch.setattr(environment, "RETIRED_LEAST", 40_000)
-    monkeypatch.setattr(relief, "RETIRED_LEAST", 40_000)
+    monkeypatch.setattr(back_pressure, "RETIRED_LEAST", 40_000)
     store = open_store(retired_max_bytes=50_000)
     store.set_retention("s", maxlen=50, archive=True)
     ids = fill(store, 6000)
@@ -393,17 +394,18 @@ def test_writers_archive_before_too_much_is_retired(
 def test_entries_are_refused_when_nothing_can_be_archived(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeep.engine import environment, relief
+    from streamkeep.engine.archive import back_pressure
+    from streamkeep.engine.store import environment
 
     def fails(*args: object, **options: object) -> None:
         raise StoreFullError("no room for a segment")
 
     monkeypatch.setattr(environment, "RETIRED_LEAST", 40_000)
-    monkeypatch.setattr(relief, "RETIRED_LEAST", 40_000)
+    monkeypatch.setattr(back_pressure, "RETIRED_LEAST", 40_000)
     store = open_store(retired_max_bytes=50_000)
     store.set_retention("s", maxlen=50, archive=True)
     with monkeypatch.context() as broken:
-        broken.setattr(relief, "archive", fails)
+        broken.setattr(back_pressure, "archive", fails)
         with pytest.raises(StoreFullError, match="wait for the archiver"):
             fill(store, 50_000)
         assert store.xtrim("s", maxlen=10, approximate=False) > 0
@@ -468,16 +470,17 @@ def test_asyncio_has_history_too(tmp_path: Path) -> None:
 def test_no_run_reads_all_keys_once_per_stream(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeep.engine import archiver, keyspace
+    from streamkeep.engine.archive import archiver
+    from streamkeep.engine.commands import keys
 
     scans: list[None] = []
-    iter_keys = keyspace.iter_keys
+    iter_keys = keys.iter_keys
 
     def counted(txn: Any) -> Any:
         scans.append(None)
         return iter_keys(txn)
 
-    monkeypatch.setattr(keyspace, "iter_keys", counted)
+    monkeypatch.setattr(keys, "iter_keys", counted)
     monkeypatch.setattr(archiver, "iter_keys", counted)
     store = open_store()
 

@@ -11,14 +11,15 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from patience import PATIENCE_S
-from streamkeep.engine import environment, relief
-from streamkeep.engine.api import Store
-from streamkeep.engine.archive_lock import archive_lock
-from streamkeep.engine.archiver import ArchiveReport, retired_bytes
-from streamkeep.engine.scrub import mark_due
-from streamkeep.engine.steady import Hold
-from streamkeep.engine.views import Sync
-from streamkeep.format.errors import StoreLockedError
+from streamkeep.engine.admin.scrub import mark_due
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.archive import back_pressure
+from streamkeep.engine.archive.archiver import ArchiveReport, retired_bytes
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.checkpoint.checkpoint import Hold
+from streamkeep.engine.store import environment
+from streamkeep.format.core.errors import StoreLockedError
 
 LIMIT = 1 << 16
 
@@ -28,7 +29,7 @@ MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "RETIRED_LEAST", LIMIT)
-    monkeypatch.setattr(relief, "RETIRED_LEAST", LIMIT)
+    monkeypatch.setattr(back_pressure, "RETIRED_LEAST", LIMIT)
 
 
 @pytest.fixture
@@ -49,9 +50,9 @@ def too_much(tmp_path: Path) -> Iterator[Callable[[Sync], Store[bytes]]]:
         store.xtrim("s", maxlen=1, approximate=False)
         in_the_way.unlink()
         assert retired(store) > 2 * LIMIT
-        back_pressure = store._environment.relief
-        assert back_pressure is not None
-        back_pressure._not_before = 0.0  # as if time had passed since it failed
+        working = store._environment.relief
+        assert isinstance(working, back_pressure.Relief)
+        working._not_before = 0.0  # as if time had passed since it failed
         return store
 
     yield make

@@ -17,17 +17,17 @@ import pytest
 import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import (
     CorruptionError,
     NotAStoreError,
     RecoveryNeededError,
     StoreError,
     StoreLockedError,
 )
-from streamkeep.format.keys import NODES
+from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact
 
 Open = Callable[..., Store]
@@ -225,7 +225,7 @@ def test_names_change_in_one_step_or_two(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
     if not atomic:
-        monkeypatch.setattr("streamkeep.recovery.backups._exchange", lambda *names: False)
+        monkeypatch.setattr("streamkeep.recovery.backup.backup._exchange", lambda *names: False)
     target = tmp_path / "backup"
     for number in range(3):
         fill(store, 20 + number)
@@ -237,10 +237,10 @@ def test_names_change_in_one_step_or_two(
 KILLED = """
 import os, signal, sys
 from streamkeep.engine import failpoints
-from streamkeep.format.keys import NODES
+from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact
 if sys.argv[1].startswith("2 "):
-    sys.modules["streamkeep.recovery.backups"]._exchange = lambda *names: False
+    sys.modules["streamkeep.recovery.backup.backup"]._exchange = lambda *names: False
 failpoints.arm(sys.argv[1].removeprefix("2 "), lambda: os.kill(os.getpid(), signal.SIGKILL))
 if len(sys.argv) == 4:
     backup(sys.argv[2], sys.argv[3])

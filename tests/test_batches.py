@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from raw_store import codes, raw_store
-from streamkeep.engine.api import Store
-from streamkeep.engine.batches import newest_batch, note_batch
-from streamkeep.format.batches import batch_key, encode_batch
-from streamkeep.format.keys import META
+from streamkeep.engine.admin.batches import newest_batch, note_batch
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.keys import META
+from streamkeep.format.rows.batches import batch_key, encode_batch
 
 pytestmark = pytest.mark.both_modes
 

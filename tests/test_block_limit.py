@@ -14,9 +14,9 @@ import streamkeep
 from cli_runner import run
 from conftest import assert_sound
 from segments import entries_of, nodes_of, opened, write
-from streamkeep.engine.views import Sync
-from streamkeep.format.errors import StoreError
-from streamkeep.format.segment import MAX_BLOCK_BYTES, Segment
+from streamkeep.engine.api.views import Sync
+from streamkeep.format.core.errors import StoreError
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
 
 SIZE = MAX_BLOCK_BYTES + (1 << 20)
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
@@ -109,7 +109,7 @@ import resource, sys
 import streamkeep
 from streamkeep.__main__ import main
 sys.argv[1:] = ["dump", "--segment", sys.argv[1]]
-import streamkeep.tools.dump_cmd
+import streamkeep.tools.commands.dump_cmd
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20),) * 2)
 main()

@@ -17,14 +17,14 @@ import pytest
 import streamkeep
 from blocked import BLOCKED, Callers, tickets
 from patience import PATIENCE_S, handles_below, wait_until
-from streamkeep.engine import waiting
-from streamkeep.engine.api import Store
-from streamkeep.engine.blocking import GroupCall, ReadCall
-from streamkeep.engine.board import Board
-from streamkeep.engine.clock import Clock, ManualClock
-from streamkeep.engine.doors import Door, Doorbells
-from streamkeep.engine.read_group import Delivery
-from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.blocking import waiters
+from streamkeep.engine.blocking.calls import GroupCall, ReadCall
+from streamkeep.engine.commands.xreadgroup import Delivery
+from streamkeep.engine.notify.notifier import Door, Doorbells
+from streamkeep.engine.notify.wait_table import Board
+from streamkeep.engine.system.clock import Clock, ManualClock
+from streamkeep.engine.system.safe_files import Folder
 
 Open = Callable[..., Store]
 NEW = {"s": ">"}
@@ -33,7 +33,7 @@ NEW = {"s": ">"}
 @pytest.fixture
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a lost wake-up a failure: nobody looks again after a second."""
-    monkeypatch.setattr(waiting, "FALLBACK_S", 3600.0)
+    monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
 
 
 def ids(result: Any) -> list[bytes]:
@@ -281,7 +281,7 @@ def seen_ms(store: Store) -> int:
 def test_who_is_woken_soon_has_committed_nothing_but_its_delivery(
     store: Store, monkeypatch: pytest.MonkeyPatch, no_fallback: None
 ) -> None:
-    monkeypatch.setattr(waiting, "SEEN_WITHIN_S", 3600.0)
+    monkeypatch.setattr(waiters, "SEEN_WITHIN_S", 3600.0)
     store.xgroup_create("s", "g", mkstream=True)
     store.xgroup_createconsumer("s", "g", "c")
     before = store.durability().last_commit
@@ -297,7 +297,7 @@ def test_who_is_woken_soon_has_committed_nothing_but_its_delivery(
 def test_who_waits_for_long_is_seen_and_keeps_its_place(
     open_store: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, no_fallback: None
 ) -> None:
-    monkeypatch.setattr(waiting, "SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(waiters, "SEEN_WITHIN_S", 0.0)
     store = open_store()
     store.xgroup_create("s", "g", mkstream=True)
     store.xgroup_createconsumer("s", "g", "a")
@@ -331,8 +331,8 @@ def test_a_group_destroyed_before_the_note_is_an_error(
         store.xgroup_destroy("s", "g")
         return False
 
-    monkeypatch.setattr(waiting, "_sleep", destroy)
-    monkeypatch.setattr(waiting, "SEEN_WITHIN_S", 0.001)
+    monkeypatch.setattr(waiters, "_sleep", destroy)
+    monkeypatch.setattr(waiters, "SEEN_WITHIN_S", 0.001)
     with pytest.raises(streamkeep.NoSuchGroupError):
         store.xreadgroup("g", "c", NEW, block=0)
     assert tickets(store) == 0
@@ -568,7 +568,7 @@ def test_without_a_board_the_store_is_asked_again_and_again(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, no_fallback: None, missing: str
 ) -> None:
     if missing == "board":
-        monkeypatch.setattr(waiting, "Board", refuse)
+        monkeypatch.setattr(waiters, "Board", refuse)
     elif missing == "pipes":
         monkeypatch.delattr(os, "mkfifo")
     store = open_store()
@@ -764,7 +764,7 @@ def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
 
 
 def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_MOST_SPARE", 2)
+    monkeypatch.setattr(waiters, "_MOST_SPARE", 2)
     threads = [
         threading.Thread(target=store.xread, args=({"k": "$"},), kwargs={"block": 0})
         for _ in range(8)
@@ -782,7 +782,7 @@ def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was full for ever, of consumers that never called again."""
-    monkeypatch.setattr(waiting, "_MOST_WAITERS", 3)
+    monkeypatch.setattr(waiters, "_MOST_WAITERS", 3)
     lobby = store._environment.lobby
 
     def ends(name: bytes, *, waited: bool) -> None:

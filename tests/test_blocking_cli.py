@@ -14,7 +14,7 @@ import streamkeep
 from blocked import tickets
 from cli_runner import lines, objects, run, start
 from patience import PATIENCE_S, wait_until
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 
 @pytest.fixture

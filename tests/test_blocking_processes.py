@@ -17,8 +17,8 @@ import pytest
 
 from blocked import Callers, tickets
 from patience import PATIENCE_S, wait_until
-from streamkeep.engine import waiting
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.blocking import waiters
 
 Open = Callable[..., Store]
 NEW = {"s": ">"}
@@ -37,7 +37,7 @@ store = streamkeep.open(path, sync="none", decode_responses=True)
 @pytest.fixture
 def store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with the stream `s` and its group `g`, whose waits never look by themselves."""
-    monkeypatch.setattr(waiting, "FALLBACK_S", 3600.0)
+    monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
     store = open_store()
     store.xgroup_create("s", "g", mkstream=True)
     return store
@@ -159,7 +159,7 @@ def test_what_killed_waiters_left_goes_when_the_store_is_opened(
 def test_a_writer_that_died_before_it_rang_costs_a_moment(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FALLBACK_S", 0.2)
+    monkeypatch.setattr(waiters, "FALLBACK_S", 0.2)
     callers = Callers(store)
     callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
     code = """
@@ -176,7 +176,7 @@ def test_a_stopped_waiter_does_not_hold_up_the_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was rung and does not run: the entry is found by the next one that looks."""
-    monkeypatch.setattr(waiting, "FALLBACK_S", 0.2)
+    monkeypatch.setattr(waiters, "FALLBACK_S", 0.2)
     with child(store, CONSUME_ONE, "a") as first:
         wait_until(lambda: tickets(store) == 1)
         first.send_signal(signal.SIGSTOP)

@@ -20,9 +20,9 @@ from cli_runner import lines, objects, run, start
 from conftest import ROOT, assert_sound
 from patience import wait_until
 from redis_parts import stream_parts
-from streamkeep.engine.api import Store
-from streamkeep.format.crc64 import crc64
-from streamkeep.format.stream_parts import Part
+from streamkeep.engine.api.store import Store
+from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.stream_parts import Part
 from streamkeep.recovery.diff import diff
 from streamkeep.recovery.load import PREFIX, Load
 

@@ -11,7 +11,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools import command as command_module
+from streamkeep.tools.base import command as command_module
 
 BINARY = b'\xff\x00\n"'
 MAX = (1 << 64) - 1

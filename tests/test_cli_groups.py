@@ -10,7 +10,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.engine.help_texts import HELP
+from streamkeep.engine.commands.help_texts import HELP
 from streamkeep.tools import demo_group
 
 

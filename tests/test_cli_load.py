@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools import load_rows, rows
+from streamkeep.tools.transfer import load_rows, rows
 
 
 @pytest.fixture(autouse=True)

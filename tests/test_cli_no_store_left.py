@@ -11,8 +11,8 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, run
-from streamkeep.engine.removal import missing_folders, remove_empty
-from streamkeep.tools import command
+from streamkeep.engine.store.removal import missing_folders, remove_empty
+from streamkeep.tools.base import command
 
 
 @pytest.fixture(autouse=True)

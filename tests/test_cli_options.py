@@ -259,7 +259,7 @@ def test_diff_does_not_guess_which_store_is_damaged(monkeypatch: pytest.MonkeyPa
     def fail(*args: object) -> object:
         raise streamkeep.ChecksumError("macro node 5-0", "wrong checksum")
 
-    monkeypatch.setattr("streamkeep.tools.diff_cmd.differences", fail)
+    monkeypatch.setattr("streamkeep.tools.commands.diff_cmd.differences", fail)
     run("add", "t", "k", "a", "b")
     told = run("diff", "s", "t", status=4).stderr
     assert "next: streamkeep fsck s; streamkeep fsck t" in told

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.tools import output
-from streamkeep.tools.timeline import MOST_BUCKETS, bars, plan_buckets
+from streamkeep.tools.base import output
+from streamkeep.tools.base.timeline import MOST_BUCKETS, bars, plan_buckets
 
 DAY = 86_400_000
 JUNE_10 = 1_717_977_600_000  # a Monday

@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools import pending_cmds
+from streamkeep.tools.commands import pending_cmds
 
 MOST = str((1 << 63) - 1)
 

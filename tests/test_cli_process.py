@@ -17,10 +17,10 @@ from cli_runner import run, spawn, start
 from conftest import ROOT
 from patience import PATIENCE_S, wait_until
 from streamkeep.__main__ import main as program
-from streamkeep.format import listpack
-from streamkeep.format.checksum import seal_row
-from streamkeep.format.keys import META
-from streamkeep.format.records import encode_number
+from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.keys import META
+from streamkeep.format.node import listpack
+from streamkeep.format.rows.records import encode_number
 from streamkeep.tools.cli import main
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from cli_runner import run
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import NODES
-from streamkeep.recovery.source import open_source
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import NODES
+from streamkeep.recovery.fsck.source import open_source
 from test_damaged import PAGE, build, one_byte, other_boot, two_places, zero_leaf
 
 

@@ -11,7 +11,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools import stat_cmd
+from streamkeep.tools.commands import stat_cmd
 
 HOUR = 3_600_000
 NOON = 1_718_020_800_000  # 2024-06-10T12:00:00Z

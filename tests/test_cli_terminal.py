@@ -19,9 +19,9 @@ import streamkeep
 from cli_runner import _RUNNER, run
 from patience import PATIENCE_S
 from streamkeep.pipeline.page import _Page as Page
-from streamkeep.tools import output
+from streamkeep.tools.base import output
+from streamkeep.tools.base.terminal import Guarded, visible
 from streamkeep.tools.cli import main
-from streamkeep.tools.terminal import Guarded, visible
 
 HOSTILE = "a\x1b[31m\r\nforged: \x07\x9b2J\u202e\u2028\x7f\udcff=cmd"
 NAME = os.fsencode(HOSTILE)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import streamkeep
 from streamkeep import Entry, StreamId
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.glob import glob
-from streamkeep.engine.keyspace import GARBAGE_STEP
-from streamkeep.format.keys import GARBAGE, NODES
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.commands.keys import GARBAGE_STEP
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.keys import GARBAGE, NODES
 
 pytestmark = pytest.mark.both_modes
 

@@ -23,14 +23,12 @@ import test_recovery_messages as of_messages
 from conftest import ROOT
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER
-from streamkeep.engine.opening import META_FORMAT
-from streamkeep.engine.safe_files import Folder
-from streamkeep.format.envelope import decode_envelope, encode_envelope
-from streamkeep.format.journal import FileHeader
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.store.opening import META_FORMAT
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.keys import (
     GARBAGE,
     KEYS,
     META,
@@ -41,19 +39,21 @@ from streamkeep.format.keys import (
     node_key,
     pack_number,
 )
-from streamkeep.format.lmdb_pages import MAIN_AT
-from streamkeep.format.node import encode_nodes
-from streamkeep.format.records import (
+from streamkeep.format.log.checkpoint import SLOT_SIZE, decode_slot
+from streamkeep.format.log.journal import FileHeader
+from streamkeep.format.log.lmdb_pages import MAIN_AT
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.node.node import encode_nodes
+from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
     decode_stream_record,
     encode_garbage,
     encode_key_row,
 )
-from streamkeep.format.steady import SLOT_SIZE, decode_slot
-from streamkeep.recovery.catalogue import CATALOGUE
-from streamkeep.recovery.repair import repair
-from streamkeep.recovery.source import open_source, read_metas
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.source import open_source, read_metas
+from streamkeep.recovery.salvage.repair import repair
 
 CORPUS: Final = ROOT / "tests" / "damaged"
 WRITE: Final = os.environ.get("STREAMKEEP_WRITE_EXPECTED") == "1"

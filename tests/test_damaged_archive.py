@@ -11,12 +11,11 @@ import pytest
 
 from raw_store import RawStore, codes, raw_store
 from segments import archive, nodes_of, retire, some, write_file
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.manifest import NEXT_SEQUENCE
-from streamkeep.engine.txn import NEXT_GARBAGE
-from streamkeep.format.envelope import decode_envelope, encode_envelope
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.manifest import NEXT_SEQUENCE
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.txn import NEXT_GARBAGE
+from streamkeep.format.core.keys import (
     ERASURES,
     GARBAGE,
     META,
@@ -25,9 +24,10 @@ from streamkeep.format.keys import (
     node_key,
     pack_number,
 )
-from streamkeep.format.manifest import SegmentRecord, decode_segment_record, encode_erasure
-from streamkeep.format.records import encode_file_garbage, encode_number
-from streamkeep.format.retired import encode_former_name, former_name_key
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.rows.records import encode_file_garbage, encode_number
+from streamkeep.format.rows.retired import encode_former_name, former_name_key
+from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record, encode_erasure
 from test_damaged import check_case, rows
 
 ORDERS: Final = 1
@@ -77,7 +77,7 @@ def cut_off(path: Path) -> None:
 
 def middle_block(path: Path) -> None:
     """Damage a block in the middle of a file with several."""
-    from streamkeep.engine.segment_files import open_segment
+    from streamkeep.engine.model.segment_files import open_segment
 
     blocks = open_segment(path).index.blocks
     assert len(blocks) > 2

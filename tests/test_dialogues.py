@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import CommandError, IdTooSmallError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import CommandError, IdTooSmallError
 
 HOUR_MS: Final = 3_600_000
 KEY: Final = "mystream"

@@ -14,19 +14,19 @@ import streamkeep
 from conftest import NOW_MS, assert_sound
 from patience import peak_of
 from redis_parts import comparable, stream_parts
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.export import stream_parts as export_parts
-from streamkeep.engine.info import find_existing
-from streamkeep.format.crc64 import crc64
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.dump import stream_parts as export_parts
+from streamkeep.engine.commands.xinfo import find_existing
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
     CorruptionError,
     KeyExistsError,
     StoreError,
 )
-from streamkeep.format.redis_dump import (
+from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.stream_dump import (
     NEWEST,
     TARGETS,
     Losses,
@@ -34,7 +34,7 @@ from streamkeep.format.redis_dump import (
     write_payload,
     write_value,
 )
-from streamkeep.format.stream_parts import GroupPart, Messages, Node, Part
+from streamkeep.format.redis.stream_parts import GroupPart, Messages, Node, Part
 
 
 def parts_of(store: Store, name: bytes) -> list[Part]:

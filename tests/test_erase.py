@@ -19,13 +19,14 @@ import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from patience import PATIENCE_S
-from streamkeep.engine import failpoints, scrub
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.manifest import iter_erasures
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import ErasureBlockedError, StoreError
-from streamkeep.format.manifest import REWRITTEN
+from streamkeep.engine.admin import scrub
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.manifest import iter_erasures
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ErasureBlockedError, StoreError
+from streamkeep.format.segment.manifest import REWRITTEN
 
 SECRET = b"SeCrEt"
 

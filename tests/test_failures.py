@@ -13,9 +13,9 @@ import pytest
 import streamkeep
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
-from streamkeep.engine import files
-from streamkeep.engine.failures import copy_of
-from streamkeep.format.errors import (
+from streamkeep.engine.system import files
+from streamkeep.engine.system.failures import copy_of
+from streamkeep.format.core.errors import (
     ChecksumError,
     CommandError,
     CorruptionError,

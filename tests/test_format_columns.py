@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from streamkeep.format import listpack, node_check
-from streamkeep.format.column_buffers import NumberColumn, TextColumn
-from streamkeep.format.columns import FULL, PAST_END, TAKEN, Columns, ColumnWriter
-from streamkeep.format.errors import CorruptionError
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.node import check, listpack
+from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
+from streamkeep.format.node.columns import FULL, PAST_END, TAKEN, Columns, ColumnWriter
 from test_format_node import TOP, Slot, as_pairs, build, slots, small_ids, wide_ids
 
 I64 = range(-(1 << 63), 1 << 63)
@@ -220,4 +220,4 @@ def test_damage_inside_of_a_slot_is_our_error() -> None:
                 with pytest.raises(CorruptionError):
                     writer.add(bytes(cut), ms, seq, 0, 0, TOP, TOP)
             assert writer.finish().entries == 0
-    assert node_check.validate(data, ms, seq).first_live == (1, 0)
+    assert check.validate(data, ms, seq).first_live == (1, 0)

@@ -11,20 +11,10 @@ from hypothesis import strategies as st
 
 from conftest import NOW_MS
 from raw_store import raw_store
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.checksum import ROW_CHECKSUM_SIZE
-from streamkeep.format.describe import (
-    Piece,
-    describe_envelope,
-    describe_journal,
-    describe_row,
-    describe_segment_end,
-    describe_steady,
-)
-from streamkeep.format.envelope import decode_envelope, encode_envelope
-from streamkeep.format.group_records import GROUP_RECORD
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE
+from streamkeep.format.core.keys import (
     CONSUMERS,
     GROUPS,
     IDEMPOTENCY,
@@ -38,9 +28,19 @@ from streamkeep.format.keys import (
     TABLES,
     pack_number,
 )
-from streamkeep.format.nacks import NACK
-from streamkeep.format.node import NodeBuilder
-from streamkeep.format.segment import Segment
+from streamkeep.format.describe import (
+    Piece,
+    describe_envelope,
+    describe_journal,
+    describe_row,
+    describe_segment_end,
+    describe_steady,
+)
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.node.node import NodeBuilder
+from streamkeep.format.rows.group_records import GROUP_RECORD
+from streamkeep.format.rows.nacks import NACK
+from streamkeep.format.segment.segment import Segment
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 

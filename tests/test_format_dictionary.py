@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from streamkeep.format import node, node_marks
-from streamkeep.format.dictionary import choose_dictionary
-from streamkeep.format.envelope import PAGE_LISTPACK, encode_envelope, set_trimmed
+from streamkeep.format.node import node, tombstones
+from streamkeep.format.node.dictionary import choose_dictionary
+from streamkeep.format.node.envelope import PAGE_LISTPACK, encode_envelope, set_trimmed
 
 LEVEL, BLOCK = 3, 256 << 10
 
@@ -55,7 +55,7 @@ def test_what_was_deleted_is_in_no_dictionary() -> None:
         builder.append(1 + number, 1, [b"body", body])
         builder.append(1 + number, 2, [b"body", body[:80]])
         gone = [(1 + number, 0), (1 + number, 2)]
-        data = node_marks.mark(builder.listpack(), 1 + number, 0, gone, 0).data
+        data = tombstones.mark(builder.listpack(), 1 + number, 0, gone, 0).data
         nodes.append(encode_envelope(1, 1 + number, 0, 1, 2, b"", data, set_trimmed(b"", [2])))
     dictionary = choose(nodes, 64 << 20)
     assert dictionary is not None

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamkeep.engine.append import AUTO, AUTO_SEQ, EXPLICIT, parse_new_id
-from streamkeep.engine.arguments import range_end, range_start
-from streamkeep.format import id_codec
-from streamkeep.format.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.errors import InvalidIdError
+from streamkeep.engine.commands.arguments import range_end, range_start
+from streamkeep.engine.commands.xadd import AUTO, AUTO_SEQ, EXPLICIT, parse_new_id
+from streamkeep.format.core import id_codec
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.errors import InvalidIdError
 
 TOP = (1 << 64) - 1
 u64 = st.integers(0, TOP) | st.sampled_from([0, 1, (1 << 62), (1 << 63) - 1, 1 << 63, TOP])

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from crash.losses import small_journal, state_of
 from crash.power import another_boot
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.journal import (
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.log.checkpoint import (
+    META_SIZE,
+    SLOT,
+    SteadySlot,
+    decode_meta_page,
+    decode_slot,
+    meta_page_for,
+)
+from streamkeep.format.log.journal import (
     DELETE,
     FILE_HEADER,
     PUT,
@@ -29,14 +37,6 @@ from streamkeep.format.journal import (
     read_changes,
     read_record,
     record_checksum,
-)
-from streamkeep.format.steady import (
-    META_SIZE,
-    SLOT,
-    SteadySlot,
-    decode_meta_page,
-    decode_slot,
-    meta_page_for,
 )
 
 TABLES = 12

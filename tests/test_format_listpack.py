@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from streamkeep.format import listpack
-from streamkeep.format.errors import CorruptionError
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.node import listpack
 
 VECTORS = {  # element with its backlen, as real servers write it
     b"0": "00 01",

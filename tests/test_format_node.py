@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamkeep.format import node, node_check, node_marks
-from streamkeep.format.columns import ColumnWriter
-from streamkeep.format.entry import Entry
-from streamkeep.format.errors import CorruptionError
+from streamkeep.format.core.entry import Entry
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.node import check, node, tombstones
+from streamkeep.format.node.columns import ColumnWriter
 
 TOP = (1 << 64) - 1
 Bounds = tuple[int, int, int, int, int, bool]  # of `node.Range`, without its shape
@@ -72,7 +72,7 @@ def test_a_node_is_byte_for_byte_what_redis_writes() -> None:
             ((1526919030500, 0), [b"msg", b"hi"]),
         ]
     )
-    marked = node_marks.mark(data, ms, seq, [(1526919030474, 56)], 0)
+    marked = tombstones.mark(data, ms, seq, [(1526919030474, 56)], 0)
     assert marked.data == REDIS_NODE
     assert (marked.live, marked.deleted, marked.slots) == (2, 1, [1])
 
@@ -85,7 +85,7 @@ def test_a_node_of_redis_is_read() -> None:
     text = read(REDIS_NODE, *REDIS_KEY, shape=node.TEXT)
     assert text[1] == ("1526919030500-0", {"msg": "hi"})
     assert node.peek_counts(REDIS_NODE[:26]) == (2, 1)
-    ids = node_check.validate(REDIS_NODE, *REDIS_KEY)
+    ids = check.validate(REDIS_NODE, *REDIS_KEY)
     assert ids.first_live == REDIS_KEY
     assert ids.last_live == ids.last_slot == (1526919030500, 0)
 
@@ -94,7 +94,7 @@ def test_a_node_of_redis_is_read() -> None:
 def test_what_is_appended_is_read_back(entries: list[Slot]) -> None:
     data, ms, seq = build(entries)
     assert read(data, ms, seq) == as_pairs(entries)
-    node_check.validate(data, ms, seq)
+    check.validate(data, ms, seq)
 
 
 @given(slots, st.integers(0, 11))
@@ -122,7 +122,7 @@ def test_ranges(
     blob, ms, seq = build(entries)
     dead = data.draw(st.sets(st.sampled_from([entry_id for entry_id, _ in entries])))
     if dead and len(dead) < len(entries):
-        blob = node_marks.mark(blob, ms, seq, sorted(dead), 0).data
+        blob = tombstones.mark(blob, ms, seq, sorted(dead), 0).data
         entries = [slot for slot in entries if slot[0] not in dead]
     expected = [slot for slot in as_pairs(entries) if start <= slot[:2] <= end]
     if newest_first:
@@ -137,11 +137,11 @@ def test_marking_finds_exactly_the_live_ids(
 ) -> None:
     data, ms, seq = build(entries)
     present = {entry_id for entry_id, _ in entries}
-    marked = node_marks.mark(data, ms, seq, ids, 0)
+    marked = tombstones.mark(data, ms, seq, ids, 0)
     assert marked.ids == [one for one in ids if one in present]
     assert marked.live == len(entries) - len(marked.ids)
     assert all(one <= max(present) for one in ids[: marked.consumed - 1])
-    again = node_marks.mark(marked.data, ms, seq, ids, 0)
+    again = tombstones.mark(marked.data, ms, seq, ids, 0)
     assert again.ids == []
     assert again.data == marked.data
     for entry_id in present:
@@ -152,7 +152,7 @@ def test_marking_finds_exactly_the_live_ids(
 @given(slots, st.integers(0, 12), small_ids)
 def test_marking_the_oldest(entries: list[Slot], budget: int, last: tuple[int, int]) -> None:
     data, ms, seq = build(entries)
-    marked = node_marks.mark_oldest(data, ms, seq, budget, *last, set())
+    marked = tombstones.mark_oldest(data, ms, seq, budget, *last, set())
     expected = [entry_id for entry_id, _ in entries if entry_id <= last][:budget]
     assert marked.ids == expected
     assert marked.slots == list(range(len(expected)))
@@ -166,12 +166,12 @@ def test_rewriting_drops_tombstones_and_keeps_the_rest(
     ids = [entry_id for entry_id, _ in entries]
     dead = sorted(data.draw(st.sets(st.sampled_from(ids), max_size=len(ids) - 1)))
     if dead:
-        blob = node_marks.mark(blob, ms, seq, dead, 0).data
-    rewritten = node_marks.rewrite(blob, ms, seq, set())
+        blob = tombstones.mark(blob, ms, seq, dead, 0).data
+    rewritten = tombstones.rewrite(blob, ms, seq, set())
     assert read(rewritten.data, ms, seq) == read(blob, ms, seq)
     kept = [number for number, one in enumerate(ids) if one not in dead or number == len(ids) - 1]
     assert rewritten.kept == kept
-    before, after = node.end_ids(blob, ms, seq), node_check.validate(rewritten.data, ms, seq)
+    before, after = node.end_ids(blob, ms, seq), check.validate(rewritten.data, ms, seq)
     assert after.last_slot == before.last_slot
     assert node.tombstone_slots(rewritten.data, ms, seq) == (
         {len(kept) - 1} if dead and dead[-1] == ids[-1] else set()
@@ -183,8 +183,8 @@ def test_a_count_that_changes_its_width_shifts_the_node() -> None:
     data, ms, seq = build(entries)
     for count in (4990, 4000, 200, 100):
         ids = [(1, number) for number in range(5000 - count)]
-        data = node_marks.mark(data, ms, seq, ids, 0).data
-        assert node_check.validate(data, ms, seq).live == count
+        data = tombstones.mark(data, ms, seq, ids, 0).data
+        assert check.validate(data, ms, seq).live == count
 
 
 def test_a_builder_takes_an_entry_back_that_does_not_fit() -> None:
@@ -210,15 +210,15 @@ def test_batches_become_nodes_of_bounded_size() -> None:
 def everything(data: bytes, ms: int, seq: int) -> None:
     """Run all that reads or changes a node; only our error may come out."""
     calls = (
-        lambda: node_check.validate(data, ms, seq),
+        lambda: check.validate(data, ms, seq),
         lambda: read(data, ms, seq),
         lambda: read(data, ms, seq, shape=node.ENTRY),
         lambda: read(data, ms, seq, (0, 0, TOP, TOP, 3, True)),
         lambda: node.end_ids(data, ms, seq),
         lambda: node.live_ids(data, ms, seq),
-        lambda: node_marks.mark(data, ms, seq, [(1, 1), (1526919030474, 56)], 0),
-        lambda: node_marks.mark_oldest(data, ms, seq, 3, TOP, TOP, set()),
-        lambda: node_marks.rewrite(data, ms, seq, set()),
+        lambda: tombstones.mark(data, ms, seq, [(1, 1), (1526919030474, 56)], 0),
+        lambda: tombstones.mark_oldest(data, ms, seq, 3, TOP, TOP, set()),
+        lambda: tombstones.rewrite(data, ms, seq, set()),
         lambda: node.builder_from(data, ms, seq).append(TOP, TOP, [b"f", b"v"]),
         lambda: node.peek_counts(data[:26]),
         lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP, b"\xff"),
@@ -241,7 +241,7 @@ def test_every_flipped_bit_gives_our_error_or_a_result() -> None:
 def test_every_truncation_gives_our_error() -> None:
     for size in range(len(REDIS_NODE)):
         with pytest.raises(CorruptionError):
-            node_check.validate(REDIS_NODE[:size], *REDIS_KEY)
+            check.validate(REDIS_NODE[:size], *REDIS_KEY)
         everything(REDIS_NODE[:size], *REDIS_KEY)
 
 
@@ -288,11 +288,11 @@ def test_validation_finds(name: str) -> None:
     before, after = (bytes.fromhex(text) for text in STRUCTURE[name])
     assert REDIS_NODE.count(before) == 1
     with pytest.raises(CorruptionError):
-        node_check.validate(REDIS_NODE.replace(before, after), *REDIS_KEY)
+        check.validate(REDIS_NODE.replace(before, after), *REDIS_KEY)
 
 
 def test_a_field_count_of_billions_allocates_nothing() -> None:
     elements = bytes.fromhex("0101 0001 f3ffffff7f05")
     data = (6 + len(elements) + 1).to_bytes(4, "little") + b"\x03\x00" + elements + b"\xff"
     with pytest.raises(CorruptionError):
-        node_check.validate(data, 1, 1)
+        check.validate(data, 1, 1)

@@ -12,16 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redis_parts import comparable, stream_parts
-from streamkeep.format import redis_dump
-from streamkeep.format.crc64 import crc64
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.listpack import encode, spell_backlens, validate
-from streamkeep.format.lzf import decompress
-from streamkeep.format.node import NodeBuilder
-from streamkeep.format.rdb import OtherObject, RdbEnd, RdbWriter, StreamObject, read_rdb
-from streamkeep.format.rdb_values import Source, put_length, put_string
-from streamkeep.format.redis_dump import NEWEST, TARGETS, Losses, read_payload, write_payload
-from streamkeep.format.stream_parts import (
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.node.listpack import encode, spell_backlens, validate
+from streamkeep.format.node.node import NodeBuilder
+from streamkeep.format.redis import stream_dump
+from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.lzf import decompress
+from streamkeep.format.redis.rdb import OtherObject, RdbEnd, RdbWriter, StreamObject, read_rdb
+from streamkeep.format.redis.rdb_values import Source, put_length, put_string
+from streamkeep.format.redis.stream_dump import NEWEST, TARGETS, Losses, read_payload, write_payload
+from streamkeep.format.redis.stream_parts import (
     NOBODY,
     ConsumerPart,
     Counters,
@@ -503,4 +503,4 @@ def test_every_flipped_bit_of_a_file_is_reported(parts: list[Part], data: st.Dat
 
 
 def test_the_types_are_those_of_redis() -> None:
-    assert redis_dump.STREAM_TYPES == (15, 19, 21, 26, 27)
+    assert stream_dump.STREAM_TYPES == (15, 19, 21, 26, 27)

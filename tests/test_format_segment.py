@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 
 from patience import PATIENCE_S, peak_of
 from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
-from streamkeep.format import node, node_check, node_marks
-from streamkeep.format.checksum import digest64
-from streamkeep.format.envelope import decode_envelope, encode_envelope, set_trimmed
-from streamkeep.format.errors import CorruptionError, FormatVersionError
-from streamkeep.format.keys import LAST_NUMBER
-from streamkeep.format.manifest import (
+from streamkeep.format.core.checksum import digest64
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError
+from streamkeep.format.core.keys import LAST_NUMBER
+from streamkeep.format.node import check, node, tombstones
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope, set_trimmed
+from streamkeep.format.rows.records import is_safe_path
+from streamkeep.format.segment.manifest import (
     SEGMENT_RECORD,
     SegmentRecord,
     decode_erasure,
@@ -32,8 +33,7 @@ from streamkeep.format.manifest import (
     encode_erasure,
     record_of,
 )
-from streamkeep.format.records import is_safe_path
-from streamkeep.format.segment import (
+from streamkeep.format.segment.segment import (
     INDEX_HEADER,
     INDEX_ROW,
     TRAILER,
@@ -44,8 +44,8 @@ from streamkeep.format.segment import (
     seek_table,
     segment_path,
 )
-from streamkeep.format.segment_writer import SegmentWriter
-from streamkeep.format.zstd_frame import most_content
+from streamkeep.format.segment.writer import SegmentWriter
+from streamkeep.format.segment.zstd_frame import most_content
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 NUMBER = 7
@@ -104,19 +104,19 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
     )
     gone = [entry[:2] for entry, state in zip(entries, states, strict=False) if state != "live"]
     if gone:
-        listpack = node_marks.mark(listpack, ms, seq, gone, 0).data
+        listpack = tombstones.mark(listpack, ms, seq, gone, 0).data
     slots = [i for i in range(len(entries)) if states[i] == "trimmed"]
     bitmap = set_trimmed(b"", slots)
     kept = [entries[i] for i in range(len(entries)) if states[i] != "deleted"]
-    shown = node_marks.history_form(listpack, ms, seq, bitmap)
+    shown = tombstones.history_form(listpack, ms, seq, bitmap)
     if not kept:
         assert shown == b""
         return
     found: list[Any] = []
-    node_check.validate(shown, ms, seq)
+    check.validate(shown, ms, seq)
     node.read_range(shown, ms, seq, node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS), found)
     assert found == kept
-    assert node_marks.history_form(shown, ms, seq, b"") is shown
+    assert tombstones.history_form(shown, ms, seq, b"") is shown
 
     segment = opened(write([encode_envelope(NUMBER, ms, seq, 1, 2, b"r", listpack, bitmap)]))
     assert entries_of(segment) == kept
@@ -126,7 +126,7 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
 def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
     (data,) = nodes_of([(1, 0, [b"f", b"v"])])
     found = decode_envelope(data, "")
-    empty = node_marks.mark(found.listpack, 1, 0, [(1, 0)], 0).data
+    empty = tombstones.mark(found.listpack, 1, 0, [(1, 0)], 0).data
     blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
     writer = SegmentWriter(
         store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
@@ -357,7 +357,7 @@ def test_a_block_for_which_there_is_no_memory_is_our_error(tmp_path: Path) -> No
     (tmp_path / "bomb.seg").write_bytes(forge([bomb], [row_of(bomb, 256 << 20)]))
     program = """
 import resource, sys
-from streamkeep.format.segment import Segment
+from streamkeep.format.segment.segment import Segment
 data = open(sys.argv[1], "rb").read()
 segment = Segment.open(lambda at, size: data[at : at + size], len(data), "bomb")
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -422,7 +422,7 @@ def test_blocks_with_what_does_not_belong_are_reported() -> None:
     marked = encode_envelope(NUMBER, 1, 0, 1, 2, b"", found.listpack, b"\x01")
     assert "does not belong" in one(marked, last_ms=1)
     (both,) = nodes_of([(1, 0, [b"f", b"v"]), (2, 0, [b"f", b"v"])])
-    dead = node_marks.mark(decode_envelope(both, "").listpack, 1, 0, [(2, 0)], 0).data
+    dead = tombstones.mark(decode_envelope(both, "").listpack, 1, 0, [(2, 0)], 0).data
     assert "tombstones" in one(encode_envelope(NUMBER, 1, 0, 1, 2, b"", dead, b""), last_ms=1)
     assert "not a zstd frame" in one_of(b"no frame at all", 60)
 

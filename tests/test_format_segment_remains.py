@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from segments import nodes_of, opened, some, write
-from streamkeep.format.segment_remains import remains
+from streamkeep.format.segment.remains import remains
 
 ENVELOPES = nodes_of(some(400))
 

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.format import checksum, envelope, group_records, keys, records
-from streamkeep.format.errors import (
+from streamkeep.format.core import checksum, keys
+from streamkeep.format.core.errors import (
     ChecksumError,
     CorruptionError,
     MissingSegmentError,
     NoSuchGroupError,
     NoSuchKeyError,
 )
-from streamkeep.format.keys import LAST_MEMBER, LAST_NUMBER
-from streamkeep.format.layout import Layout
-from streamkeep.format.nacks import ORDERS, OWNED
+from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER
+from streamkeep.format.core.layout import Layout
+from streamkeep.format.node import envelope
+from streamkeep.format.rows import group_records, records
+from streamkeep.format.rows.nacks import ORDERS, OWNED
 
 TOP = (1 << 64) - 1
 u64 = st.integers(0, TOP)

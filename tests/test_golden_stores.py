@@ -15,8 +15,8 @@ import pytest
 import golden_stores
 import streamkeep
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
 
 LAST_MS = 1_718_004_802_065  # of the clock, when the last command ran
 

@@ -13,10 +13,10 @@ import pytest
 
 from conftest import NOW_MS
 from stores import open_at
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.keyspace import GARBAGE_STEP
-from streamkeep.format.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.keys import GARBAGE_STEP
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
 from test_group_store import FIELDS, NEW, prepare
 
 Open = Callable[..., Store]

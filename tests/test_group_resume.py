@@ -12,12 +12,12 @@ import pytest
 
 import streamkeep
 from patience import PATIENCE_S
-from streamkeep.engine.resume import Resume
-from streamkeep.engine.stream import Stream
-from streamkeep.engine.txn import WriteTxn
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.id_codec import MAX, next_id
-from streamkeep.format.node import PAIRS, NodeBuilder, Range, SlotCursor, go_on, read_header
+from streamkeep.engine.model.read_cursor import Resume
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import MAX, next_id
+from streamkeep.format.node.node import PAIRS, NodeBuilder, Range, SlotCursor, go_on, read_header
 
 pytestmark = pytest.mark.both_modes
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import StoreError
-from streamkeep.format.nacks import PAGE_NACKS
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import StoreError
+from streamkeep.format.rows.nacks import PAGE_NACKS
 
 pytestmark = pytest.mark.both_modes
 

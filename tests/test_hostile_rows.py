@@ -10,17 +10,15 @@ import pytest
 
 from hostile import HUGE, NOW_MS, Change, add_rare_rows, build, hold, hostile
 from raw_store import codes, raw_store
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.manifest import NEXT_SEQUENCE
-from streamkeep.engine.opening import META_CREATED, META_UUID
-from streamkeep.engine.recover import META_EPOCH
-from streamkeep.engine.txn import NEXT_GARBAGE
-from streamkeep.format.batches import batch_key
-from streamkeep.format.envelope import decode_envelope, encode_envelope
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.model.manifest import NEXT_SEQUENCE
+from streamkeep.engine.store.opening import META_CREATED, META_UUID
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.txn import NEXT_GARBAGE
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import (
     CONSUMERS,
     ERASURES,
     IDEMPOTENCY_ORDER,
@@ -38,11 +36,13 @@ from streamkeep.format.keys import (
     pack_number,
     unpack_node_key,
 )
-from streamkeep.format.manifest import encode_erasure, erasure_key, segment_key
-from streamkeep.format.nacks import NACK, NACK_SIZE
-from streamkeep.format.producers import decode_message, decode_producer
-from streamkeep.format.records import encode_key_row, encode_number
-from streamkeep.recovery.repair import repair
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.rows.batches import batch_key
+from streamkeep.format.rows.nacks import NACK, NACK_SIZE
+from streamkeep.format.rows.producers import decode_message, decode_producer
+from streamkeep.format.rows.records import encode_key_row, encode_number
+from streamkeep.format.segment.manifest import encode_erasure, erasure_key, segment_key
+from streamkeep.recovery.salvage.repair import repair
 
 CHANGES: Final = 3  # of each row, in the default run
 

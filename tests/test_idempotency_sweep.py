@@ -11,12 +11,13 @@ import pytest
 import streamkeep
 from conftest import NOW_MS, assert_sound
 from patience import wait_until
-from streamkeep.engine import idempotency_sweep, upkeep
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.idempotency_sweep import BEGIN, sweep_step
-from streamkeep.engine.messages_due import MessagesDue
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.store import idempotency_sweep
+from streamkeep.engine.store.idempotency_sweep import BEGIN, sweep_step
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.messages_due import MessagesDue
 
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 
@@ -55,7 +56,7 @@ def test_an_idle_store_forgets_what_has_expired(tmp_path: Path, sync: Sync) -> N
 def test_a_thread_that_sleeps_wakes_when_a_message_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
-    monkeypatch.setattr(upkeep, "IDLE_S", 0.05)
+    monkeypatch.setattr(checkpointer, "IDLE_S", 0.05)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         add_messages(store)
         store.xcfgset("s", idmp_duration=3)
@@ -69,7 +70,7 @@ def test_a_thread_that_sleeps_wakes_when_a_message_expires(
 def test_ids_far_in_the_future_do_not_end_the_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "IDLE_S", 0.05)
+    monkeypatch.setattr(checkpointer, "IDLE_S", 0.05)
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"n": 0}, id="1700000000000000-0")  # microseconds, say
         store.xadd("s", {"n": 1}, idmp=("p", "m"))

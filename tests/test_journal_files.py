@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from streamkeep import Store
-from streamkeep.engine import files
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.system import files
 
 
 def test_new_files_are_filled_while_nobody_waits(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from streamkeep import Store
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER, Reader, find_place
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.steady_file import place_of
+from streamkeep.engine.checkpoint.checkpoint_file import place_of
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, find_place
+from streamkeep.engine.system.safe_files import Folder
 
 SEEDS = 4
 

@@ -10,8 +10,8 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.format.resp import encode_command
-from streamkeep.tools import load_resp
+from streamkeep.format.redis.resp import encode_command
+from streamkeep.tools.transfer import load_resp
 
 
 @pytest.fixture(autouse=True)

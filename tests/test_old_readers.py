@@ -11,8 +11,9 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from patience import PATIENCE_S
-from streamkeep.engine import old_readers, upkeep
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.store import old_readers
 
 TEXT = "the file has grown by"
 
@@ -23,8 +24,8 @@ def test_a_snapshot_that_has_the_file_grow_is_named_once(
 ) -> None:
     monkeypatch.setattr(old_readers, "GROWN_BYTES", 1 << 20)
     monkeypatch.setattr(old_readers, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(upkeep, "CHORES_EVERY_S", 0.02)
-    monkeypatch.setattr(upkeep, "POINT_EVERY_S", 0.1)
+    monkeypatch.setattr(checkpointer, "CHORES_EVERY_S", 0.02)
+    monkeypatch.setattr(checkpointer, "POINT_EVERY_S", 0.1)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
 
         def write() -> None:

@@ -21,11 +21,11 @@ import streamkeep
 from cli_runner import run
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
-from streamkeep.engine.compact import compact
-from streamkeep.engine.safe_files import TRUST_VARIABLE, Folder
-from streamkeep.recovery.backups import backup
-from streamkeep.recovery.check import check
-from streamkeep.recovery.repair import repair
+from streamkeep.engine.admin.compact import compact
+from streamkeep.engine.system.safe_files import TRUST_VARIABLE, Folder
+from streamkeep.recovery.backup.backup import backup
+from streamkeep.recovery.fsck.store import check
+from streamkeep.recovery.salvage.repair import repair
 
 NOBODY = 65534
 STRANGER = 54321  # a number of no user

@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conftest import assert_sound
 from model.profile import configured
 from stores import SYNC_MODES, open_at
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.system.clock import ManualClock
 
 Id = tuple[int, int]
 KEYS = st.sampled_from([b"a", b"b" * 600])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from model import ModelStore
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import (
     CommandError,
     IdTooSmallError,
     InvalidIdError,

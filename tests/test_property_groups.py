@@ -26,9 +26,9 @@ from model.steps import Step, XAdd, XInfoFull
 from model.strategies import mostly
 from store_machine import THOROUGH, StoreMachine
 from stores import SYNC_MODES
-from streamkeep.engine import pel
-from streamkeep.engine.views import Sync
-from streamkeep.format.nacks import INLINE_NACKS, NACK_SIZE, PAGE_NACKS
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.model import pel
+from streamkeep.format.rows.nacks import INLINE_NACKS, NACK_SIZE, PAGE_NACKS
 from test_property_stream import XAddMany
 
 # What was appended at a time is forgotten after 100 seconds by IDMP; the clock stays below that.

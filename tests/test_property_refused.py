@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 import streamkeep
 from conftest import NOW_MS, assert_sound
 from model.profile import configured
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.group import Group
-from streamkeep.engine.txn import Txn
-from streamkeep.format.checksum import seal_row
-from streamkeep.format.envelope import decode_envelope
-from streamkeep.format.keys import TABLES, name_key
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.group import Group
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.keys import TABLES, name_key
+from streamkeep.format.node.envelope import decode_envelope
 
 MOST: Final = "18446744073709551615-18446744073709551615"
 REFUSALS: Final = (streamkeep.CommandError, streamkeep.ArgumentError)

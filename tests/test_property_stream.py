@@ -38,11 +38,11 @@ from model.strategies import KEYS, PAIRS, SMALL, Steps, bounds, mostly, new_ids,
 from model.values import ZERO
 from store_machine import THOROUGH, StoreMachine, outcome
 from stores import SYNC_MODES
-from streamkeep.engine.api import Store
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.views import Sync
-from streamkeep.format.node import peek_counts
-from streamkeep.format.node_check import validate
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.node import peek_counts
 
 
 class StoredNode(NamedTuple):

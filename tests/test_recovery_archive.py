@@ -13,12 +13,11 @@ import pytest
 from raw_store import RawStore, codes, raw_store
 from segments import archive, nodes_of, retire, some, write_file
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.manifest import NEXT_SEQUENCE
-from streamkeep.engine.txn import NEXT_GARBAGE
-from streamkeep.format.envelope import decode_envelope, encode_envelope
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.manifest import NEXT_SEQUENCE
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.txn import NEXT_GARBAGE
+from streamkeep.format.core.keys import (
     ERASURES,
     GARBAGE,
     META,
@@ -28,11 +27,12 @@ from streamkeep.format.keys import (
     pack_number,
     unpack_node_key,
 )
-from streamkeep.format.manifest import SegmentRecord, decode_segment_record, encode_erasure
-from streamkeep.format.node_marks import mark
-from streamkeep.format.records import encode_file_garbage, encode_number
-from streamkeep.format.retired import encode_former_name, former_name_key
-from streamkeep.recovery.repair import repair
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.node.tombstones import mark
+from streamkeep.format.rows.records import encode_file_garbage, encode_number
+from streamkeep.format.rows.retired import encode_former_name, former_name_key
+from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record, encode_erasure
+from streamkeep.recovery.salvage.repair import repair
 
 ORDERS = 1
 FOLDER = "archive"
@@ -249,17 +249,17 @@ def test_a_file_that_goes_while_the_store_is_checked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody drops segments between the snapshot of the check and its look at the files."""
-    from streamkeep.recovery import check_archive
+    from streamkeep.recovery.fsck import archive as archive_checks
 
     with Store(path, sync="none") as store:
-        original: Callable[..., object] = check_archive.check_segments
+        original: Callable[..., object] = archive_checks.check_segments
 
         def drop_before(*args: object) -> object:
             store.drop_segments("orders", before=2000)
             archive(store, "other", some(60))
             return original(*args)
 
-        monkeypatch.setattr(check_archive, "check_segments", drop_before)
+        monkeypatch.setattr(archive_checks, "check_segments", drop_before)
         assert [str(one) for one in recovery.check(store)] == []
     assert len(files_of(path)) == 2
 

@@ -11,12 +11,11 @@ import pytest
 
 from raw_store import RawStore, codes, raw_store
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.group import NEXT_GROUP
-from streamkeep.engine.txn import NEXT_GARBAGE, NEXT_STREAM
-from streamkeep.format.group_records import Consumer, GroupRecord, decode_consumer, decode_group
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.group import NEXT_GROUP
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
+from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     CONSUMERS,
     GARBAGE,
@@ -31,9 +30,15 @@ from streamkeep.format.keys import (
     pack_number,
     page_key,
 )
-from streamkeep.format.nacks import NACK, NACK_SIZE
-from streamkeep.format.records import GROUP_ROWS, encode_garbage, encode_number
-from streamkeep.recovery.catalogue import CATALOGUE
+from streamkeep.format.rows.group_records import (
+    Consumer,
+    GroupRecord,
+    decode_consumer,
+    decode_group,
+)
+from streamkeep.format.rows.nacks import NACK, NACK_SIZE
+from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage, encode_number
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
 
 NOW_MS: Final = 1000
 ENTRIES: Final = 100

@@ -10,13 +10,12 @@ import pytest
 
 from raw_store import RawStore, codes, raw_store
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.stream import decode_stream
-from streamkeep.engine.txn import NEXT_GARBAGE
-from streamkeep.format.extension import IDEMPOTENCE, idempotence_of, with_section
-from streamkeep.format.keys import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn.stream import decode_stream
+from streamkeep.engine.txn.txn import NEXT_GARBAGE
+from streamkeep.format.core.keys import (
     GARBAGE,
     IDEMPOTENCY,
     IDEMPOTENCY_ORDER,
@@ -27,7 +26,8 @@ from streamkeep.format.keys import (
     number_key,
     pack_number,
 )
-from streamkeep.format.producers import (
+from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, with_section
+from streamkeep.format.rows.producers import (
     Message,
     decode_message,
     decode_producer,
@@ -35,7 +35,7 @@ from streamkeep.format.producers import (
     order_key,
     producer_prefix,
 )
-from streamkeep.format.records import (
+from streamkeep.format.rows.records import (
     IDEMPOTENCE_ROWS,
     STREAM_NODES,
     encode_garbage,

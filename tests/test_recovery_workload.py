@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 
 from streamkeep import recovery
-from streamkeep.engine import keyspace
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import keys
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import CommandError
 
 STEPS: Final = 800
 CHECK_EVERY: Final = 20
@@ -269,7 +269,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def slow_garbage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave garbage lying, as a crash does; take a few rows of it at a time."""
-    monkeypatch.setattr(keyspace, "GARBAGE_STEP", 25)
+    monkeypatch.setattr(keys, "GARBAGE_STEP", 25)
     monkeypatch.setattr(Store, "_collect_garbage", lambda store: None)
     yield
     monkeypatch.undo()
@@ -316,9 +316,9 @@ def test_garbage_that_is_half_removed_is_nothing_wrong(
         for step in range(STEPS):
             workload.step()
             if workload.chance(0.3):
-                store._environment.write(keyspace.collect_garbage)
+                store._environment.write(keys.collect_garbage)
             if step % CHECK_EVERY == 0:
                 assert_sound(store, seed, step)
                 with store.snapshot() as snapshot:
-                    seen += len(list(keyspace.iter_garbage(snapshot.txn)))
+                    seen += len(list(keys.iter_garbage(snapshot.txn)))
         assert seen > 0

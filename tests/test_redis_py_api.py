@@ -11,7 +11,7 @@ import pytest
 
 import redis
 import streamkeep
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "redis.md"
 ROW = re.compile(r"^\| `redis\.(\w+)` \| `(\w+)` \|", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamkeep import Entry, RepeatedFields, aio
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 Open = Callable[..., Store]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 Position = dict[str, str]
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
-from streamkeep.engine import failpoints, manifest, restore
-from streamkeep.engine.api import Store
-from streamkeep.engine.archived import archived_nodes
-from streamkeep.format import node, node_marks
-from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import encode_envelope
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive import restore
+from streamkeep.engine.archive.iterate import archived_nodes
+from streamkeep.engine.model import manifest
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
     CorruptionError,
@@ -25,8 +25,10 @@ from streamkeep.format.errors import (
     MissingSegmentError,
     NoSuchKeyError,
 )
-from streamkeep.format.keys import RETIRED, node_key
-from streamkeep.format.manifest import SegmentRecord
+from streamkeep.format.core.keys import RETIRED, node_key
+from streamkeep.format.node import node, tombstones
+from streamkeep.format.node.envelope import encode_envelope
+from streamkeep.format.segment.manifest import SegmentRecord
 
 
 def history_of(
@@ -153,8 +155,8 @@ def test_a_key_that_is_below_its_node_is_no_obstacle(store: Store) -> None:
     builder = node.NodeBuilder(5, 0, [b"f"])
     for ms in (5, 6, 7):
         builder.append(ms, 0, [b"f", b"v"])
-    data = node_marks.history_form(
-        node_marks.mark(builder.listpack(), 5, 0, [(5, 0)], 0).data, 5, 0, b""
+    data = tombstones.history_form(
+        tombstones.mark(builder.listpack(), 5, 0, [(5, 0)], 0).data, 5, 0, b""
     )
     with store.transaction() as transaction:
         txn = transaction._txn

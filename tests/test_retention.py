@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
     NoSuchKeyError,
     StreamFullError,
 )
-from streamkeep.format.retention import NO_RETENTION, Retention, decode_retention
+from streamkeep.format.rows.retention import NO_RETENTION, Retention, decode_retention
 
 Open = Callable[..., Store]
 

@@ -14,18 +14,18 @@ import pytest
 import streamkeep
 from mutations import PAGE, Damage, Figures, Specimen, hold, shown
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.compact import compact
-from streamkeep.engine.extent import check_extent
-from streamkeep.engine.safe_files import Folder
-from streamkeep.format.errors import CorruptionError
-from streamkeep.format.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
-from streamkeep.format.lmdb_pages import DATABASE_SIZE, FREE_AT
-from streamkeep.recovery.check_pages import PageWalk
-from streamkeep.recovery.page_file import PageFile
-from streamkeep.recovery.repair import repair
-from streamkeep.recovery.source import open_source, read_metas
-from streamkeep.recovery.tree import Tables
+from streamkeep.engine.admin.compact import compact
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
+from streamkeep.format.log.lmdb_pages import DATABASE_SIZE, FREE_AT
+from streamkeep.recovery.fsck.pages import PageWalk
+from streamkeep.recovery.fsck.source import open_source, read_metas
+from streamkeep.recovery.pages.page_file import PageFile
+from streamkeep.recovery.pages.tree import Tables
+from streamkeep.recovery.salvage.repair import repair
 
 FLAGS_AT: Final = 10
 POINTERS_AT: Final = 16

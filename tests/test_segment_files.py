@@ -15,14 +15,16 @@ import pytest
 
 from patience import PATIENCE_S, handles_below
 from segments import TOP, entries_of, some, write_file
-from streamkeep.engine import failpoints, files, garbage_files, manifest
-from streamkeep.engine.api import Store
-from streamkeep.engine.archive_lock import archive_lock
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.segment_files import ARCHIVE_FOLDER, SegmentFiles, open_segment
-from streamkeep.engine.segment_output import segment_output
-from streamkeep.engine.txn import NEXT_GARBAGE, WriteTxn
-from streamkeep.format.errors import (
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive import garbage_files
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.model import manifest
+from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, SegmentFiles, open_segment
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.txn import NEXT_GARBAGE, WriteTxn
+from streamkeep.format.core.errors import (
     CorruptionError,
     MissingSegmentError,
     StoreError,
@@ -30,9 +32,9 @@ from streamkeep.format.errors import (
     StoreLockedError,
     UntrustedFileError,
 )
-from streamkeep.format.keys import GARBAGE, pack_number
-from streamkeep.format.manifest import SegmentRecord
-from streamkeep.format.records import decode_file_garbage, encode_file_garbage
+from streamkeep.format.core.keys import GARBAGE, pack_number
+from streamkeep.format.rows.records import decode_file_garbage, encode_file_garbage
+from streamkeep.format.segment.manifest import SegmentRecord
 
 
 def row(first: int, last: int, number: int = 7) -> SegmentRecord:

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from patience import PATIENCE_S
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import CommandError
 
 NOW_MS = 1_718_004_800_000
 KEYS, GROUPS, CONSUMERS = ("s", "t"), ("g", "h"), ("a", "b")

@@ -20,14 +20,15 @@ import pytest
 
 import streamkeep
 from patience import PATIENCE_S
-from streamkeep.engine import failpoints, upkeep
-from streamkeep.engine.api import Store
-from streamkeep.engine.failures import Failures
-from streamkeep.engine.journal_head import JournalHead
-from streamkeep.engine.turns import Turns
-from streamkeep.format.checksum import seal_row
-from streamkeep.format.keys import META
-from streamkeep.format.records import encode_number
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.journal.control_file import JournalHead
+from streamkeep.engine.journal.sync_leader import Turns
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.failures import Failures
+from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.keys import META
+from streamkeep.format.rows.records import encode_number
 
 pytestmark = pytest.mark.both_modes
 
@@ -292,7 +293,7 @@ def test_the_disk_follows_every_interval(
         journal=journal, erasures=0, last_commit=1, unsteady_bytes=0, watched=True
     )
     points: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
-    one = upkeep.Upkeep(shared, points, Failures())
+    one = checkpointer.Upkeep(shared, points, Failures())
     rings: list[None] = []
     monkeypatch.setattr(one, "_wake", SimpleNamespace(ring=lambda: rings.append(None)))
     one.add_interval(interval_s)
@@ -302,7 +303,7 @@ def test_the_disk_follows_every_interval(
         now[0] += seconds + 0.001  # no clock stands still
         one._stopping = now[0] > 3
 
-    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(checkpointer, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(one, "_wake", SimpleNamespace(wait=wait))
     one._watch()
     gaps = [after - before for before, after in pairwise([0.0, *synced])]
@@ -352,7 +353,7 @@ def test_a_forked_child_is_told_to_open_the_store_again(open_store: Open, tmp_pa
 
 WRITER = """
 import sys
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Store(path, sync="none") as store:
     for number in range(count):
@@ -383,7 +384,7 @@ def test_what_another_process_wrote_is_seen_by_the_next_write(
     store = open_store(clock=None)
     code = """
 import sys
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 with Store(sys.argv[1], sync="none") as store:
     exec(sys.argv[2])
 """
@@ -416,7 +417,7 @@ def test_the_format_loads_without_lmdb() -> None:
     code = """
 import sys
 sys.modules["lmdb"] = None
-import streamkeep.format.node, streamkeep.format.columns, streamkeep.format.envelope
+import streamkeep.format.node.node, streamkeep.format.node.columns, streamkeep.format.node.envelope
 print("loaded")
 """
     assert run(code) == "loaded\n"

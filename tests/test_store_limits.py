@@ -10,8 +10,8 @@ import pytest
 
 import streamkeep
 from patience import wait_until
-from streamkeep.engine import environment, opening
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.store import environment, opening
 from test_store_life import run
 
 pytestmark = pytest.mark.both_modes
@@ -90,7 +90,7 @@ def test_another_process_takes_over_the_grown_map(
     store.xadd("s", {"n": 0}, id="1-1")
     code = """
 import sys
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 with Store(sys.argv[1], sync="none") as store:
     store.xadd("s", {"data": b"x" * 5_000_000})
 """
@@ -187,7 +187,7 @@ def test_slots_of_dead_readers_are_taken_back(open_store: Open, tmp_path: Path) 
     store.xadd("s", {"n": 0})
     code = """
 import os, sys
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 store = Store(sys.argv[1], sync="none")
 held = [store.snapshot() for _ in range(6)]
 sys.stdout.write("held")

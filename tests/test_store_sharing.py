@@ -18,12 +18,13 @@ import pytest
 
 import streamkeep
 from patience import PATIENCE_S, handles_below
-from streamkeep.engine import failpoints, steady_file
-from streamkeep.engine.api import Store
-from streamkeep.engine.async_store import AsyncStore
-from streamkeep.engine.registry import registry
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.steady_file import SteadyFile
+from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint import checkpoint_file
+from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.store.registry import registry
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.safe_files import Folder
 from test_store_life import run
 
 pytestmark = pytest.mark.both_modes
@@ -279,7 +280,7 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
 UNLISTED = """
 import sys
 from streamkeep.engine import opening
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 opening.is_listed = lambda path: False
 with Store(sys.argv[1], readonly=True) as store:
     print(store.xlen("s"), flush=True)
@@ -293,7 +294,7 @@ def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
     path = tmp_path / "store"
     with open_store() as store:
         store.xadd("s", {"n": 0})
-    monkeypatch.setattr(steady_file, "_SHORT_PATIENCE_S", 0.1)
+    monkeypatch.setattr(checkpoint_file, "_SHORT_PATIENCE_S", 0.1)
     readers = [
         subprocess.Popen(
             [sys.executable, "-c", UNLISTED, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -385,7 +386,7 @@ def test_an_opening_that_takes_long_keeps_no_other_store_from_opening(tmp_path: 
 def test_a_thread_opens_a_store_after_another_has_failed_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steady_file, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(checkpoint_file, "_PATIENCE_S", 0.2)
     monkeypatch.setattr(threading, "excepthook", lambda told: failed.append(told.exc_value))
     failed: list[object] = []
     with slow_opening(tmp_path / "one") as (opened, threads, _):

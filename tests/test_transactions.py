@@ -11,9 +11,9 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system import failpoints
 from streamkeep.recovery.load import Load
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")

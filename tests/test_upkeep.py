@@ -14,12 +14,14 @@ import streamkeep
 from conftest import assert_sound
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
-from streamkeep.engine import archive_thread, failpoints, files, upkeep
-from streamkeep.engine.api import Store
-from streamkeep.engine.journal import Journal
-from streamkeep.engine.maintenance import maintain
-from streamkeep.engine.views import Sync
-from streamkeep.format.errors import RecoveryNeededError, StoreError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.archive import thread
+from streamkeep.engine.archive.maintenance import maintain
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.system import failpoints, files
+from streamkeep.format.core.errors import RecoveryNeededError, StoreError
 
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 
@@ -29,13 +31,13 @@ def test_a_transaction_wakes_the_thread_no_more_often_than_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
     rings: list[None] = []
-    ring = upkeep.Upkeep.notice
+    ring = checkpointer.Upkeep.notice
 
-    def counted(self: upkeep.Upkeep) -> None:
+    def counted(self: checkpointer.Upkeep) -> None:
         rings.append(None)
         ring(self)
 
-    monkeypatch.setattr(upkeep.Upkeep, "notice", counted)
+    monkeypatch.setattr(checkpointer.Upkeep, "notice", counted)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         store.xadd("s", {"n": 0})
         for number in range(50):
@@ -63,7 +65,7 @@ class OnceBroken:
         return self.works(*args)
 
 
-def parts(store: Store[Any]) -> tuple[upkeep.Upkeep, Journal]:
+def parts(store: Store[Any]) -> tuple[checkpointer.Upkeep, Journal]:
     one = store._environment.upkeep
     journal = store._environment.shared.journal
     assert one is not None
@@ -84,7 +86,7 @@ def test_no_error_of_a_steady_point_ends_the_thread(
     sync: Sync,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(upkeep, "POINT_EVERY_S", 0.3)
+    monkeypatch.setattr(checkpointer, "POINT_EVERY_S", 0.3)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         one, _ = parts(store)
         broken = OnceBroken(one._points.make, error, 3)
@@ -203,7 +205,7 @@ def test_no_error_ends_the_thread_that_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
     broken = OnceBroken(maintain, ZeroDivisionError("unlisted"), 3)
-    monkeypatch.setattr(archive_thread, "maintain", broken)
+    monkeypatch.setattr(thread, "maintain", broken)
     with streamkeep.open(tmp_path / "store", sync=sync, archive_every=0.1) as store:
         wait_until(lambda: store.durability().failures, "nothing is reported")
         assert store.durability().failures == ("archiving: ZeroDivisionError: unlisted",)

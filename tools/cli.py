@@ -10,27 +10,27 @@ from typing import Any, Final
 import click
 
 import streamkeep
-from streamkeep.tools import output
-from streamkeep.tools.archive_cmd import archive
-from streamkeep.tools.claim_cmds import autoclaim, claim
-from streamkeep.tools.copy_cmds import backup, compact
-from streamkeep.tools.diff_cmd import diff
-from streamkeep.tools.dump_cmd import dump
-from streamkeep.tools.entry_cmds import add, del_, trim
-from streamkeep.tools.erase_cmd import erase
-from streamkeep.tools.fsck_cmd import fsck
-from streamkeep.tools.group_cmds import consumer, group
-from streamkeep.tools.info_cmds import info
-from streamkeep.tools.load_cmd import load
-from streamkeep.tools.pending_cmds import ack, nack, pending
-from streamkeep.tools.range_cmds import len_, range_, revrange, tail
-from streamkeep.tools.read_cmd import read
-from streamkeep.tools.repair_cmd import repair
-from streamkeep.tools.retention_cmd import retention
-from streamkeep.tools.spark_cmd import spark
-from streamkeep.tools.stat_cmd import stat
-from streamkeep.tools.stream_cmds import config, drop, remember, rename, set_id, streams
-from streamkeep.tools.terminal import guard, visible
+from streamkeep.tools.base import output
+from streamkeep.tools.base.terminal import guard, visible
+from streamkeep.tools.commands.archive_cmd import archive
+from streamkeep.tools.commands.claim_cmds import autoclaim, claim
+from streamkeep.tools.commands.copy_cmds import backup, compact
+from streamkeep.tools.commands.diff_cmd import diff
+from streamkeep.tools.commands.dump_cmd import dump
+from streamkeep.tools.commands.entry_cmds import add, del_, trim
+from streamkeep.tools.commands.erase_cmd import erase
+from streamkeep.tools.commands.fsck_cmd import fsck
+from streamkeep.tools.commands.group_cmds import consumer, group
+from streamkeep.tools.commands.info_cmds import info
+from streamkeep.tools.commands.load_cmd import load
+from streamkeep.tools.commands.pending_cmds import ack, nack, pending
+from streamkeep.tools.commands.range_cmds import len_, range_, revrange, tail
+from streamkeep.tools.commands.read_cmd import read
+from streamkeep.tools.commands.repair_cmd import repair
+from streamkeep.tools.commands.retention_cmd import retention
+from streamkeep.tools.commands.spark_cmd import spark
+from streamkeep.tools.commands.stat_cmd import stat
+from streamkeep.tools.commands.stream_cmds import config, drop, remember, rename, set_id, streams
 
 # Every command, under the heading of its family in the help text.
 COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
@@ -96,8 +96,8 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
         return
     import lmdb
 
-    from streamkeep.format import listpack
-    from streamkeep.format.versions import STORE_VERSION
+    from streamkeep.format.core.versions import STORE_VERSION
+    from streamkeep.format.node import listpack
 
     compiled = not listpack.__file__.endswith(".py")
     library = ".".join(map(str, lmdb.version()))

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import streamkeep
 from streamkeep import recovery
-from streamkeep.tools import demo_archive, demo_group, demo_lake, output
+from streamkeep.tools import demo_archive, demo_group, demo_lake
+from streamkeep.tools.base import output
 
 KEY: Final = "flights"
 FIELDS: Final = (

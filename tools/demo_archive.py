@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import streamkeep
-from streamkeep.format.entry import Entry
-from streamkeep.tools import output
+from streamkeep.format.core.entry import Entry
+from streamkeep.tools.base import output
 
 KEY: Final = "archived flights"
 ERASED: Final = 1

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from streamkeep.engine.manifest import erased_ids, iter_segments
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.engine.model.manifest import erased_ids, iter_segments
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, checksum_of_path, day_of, folder_of
 from streamkeep.pipeline.parquet import ascending, count_ids, id_at, read_file
@@ -37,7 +37,7 @@ from streamkeep.pipeline.reading import reading
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.format.manifest import SegmentRecord
+    from streamkeep.format.segment.manifest import SegmentRecord
 
 NAME: Final = "audit"
 _CHUNK: Final = 8 << 20
@@ -144,7 +144,7 @@ def _known(
 
 
 def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
-    from streamkeep.format.segment import Segment
+    from streamkeep.format.segment.segment import Segment
 
     path = os.path.join(archive, record.path)
     problems: list[str] = []

@@ -23,9 +23,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.format.columns import ColumnWriter
-from streamkeep.format.entry import StreamId
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.node.columns import ColumnWriter
 from streamkeep.format.shown import MAX_CALENDAR_MS, Plan, plan_buckets
 from streamkeep.pipeline.arrow import BATCH_ENTRIES, decode
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
@@ -40,7 +40,7 @@ from streamkeep.pipeline.staging import new_folder, remove_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.engine.views import Snapshot
+    from streamkeep.engine.api.views import Snapshot
     from streamkeep.pipeline.reading import Pin
 
 NAME: Final = "report"

@@ -2,11 +2,12 @@
 
 From a lake: workers read its files, filter the range, and make macro nodes, which they stage in
 files; the driver appends the nodes as they are, in transactions of about a megabyte, and notes in
-the target's record how far it has come (`engine/restore.py`). Killed anywhere, the same call goes
-on there: the finished part is not planned again, and each entry comes once. Where the stream has
-the IDs already, workers make the nodes all the same, and they are compared with it: a restore that
-was complete changes nothing, and any other stream is refused, since IDs must rise. What was erased
-from the stream of that name in the target's store does not come back from a lake that still has it.
+the target's record how far it has come (`engine/archive/restore.py`). Killed anywhere, the same
+call goes on there: the finished part is not planned again, and each entry comes once. Where the
+stream has the IDs already, workers make the nodes all the same, and they are compared with it: a
+restore that was complete changes nothing, and any other stream is refused, since IDs must rise.
+What was erased from the stream of that name in the target's store does not come back from a lake
+that still has it.
 
 From the archive of a store no Spark is needed: its segments hold nodes already.
 """
@@ -25,17 +26,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
-from streamkeep.engine.archived import ArchivedNode
-from streamkeep.engine.arguments import range_end, range_start
-from streamkeep.engine.manifest import erased_ids
-from streamkeep.engine.restore import restore_nodes
-from streamkeep.engine.store_survey import STAGING_FOLDER
-from streamkeep.format.entry import StreamId
-from streamkeep.format.envelope import PAGE_LISTPACK
-from streamkeep.format.node import end_ids
-from streamkeep.format.restoring import Restoring
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.iterate import ArchivedNode
+from streamkeep.engine.archive.restore import restore_nodes
+from streamkeep.engine.commands.arguments import range_end, range_start
+from streamkeep.engine.model.manifest import erased_ids
+from streamkeep.engine.store.survey import STAGING_FOLDER
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.node.envelope import PAGE_LISTPACK
+from streamkeep.format.node.node import end_ids
+from streamkeep.format.rows.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile
 from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
@@ -54,7 +55,7 @@ from streamkeep.pipeline.staging import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.engine.txn import Txn
+    from streamkeep.engine.txn.txn import Txn
 
 NAME: Final = "restore"
 _COLUMNS: Final = ("ms", "seq", "fields")

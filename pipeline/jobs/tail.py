@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine import failpoints
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.job import Report, Stopwatch
 from streamkeep.pipeline.jobs.to_lake import subscription
 from streamkeep.pipeline.places import by_python_only, check, located, log_settings, plain, reaching

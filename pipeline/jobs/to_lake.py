@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from streamkeep.format.entry import StreamId
+from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.arrow import RowShape, record_batches
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, LakeFile

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep import aio
-    from streamkeep.engine.api import Store
-    from streamkeep.engine.commands import ScanEntry
-    from streamkeep.engine.pipeline import Pipeline
-    from streamkeep.engine.views import Snapshot, Transaction
+    from streamkeep.engine.api.redis_pipeline import Pipeline
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.stream_commands import ScanEntry
+    from streamkeep.engine.api.views import Snapshot, Transaction
     from streamkeep.facade import open
-    from streamkeep.format.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId
-    from streamkeep.format.errors import (
+    from streamkeep.format.core.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId
+    from streamkeep.format.core.errors import (
         ArgumentError,
         ChecksumError,
         CommandError,
@@ -53,12 +53,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "streamkeep.facade": ("open",),
-    "streamkeep.engine.api": ("Store",),
-    "streamkeep.engine.views": ("Snapshot", "Transaction"),
-    "streamkeep.engine.commands": ("ScanEntry",),
-    "streamkeep.engine.pipeline": ("Pipeline",),
-    "streamkeep.format.entry": ("MAX_ID", "MIN_ID", "Entry", "RepeatedFields", "StreamId"),
-    "streamkeep.format.errors": (
+    "streamkeep.engine.api.store": ("Store",),
+    "streamkeep.engine.api.views": ("Snapshot", "Transaction"),
+    "streamkeep.engine.api.stream_commands": ("ScanEntry",),
+    "streamkeep.engine.api.redis_pipeline": ("Pipeline",),
+    "streamkeep.format.core.entry": ("MAX_ID", "MIN_ID", "Entry", "RepeatedFields", "StreamId"),
+    "streamkeep.format.core.errors": (
         "ArgumentError",
         "ChecksumError",
         "CommandError",

@@ -19,10 +19,10 @@ from typing import Any, Literal, TypedDict, overload
 from typing_extensions import Unpack
 
 from streamkeep import facade
-from streamkeep.engine.async_commands import AsyncScanEntry
-from streamkeep.engine.async_store import AsyncPipeline, AsyncStore
-from streamkeep.engine.safe_files import Trusted
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.async_commands import AsyncScanEntry
+from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.safe_files import Trusted
 
 __all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
 

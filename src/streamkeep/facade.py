@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from streamkeep.engine.api import Store
-from streamkeep.engine.safe_files import Trusted
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.safe_files import Trusted
 
 
 @overload

@@ -17,9 +17,10 @@ from typing import Any
 from crash.losses import small_journal
 from crash.power import another_boot
 from fork_server import serve
-from streamkeep.engine import failpoints, upkeep
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import CommandError, NoSuchGroupError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import CommandError, NoSuchGroupError
 
 ADDED = b"added"  # entries are added and deleted; the group reads it
 TRIMMED = b"trimmed"  # entries are added and trimmed; in some runs archived
@@ -217,7 +218,7 @@ def work(plan: dict[str, Any]) -> None:
     with ExitStack() as stack:
         stack.enter_context(small_journal(threads=True))
         for name in ("POINT_EVERY_S", "IDLE_S", "_TICK_S"):
-            setattr(upkeep, name, 0.02)
+            setattr(checkpointer, name, 0.02)
         if plan["boot"]:
             stack.enter_context(another_boot(plan["boot"]))
         if plan["failpoint"]:

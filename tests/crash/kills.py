@@ -20,7 +20,7 @@ from crash.power import another_boot, copy_store
 from fork_server import Server
 from patience import PATIENCE_S
 from streamkeep import recovery
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 MODES: Final = ("commit", "interval", "none")
 _STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most

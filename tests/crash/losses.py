@@ -25,12 +25,14 @@ import pytest
 from crash.power import Disk, another_boot, watched
 from patience import PATIENCE_S
 from streamkeep import recovery
-from streamkeep.engine import environment, failpoints, upkeep
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.journal import Journal
-from streamkeep.engine.safe_files import Folder
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.store import environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CommandError
 
 Mode = Literal["commit", "interval", "none"]
 State = dict[bytes, dict[str, Any]]
@@ -120,7 +122,7 @@ class Workload:
             one._stopping = waits == 2
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now[0]))
+            patch.setattr(checkpointer, "time", SimpleNamespace(monotonic=lambda: now[0]))
             patch.setattr(one, "_wake", SimpleNamespace(wait=wait))
             one._watch()
         one._stopping = False
@@ -183,7 +185,7 @@ def small_journal(*, threads: bool = False) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "Journal", small)
         if not threads:
-            patch.setattr(upkeep.Upkeep, "notice", lambda self: None)
+            patch.setattr(checkpointer.Upkeep, "notice", lambda self: None)
         yield
 
 

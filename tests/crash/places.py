@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import retired_streams
-from streamkeep.engine.keyspace import iter_keys
-from streamkeep.engine.manifest import archived_streams, iter_segments
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.engine.segment_files import open_segment
-from streamkeep.engine.txn import Txn
-from streamkeep.format.envelope import decode_envelope
-from streamkeep.format.id_codec import MAX
-from streamkeep.format.keys import RETIRED, unpack_node_key
-from streamkeep.format.node import PAIRS, Range, read_range
-from streamkeep.format.node_marks import history_form
-from streamkeep.format.retired import is_former_name
-from streamkeep.format.segment import Segment
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import retired_streams
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.model.manifest import archived_streams, iter_segments
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.model.segment_files import open_segment
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.core.keys import RETIRED, unpack_node_key
+from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.segment.segment import Segment
 
 Id = tuple[int, int]
 Fields = tuple[bytes, ...]

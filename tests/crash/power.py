@@ -23,7 +23,8 @@ from typing import Final
 
 import pytest
 
-from streamkeep.engine import boot, files, recover, steady
+from streamkeep.engine.checkpoint import checkpoint, crash_recovery
+from streamkeep.engine.system import files
 
 SECTOR: Final = 512
 _SHARES: Final = (0.0, 0.05, 0.5, 0.5, 0.95, 1.0)  # of the unsynced sectors that are kept
@@ -58,7 +59,7 @@ class Disk:
 
     def data_synced(self) -> None:
         """Note that LMDB's data file is on disk as it is now."""
-        inode = self._names()[steady.DATA_FILE]
+        inode = self._names()[checkpoint.DATA_FILE]
         self._safe[inode] = self._content(inode)
 
     def folder_synced(self, folder: Path) -> None:
@@ -130,7 +131,7 @@ def watched(folder: Path, *, blind_to: str = "nothing", safe: bool = False) -> I
     disk = Disk(folder)
     if safe:
         disk.all_synced()
-    sync_data, sync_folder, sync_lmdb = files.sync_data, files.sync_folder, steady.sync_lmdb
+    sync_data, sync_folder, sync_lmdb = files.sync_data, files.sync_folder, checkpoint.sync_lmdb
 
     def data_synced(handle: int) -> None:
         sync_data(handle)
@@ -149,7 +150,7 @@ def watched(folder: Path, *, blind_to: str = "nothing", safe: bool = False) -> I
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "sync_data", data_synced)
         patch.setattr(files, "sync_folder", folder_synced)
-        patch.setattr(steady, "sync_lmdb", lmdb_synced)
+        patch.setattr(checkpoint, "sync_lmdb", lmdb_synced)
         try:
             yield disk
         finally:
@@ -161,7 +162,7 @@ def another_boot(number: int = 1) -> Iterator[None]:
     """Have the machine look booted since; each number is a boot of its own."""
     boot_id = number.to_bytes(16, "big")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (boot, recover, steady):
+        for module in (boot_id, crash_recovery, checkpoint):
             patch.setattr(module, "boot_id", lambda: boot_id)
         yield
 

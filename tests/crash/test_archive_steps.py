@@ -22,11 +22,12 @@ from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal, watching
 from crash.places import Fields, Id, assert_sound_and_in_one_place
 from crash.power import another_boot, copy_store, watched
-from streamkeep.engine import archive_care, failpoints, restore
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.restoring import restoring_of
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive import restore, segments
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.rows.restoring import restoring_of
 
 KEY = b"s"
 OTHER = b"adopted"
@@ -214,7 +215,7 @@ TASKS = {
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have many transactions where one would do."""
     monkeypatch.setattr(restore, "_STEP_NODES", 3)
-    monkeypatch.setattr(archive_care, "_DROP_AT_ONCE", 1)
+    monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)
 
 
 # --- what is left -------------------------------------------------------------------------------

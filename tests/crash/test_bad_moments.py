@@ -20,9 +20,9 @@ import streamkeep
 from crash.losses import in_child, state_of
 from patience import PATIENCE_S
 from streamkeep import recovery
-from streamkeep.engine import txn as transactions
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.txn import txn as transactions
 
 TRIALS = 400
 DELAYS_S = (20e-6, 100e-6, 200e-6, 400e-6, 1e-3, 2e-3)

@@ -13,10 +13,10 @@ import streamkeep
 from crash.losses import killed_after
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.steady import DATA_FILE
-from streamkeep.engine.steady_file import SteadyFile
-from streamkeep.format.errors import RecoveryNeededError
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import RecoveryNeededError
 
 PAGE = 4096
 

@@ -20,10 +20,11 @@ import streamkeep
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine import files, steady
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.checkpoint import checkpoint
+from streamkeep.engine.system import files
+from streamkeep.engine.system.safe_files import Folder
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FIELDS = {"pad": "x" * 300}
@@ -271,7 +272,7 @@ def test_a_failed_sync_of_a_steady_point_stops_all_writing(tmp_path: Path, at: i
     ids = [store.xadd("s", FIELDS) for _ in range(10)]
     if at == 1:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(steady, "sync_lmdb", fail_in_lmdb)
+            patch.setattr(checkpoint, "sync_lmdb", fail_in_lmdb)
             with pytest.raises(streamkeep.RecoveryNeededError):
                 store._environment.make_point()
     else:

@@ -13,8 +13,8 @@ import pytest
 
 from crash.power import another_boot, copy_store
 from patience import PATIENCE_S
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import StoreClosedError
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import StoreClosedError
 
 
 def run_to_its_end(code: Callable[[], object]) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamkeep.engine.journal_head import HEAD_FILE, JournalHead, Place
-from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.journal.control_file import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.system.safe_files import Folder
 
 
 @pytest.fixture

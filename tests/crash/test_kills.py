@@ -15,8 +15,8 @@ from crash.kills import Run
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from fork_server import Server, forking
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
 
 LONG_KILLS = 1500
 ARCHIVE_KILLS = 500

@@ -22,13 +22,13 @@ from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine import boot
-from streamkeep.engine.journal_reader import Reader
-from streamkeep.engine.recover import examine
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.steady_file import SteadyFile, place_of
-from streamkeep.format.errors import RecoveryNeededError
-from streamkeep.format.steady import SteadySlot
+from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile, place_of
+from streamkeep.engine.checkpoint.crash_recovery import examine
+from streamkeep.engine.journal.reader import Reader
+from streamkeep.engine.system import boot_id
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import RecoveryNeededError
+from streamkeep.format.log.checkpoint import SteadySlot
 
 PAGE = 4096
 COUNT = 40
@@ -145,8 +145,8 @@ def test_pages_that_were_lost_under_a_new_meta_page_are_noticed_by_the_mount(
     pages = old.read_bytes().ljust(len(now), b"\0")
     assert now[2 * PAGE :] != pages[2 * PAGE :]
     (path / "data.mdb").write_bytes(now[: 2 * PAGE] + pages[2 * PAGE :])
-    here = boot.mount_id(path)
-    monkeypatch.setattr(boot, "mount_id", lambda path: here + 1)
+    here = boot_id.mount_id(path)
+    monkeypatch.setattr(boot_id, "mount_id", lambda path: here + 1)
     assert_recovers(path, "mounted again")
 
 
@@ -293,10 +293,10 @@ def test_each_mount_has_a_number_of_its_own(tmp_path: Path) -> None:
         pytest.skip("nothing can be mounted here")
     try:
         assert (other / "file").exists()
-        if boot.mount_id(one) == 0:
+        if boot_id.mount_id(one) == 0:
             pytest.skip("the kernel gives no unique numbers of mounts")
-        assert boot.mount_id(one) == boot.mount_id(tmp_path)
-        assert boot.mount_id(other) not in (0, boot.mount_id(one))
+        assert boot_id.mount_id(one) == boot_id.mount_id(tmp_path)
+        assert boot_id.mount_id(other) not in (0, boot_id.mount_id(one))
     finally:
         subprocess.run(["umount", "-l", other], check=True)
-    assert boot.mount_id(tmp_path / "nothing") == 0
+    assert boot_id.mount_id(tmp_path / "nothing") == 0

@@ -31,11 +31,11 @@ from crash.losses import (
 )
 from crash.power import another_boot, copy_store, watched
 from streamkeep import recovery
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
-from streamkeep.engine.journal_head import JournalHead
-from streamkeep.engine.registry import registry
-from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.control_file import JournalHead
+from streamkeep.engine.store.registry import registry
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.safe_files import Folder
 
 LONG_DIRECTORIES = 1500
 LONG_CONTROLS = 10

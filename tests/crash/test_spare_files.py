@@ -8,11 +8,11 @@ import pytest
 
 from crash.losses import small_journal
 from crash.power import another_boot, copy_store
-from streamkeep.engine import files
-from streamkeep.engine.api import Store
-from streamkeep.engine.journal import NEW_SPARE, Journal
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER
-from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.journal import NEW_SPARE, Journal
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.system import files
+from streamkeep.engine.system.safe_files import Folder
 
 
 def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(

@@ -12,9 +12,9 @@ import pytest
 from crash.losses import small_journal
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine.api import Store
-from streamkeep.engine.journal_reader import JOURNAL_FOLDER, journal_files, read_header
-from streamkeep.engine.safe_files import Folder
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_files, read_header
+from streamkeep.engine.system.safe_files import Folder
 
 
 def spare(tmp_path: Path) -> tuple[int, int, int]:

@@ -11,14 +11,15 @@ import pytest
 from crash.losses import in_child
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine import files, journal_head
-from streamkeep.engine.api import Store
-from streamkeep.engine.recover import slot_meta
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.steady_file import STEADY_FILE, SteadyFile
-from streamkeep.format.errors import CorruptionError, StoreError
-from streamkeep.format.steady import SLOT_SIZE
-from streamkeep.recovery.repair import repair
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.checkpoint.crash_recovery import slot_meta
+from streamkeep.engine.journal import control_file
+from streamkeep.engine.system import files
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CorruptionError, StoreError
+from streamkeep.format.log.checkpoint import SLOT_SIZE
+from streamkeep.recovery.salvage.repair import repair
 
 
 def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None:
@@ -125,6 +126,6 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
             with pytest.raises(StoreError, match="Too many open files"):
                 call()
         store.xadd("s", {"f": "v"})
-    head = journal_head.read_head(Folder(tmp_path / "store" / "journal"))
+    head = control_file.read_head(Folder(tmp_path / "store" / "journal"))
     assert head is not None
     assert not head.poisoned

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from patience import PATIENCE_S, locks_awaited, wait_until
-from streamkeep.engine.api import Store
-from streamkeep.engine.journal_head import JournalHead
-from streamkeep.engine.safe_files import Folder
-from streamkeep.engine.turns import LONE, Turns
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.control_file import JournalHead
+from streamkeep.engine.journal.sync_leader import LONE, Turns
+from streamkeep.engine.system.safe_files import Folder
 
 
 class Process:

@@ -9,9 +9,9 @@ from model.nodes import Stream
 from model.steps import Failed, Step, Trim, XInfoStream
 from real_redis.dump_payload import StreamValue, dump_stream
 from real_redis.server import RealRedis
-from streamkeep.engine.api import Store
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.format.core.errors import CommandError
 
 
 def begin(server: RealRedis, max_bytes: int, max_entries: int) -> None:

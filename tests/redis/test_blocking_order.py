@@ -13,8 +13,8 @@ from blocked import BLOCKED, Callers
 from model.steps import Failed
 from patience import wait_until
 from real_redis.server import RealRedis, running_redis
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import CommandError
 
 pytestmark = pytest.mark.redis
 

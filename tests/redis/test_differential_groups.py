@@ -63,9 +63,9 @@ from model.strategies import PAIRS, bounds, ids, mostly, some_ids, trims
 from real_redis.compare import begin, empties_a_node, on_server, on_store
 from real_redis.server import RealRedis, running_redis
 from stores import SYNC_MODES, open_at
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.clock import ManualClock
 
 pytestmark = pytest.mark.redis
 

@@ -16,9 +16,9 @@ from model.steps import Argument, Failed
 from real_redis.compare import begin
 from real_redis.server import RealRedis, running_redis
 from stores import open_at
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.format.errors import CommandError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import CommandError
 
 pytestmark = pytest.mark.redis
 

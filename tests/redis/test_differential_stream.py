@@ -48,9 +48,9 @@ from real_redis.compare import (
 )
 from real_redis.server import RealRedis, running_redis
 from stores import SYNC_MODES, open_at
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-from streamkeep.engine.views import Sync
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.clock import ManualClock
 
 pytestmark = pytest.mark.redis
 

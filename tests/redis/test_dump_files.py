@@ -19,8 +19,8 @@ from conftest import assert_sound
 from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from redis_parts import stream_parts
-from streamkeep.engine.api import Store
-from streamkeep.format.stream_parts import Part
+from streamkeep.engine.api.store import Store
+from streamkeep.format.redis.stream_parts import Part
 from streamkeep.recovery.load import Load
 
 pytestmark = pytest.mark.redis
@@ -281,9 +281,9 @@ def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> 
 @settings(max_examples=100)
 def test_what_a_server_refuses_we_do_not_take(real_redis: RealRedis, data: st.DataObject) -> None:
     """Damage under a right checksum: the server checks payloads deeply, and so do we."""
-    from streamkeep.format.crc64 import crc64
-    from streamkeep.format.errors import CorruptionError
-    from streamkeep.format.redis_dump import read_payload
+    from streamkeep.format.core.errors import CorruptionError
+    from streamkeep.format.redis.crc64 import crc64
+    from streamkeep.format.redis.stream_dump import read_payload
 
     call: Any = real_redis.call
     if not call(b"EXISTS", b"small"):

@@ -9,7 +9,7 @@ import pytest
 
 import streamkeep
 from real_redis.server import RealRedis, running_redis
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 NAMES = [
     b"plain",

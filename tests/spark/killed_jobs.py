@@ -27,9 +27,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from crash.kill_worker import die_at
 from fork_server import serve
-from streamkeep.engine import failpoints
-from streamkeep.engine import restore as restore_engine
-from streamkeep.format.errors import StreamkeepError
+from streamkeep.engine.archive import restore as restore_engine
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline import plan
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
 from streamkeep.pipeline.jobs.compact import compact

@@ -15,8 +15,8 @@ from model.profile import configured
 
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from streamkeep.format import node, node_marks  # noqa: E402
-from streamkeep.format.entry import StreamId  # noqa: E402
+from streamkeep.format.core.entry import StreamId  # noqa: E402
+from streamkeep.format.node import node, tombstones  # noqa: E402
 from streamkeep.pipeline import arrow  # noqa: E402
 from streamkeep.pipeline.options import FAILFAST, PERMISSIVE  # noqa: E402
 
@@ -108,7 +108,7 @@ def test_trimmed_slots_are_shown_on_request_deleted_ones_never() -> None:
     for seq in range(12):
         builder.append(1, seq, [b"f", b"%d" % seq])
     gone = [(1, seq) for seq in (0, 1, 9, 10)]
-    data = node_marks.mark(builder.listpack(), 1, 0, gone, 0).data
+    data = tombstones.mark(builder.listpack(), 1, 0, gone, 0).data
     shape = arrow.RowShape(pa.schema([("f", pa.int8())]), b"s")
 
     def shown(bitmap: bytes) -> list[int]:

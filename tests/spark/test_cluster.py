@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from patience import PATIENCE_S
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")

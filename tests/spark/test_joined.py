@@ -18,14 +18,14 @@ from model.profile import configured
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from segments import write_file
-from streamkeep.engine.api import Store
-from streamkeep.engine.manifest import delete_segment, iter_segments, put_segment
-from streamkeep.engine.nodes import NodeWalk
-from streamkeep.format.entry import MAX_ID, StreamId
-from streamkeep.format.envelope import encode_envelope
-from streamkeep.format.errors import CorruptionError, MissingSegmentError, NotAStoreError
-from streamkeep.format.keys import RETIRED, node_key
-from streamkeep.format.node import PAIRS, Range, read_range
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.manifest import delete_segment, iter_segments, put_segment
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.format.core.entry import MAX_ID, StreamId
+from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, NotAStoreError
+from streamkeep.format.core.keys import RETIRED, node_key
+from streamkeep.format.node.envelope import encode_envelope
+from streamkeep.format.node.node import PAIRS, Range, read_range
 from streamkeep.pipeline import folder, reading
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.pipeline.options import parse_read

@@ -25,7 +25,7 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 from conftest import assert_sound
 from fork_server import Server, forking
 from spark.killed_jobs import ATTEMPTS, Plan
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.lake import Lake
 from streamkeep.pipeline.parquet import read_file
 from streamkeep.pipeline.places import file_system

@@ -12,10 +12,10 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
-from streamkeep.engine import restore as restore_engine  # noqa: E402
-from streamkeep.engine.api import Store  # noqa: E402
-from streamkeep.format.entry import MAX_ID, StreamId  # noqa: E402
-from streamkeep.format.errors import IdTooSmallError  # noqa: E402
+from streamkeep.engine.api.store import Store  # noqa: E402
+from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
+from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
+from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamkeep.format.entry import MAX_U64, StreamId
+from streamkeep.format.core.entry import MAX_U64, StreamId
 from streamkeep.pipeline.options import (
     EARLIEST,
     LATEST,

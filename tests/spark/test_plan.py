@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.profile import configured
-from streamkeep.format.entry import StreamId
+from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.plan import (
     MAX_PARTITION_BYTES,
     MIN_PARTITION_BYTES,

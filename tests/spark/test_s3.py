@@ -25,9 +25,9 @@ from patience import PATIENCE_S
 from spark.drivers import run_driver
 from spark.in_process import InProcess
 from spark.s3_server import CARELESS, GOOD, LOCKED, S3Server, serving
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.format.errors import NotAStoreError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.format.core.errors import NotAStoreError
 from streamkeep.pipeline import reading as reading_module
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
 from streamkeep.pipeline.jobs.audit import audit

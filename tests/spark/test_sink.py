@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from streamkeep.engine import failpoints
-from streamkeep.engine.api import Store
-from streamkeep.format.errors import IdTooSmallError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import IdTooSmallError
 from streamkeep.pipeline import staging
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SchemaError
 from streamkeep.pipeline.options import OptionError, parse_write

@@ -16,7 +16,8 @@ import click
 import pytest
 
 from cli_runner import run
-from streamkeep.tools import spark_cmd, spark_job
+from streamkeep.tools.base import spark_job
+from streamkeep.tools.commands import spark_cmd
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

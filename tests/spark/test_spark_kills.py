@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from patience import PATIENCE_S
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
@@ -47,7 +47,7 @@ def dying(work: Callable[[Any], list[str]], failpoint: str, folder: Path) -> Any
         import signal
         from pathlib import Path
 
-        from streamkeep.engine import failpoints
+        from streamkeep.engine.system import failpoints
 
         if not Path(mark).exists():
             Path(mark).touch()

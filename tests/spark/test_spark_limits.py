@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from patience import PATIENCE_S
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

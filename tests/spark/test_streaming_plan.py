@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import LongType, StringType, StructType
 
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.offsets import DataLossError
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.stream_source import StreamkeepStreamReader

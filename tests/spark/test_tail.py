@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamkeep.engine.api import Store
+from streamkeep.engine.api.store import Store
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")

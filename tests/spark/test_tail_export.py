@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark.in_process import InProcess
-from streamkeep.engine.api import Store
-from streamkeep.engine.archiver import ArchiveOptions
-from streamkeep.format.errors import MissingSegmentError
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.pipeline import reading as reading_module
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
 from streamkeep.pipeline.jobs.to_lake import to_lake

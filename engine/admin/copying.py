@@ -1,0 +1,117 @@
+"""A compacted copy of `data.mdb`, for backups and compaction.
+
+LMDB writes the pages in use, one after the other, as of one snapshot; free pages are left out. It
+also begins to count its transactions anew. So the copy gets the next epoch: what was written with
+the old numbers, such as a journal, can never be taken for a part of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH, stored_epoch
+from streamkeep.engine.store.opening import open_environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.rows.records import encode_number
+
+Progress = Callable[[int], None]  # takes the bytes that were written so far
+
+_ROOM: Final = 64 << 20  # of the copy's map, for the commit that raises the epoch
+_TICK_S: Final = 0.2
+_MAX_READERS: Final = 512
+
+
+def copy_data(
+    raw: lmdb.Environment,
+    txn: lmdb.Transaction[bytes] | None,
+    folder: Folder,
+    rows: Callable[[int], dict[bytes, bytes]],
+    progress: Progress | None = None,
+) -> None:
+    """Write a compacted copy of an environment into an empty folder; it is on disk on return.
+
+    Args:
+        txn: the snapshot to copy; None for the newest commit.
+        rows: takes the number of the commit that they are written in; more rows for `meta`.
+
+    Raises:
+        StoreFullError: no room; what was written is left to the caller.
+        CorruptionError: LMDB has found damage.
+    """
+    path = str(folder.path)
+    try:
+        _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
+        folder.make_ours(DATA_FILE)
+        failpoints.hit("copy:written")
+        copy = lmdb.open(
+            path,
+            map_size=2 * folder.size(DATA_FILE) + _ROOM,
+            max_dbs=len(TABLES) + 1,
+            lock=False,
+        )
+        try:
+            meta = copy.open_db(TABLES[META].name.encode(), create=False)
+            with copy.begin(write=True) as writer:
+                epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
+                added = {META_EPOCH: encode_number(epoch), **rows(writer.id())}
+                for key, body in added.items():
+                    writer.put(key, seal_row(META, key, body), db=meta)
+        finally:
+            copy.close()
+        folder.sync()
+    except lmdb.Error as error:
+        raise translate(error) from error
+    except OSError as error:
+        raise translate_os(error) from error
+
+
+def finish_copy(folder: Folder, clock: Clock) -> int:
+    """Make a store of a folder with a copied `data.mdb`; return its epoch."""
+    environment = open_environment(
+        folder.path,
+        readonly=False,
+        create=False,
+        max_readers=_MAX_READERS,
+        max_store_bytes=None,
+        clock=clock,
+    )
+    try:
+        return environment.shared.epoch
+    finally:
+        environment.release()
+
+
+def _watched(work: Callable[[], None], folder: Folder, progress: Progress | None) -> None:
+    """Do some work; meanwhile tell how big the data file of a folder has become."""
+    if progress is None:
+        work()
+        return
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run, name="streamkeep-copy")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_TICK_S)
+            if folder.exists(DATA_FILE):
+                progress(folder.size(DATA_FILE))
+    finally:
+        thread.join()  # LMDB must not be closed under it, whatever `progress` raises
+    if caught:
+        raise caught[0]

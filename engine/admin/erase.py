@@ -1,0 +1,179 @@
+"""Erasing entries: deleted for readers, and their bytes gone from every file of the store.
+
+First the contents leave all that is stored: macro nodes (also of entries that were deleted or
+trimmed before, and left a tombstone), retired ones, segments, and what idempotent XADD remembers
+of them, in bounded transactions; each node is written once per transaction. To everybody who
+reads, an erased entry is one that XDEL deleted. That it was erased, and when, stands in
+`erasures`, for copies of the entry that come back from elsewhere. Then `scrub` overwrites what
+LMDB and the journal have left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+from streamkeep.engine.admin.scrub import Progress, is_due, mark_due, scrub
+from streamkeep.engine.archive import garbage_files
+from streamkeep.engine.archive.erase import (
+    archived_under,
+    erase_archived,
+    erase_retired,
+    remove_leftovers,
+)
+from streamkeep.engine.commands.idempotency import Tracker, find_messages
+from streamkeep.engine.commands.xtrim import store_marked
+from streamkeep.engine.model.manifest import archived_streams, erased_ids, put_erasure
+from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
+from streamkeep.format.node.erase import Erased, erase_slots
+
+Ids = list[tuple[int, int]]
+
+_STEP: Final = 512  # IDs, and so nodes at most, per transaction
+
+
+def erase(
+    environment: Environment,
+    name: bytes,
+    ids: Iterable[tuple[int, int]],
+    timeout: float,
+    progress: Progress | None = None,
+) -> int:
+    """Erase entries of the stream `name`; return how many there were.
+
+    Args:
+        timeout: how many seconds to wait for readers of older states.
+
+    Raises:
+        ErasureBlockedError: see `scrub`; the entries are deleted, and erasing again goes on.
+    """
+    wanted = sorted(set(ids))
+    count = 0
+    numbers = environment.read(archived_under, name) if wanted else set()
+    unfinished = environment.read(_unfinished)
+    remove_leftovers(environment, numbers.union(number for number, _ in unfinished))
+    for start in range(0, len(wanted), _STEP):
+        step = wanted[start : start + _STEP]
+        count += environment.write(erase_step, name, numbers, step, frees=True)
+        environment.settle()
+    for number in sorted(numbers):
+        count += erase_archived(environment, number, wanted)
+    for number, erased in unfinished:
+        erase_archived(environment, number, erased)
+    garbage_files.remove(environment)
+    messages = environment.read(_find_messages, name, set(wanted))
+    for start in range(0, len(messages), _STEP):
+        step = messages[start : start + _STEP]
+        environment.write(_forget_messages, name, step, set(wanted), frees=True)
+        environment.settle()
+    failpoints.hit("erase:stored")
+    scrub(environment, timeout, progress)
+    return count
+
+
+def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
+    """Return (stream number, IDs) of erasures that segments may have yet to see.
+
+    The transaction that erases live and retired entries notes them, too; the segments come after
+    it. So when an erasure was cut off, what is noted tells all that is left to be done.
+    """
+    if not is_due(txn):
+        return []
+    found = (
+        (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)
+    )
+    return [(number, sorted(ids)) for number, ids in found if ids]
+
+
+def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
+    """Take the contents of entries out of live and retired nodes; return how many there were.
+
+    Args:
+        numbers: of the streams that are, or were, stored under the name.
+        ids: ascending.
+    """
+    mark_due(txn)
+    count = 0
+    stream = txn.find_stream(name)
+    for number in sorted(numbers):
+        found = erase_retired(txn, number, ids)
+        count += found
+        if found and (stream is None or number != stream.number):
+            for ms, seq in ids:  # an archiver may be writing them
+                put_erasure(txn, number, ms, seq)
+    if stream is None:
+        return count
+    count += _erase_in_nodes(txn, stream, ids)
+    record = stream.record
+    for ms, seq in ids[: bisect_right(ids, (record.last_ms, record.last_seq))]:
+        put_erasure(txn, stream.number, ms, seq)
+    return count
+
+
+def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
+    """Erase entries in the live nodes of a stream, all those of one node together."""
+    record = stream.record
+    first = record.first_ms, record.first_seq
+    last = record.last_live_ms, record.last_live_seq
+    wanted = set(ids)
+    gone: set[tuple[int, int]] = set()
+    count = start = 0
+    walk = NodeWalk(txn, stream)
+    while start < len(ids) and walk.seek(*ids[start]):
+        data = walk.load()
+        trimmed = trimmed_slots(walk.trimmed)
+        erased = erase_slots(data, walk.ms, walk.seq, wanted, trimmed)
+        start = max(start + 1, bisect_right(ids, erased.last, start))
+        if erased.data is data:
+            continue
+        count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
+        gone.update(erased.live_ids)
+        record.length -= len(erased.live_ids)
+        _store_erased(walk, erased, trimmed.difference(erased.slots))
+    if gone:
+        highest = max(gone)
+        if highest > (record.max_deleted_ms, record.max_deleted_seq):
+            record.max_deleted_ms, record.max_deleted_seq = highest
+        refresh_ends(txn, stream, first=first in gone, last=last in gone)
+    return count
+
+
+def _store_erased(walk: NodeWalk, erased: Erased, trimmed: set[int]) -> None:
+    """Store a node, or remove it with its last live entry."""
+    record = walk.stream.record
+    bitmap = set_trimmed(b"", sorted(trimmed))
+    if erased.live == 0:
+        walk.trimmed = bitmap
+        walk.bury(erased.data)
+        record.tombstones -= erased.deleted - len(erased.live_ids)
+        return
+    record.tombstones += len(erased.live_ids)
+    store_marked(walk, erased.data, erased.live, erased.deleted, bitmap)
+
+
+# --- idempotent XADD ----------------------------------------------------------------------------
+
+
+def _find_messages(txn: Txn, name: bytes, ids: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    stream = txn.find_stream(name)
+    return [] if stream is None else find_messages(txn, stream, ids)
+
+
+def _forget_messages(
+    txn: WriteTxn, name: bytes, messages: list[tuple[int, int]], ids: set[tuple[int, int]]
+) -> None:
+    """Forget messages that became erased entries: a message ID may be, or tell, the contents."""
+    mark_due(txn)
+    stream = txn.find_stream(name)
+    if stream is not None:
+        tracker = Tracker(txn, stream)
+        for producer, order in messages:
+            tracker.forget(producer, order, ids)
+        tracker.save()

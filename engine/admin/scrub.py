@@ -1,0 +1,383 @@
+"""Scrubbing: nothing that was removed from a store is left in its files.
+
+What LMDB deletes stays in the file: in free pages, and in the space between the pointers and the
+nodes of pages in use. It cannot be overwritten through LMDB. Filling all free pages with zeros in
+a transaction leaves the free space inside of pages as it is; worse, LMDB uses the memory of
+changed pages again without clearing it, so that what was just overwritten is written once more,
+into the unused part of some other page. (A trial deleted 450 KB; 1,603 copies of the text were
+left after such a transaction, and of a file that had been cleaned by hand, 3,342 copies came back
+with the next hundred unrelated commits.) So the pages are cleared here, beside LMDB:
+
+1. A transaction begins a clean file of the journal, and raises a number in `journal/head`. Every
+   process that sees it clears LMDB's memory before its next write (`memory.clear_memory`): whatever
+   is written from now on is clean.
+2. A steady point is made, and the old files of the journal are overwritten and removed.
+3. We wait until nobody reads an older state of the store than that point, which a snapshot of
+   ours holds. A pin of another process goes on within a second (`upkeep`).
+4. All pages of that state are visited, without a lock, and their free space is overwritten where
+   it is not zero. Nobody else writes there: the pages are in use, so LMDB does not, and a page
+   in use does not change. No reader looks into the free space either, so this is safe for every
+   process, and at whatever sector a crash cuts it off.
+5. The free pages are overwritten, under the write lock, a tenth of a second at a time: those that
+   the free list has had since that point. Neither a reader nor a recovery can need them. Which
+   ones are left is read from a snapshot, without the lock; under it, only as much of the list is
+   read as is overwritten, since other commits may have used a page meanwhile.
+6. What the file has behind its last page is cut off.
+
+Only then is the mark removed (`META_SCRUB`) that the transaction of the erasure has set: an
+erasure that was cut off at any step is finished by the next one, and `open` says that it is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.checkpoint.durability import open_readers
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.lmdb_errors import translate_os, translated
+from streamkeep.engine.txn.txn import Txn, WriteTxn, begin_read
+from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
+from streamkeep.format.core.id_codec import pack_id
+from streamkeep.format.core.keys import META
+from streamkeep.format.log.checkpoint import MetaPage
+from streamkeep.format.log.lmdb_pages import (
+    BIG,
+    HEADER_SIZE,
+    MAX_DEPTH,
+    TABLE,
+    TreePage,
+    decode_database,
+    decode_overflow_header,
+    decode_tree_page,
+    free_pages,
+    free_space,
+)
+
+META_SCRUB: Final = b"scrub_due"
+
+_POLL_S: Final = 0.01
+_LOCK_S: Final = 0.1  # how long writers wait at once
+_RUN: Final = 256  # free pages that are read and overwritten together
+_CHUNK: Final = 4096  # page numbers of the free list that are read together
+
+Progress = Callable[[int, int], None]  # pages done, pages in all
+Place = tuple[int, int]  # in the free list: the key of a record, and how many pages come before
+
+
+class Scrubbed(NamedTuple):
+    """What scrubbing found to do.
+
+    Args:
+        pages: pages in use that had something in their free space.
+        free_pages: free pages that were not empty.
+    """
+
+    pages: int
+    free_pages: int
+
+
+def mark_due(txn: WriteTxn) -> None:
+    """Note, in the transaction that removes something, that the files must be scrubbed."""
+    txn.put_row(META, META_SCRUB, pack_id(txn.shared.epoch, txn.commit_number))
+
+
+def is_due(txn: Txn) -> bool:
+    """Say whether an erasure has not come to its end."""
+    return txn.get(META, META_SCRUB) is not None
+
+
+def scrub(environment: Environment, timeout: float, progress: Progress | None = None) -> Scrubbed:
+    """Overwrite all that has been removed from the store; it is on disk on return.
+
+    Args:
+        timeout: how many seconds to wait for readers of older states.
+
+    Raises:
+        ErasureBlockedError: somebody still reads an older state; nothing was overwritten but the
+            journal.
+    """
+    environment.shared.check_not_writing()
+    hold = environment.make_clean_point(mark_due)
+    mark = hold.txn.get(META, META_SCRUB)
+    try:
+        failpoints.hit("scrub:journal-clean")
+        _wait_for_readers(environment, hold.meta.commit_number, timeout)
+        with _DataFile(environment, hold.meta) as data, translated():
+            in_use = data.clear_pages(progress)
+            failpoints.hit("scrub:pages-clear")
+            free = data.clear_free(progress)
+            failpoints.hit("scrub:free-clear")
+            data.sync()
+    except OSError as error:
+        raise translate_os(error) from error
+    finally:
+        hold.txn.close()
+    failpoints.hit("scrub:synced")
+    environment.write(_remove_mark, mark, wait=True, frees=True)
+    return Scrubbed(in_use, free)
+
+
+def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
+    """Remove the mark, unless another erasure has been begun since."""
+    if mark is not None and txn.get(META, META_SCRUB) == mark:
+        txn.delete(META, META_SCRUB)
+
+
+# --- readers ------------------------------------------------------------------------------------
+
+
+def _wait_for_readers(environment: Environment, commit_number: int, timeout: float) -> None:
+    """Return when nobody reads a state before a commit."""
+    deadline = time.monotonic() + timeout
+    raw = environment.raw
+    while True:
+        with translated():
+            raw.reader_check()
+            older = [one for one in open_readers(raw) if one.commit_number < commit_number]
+        if not older:
+            return
+        if time.monotonic() >= deadline:
+            names = {f"process {one.process} (thread {one.thread})" for one in older}
+            own = os.getpid()
+            what = "close its snapshots and iterators on the store, or end it"
+            if all(one.process == own for one in older):
+                what = "close the snapshots and iterators that this process has open"
+            error = ErasureBlockedError(
+                f"old pages are still read by {', '.join(sorted(names))}; {what}, and erase "
+                "again: the entries are deleted, their bytes are still in the file"
+            )
+            error.processes = tuple(sorted({one.process for one in older}))
+            raise error
+        time.sleep(_POLL_S)
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+class _DataFile:
+    """`data.mdb`, opened beside LMDB.
+
+    Args:
+        meta: the meta page of the state that is held.
+    """
+
+    def __init__(self, environment: Environment, meta: MetaPage) -> None:
+        self.environment = environment
+        self.meta = meta
+        self.page_size = meta.page_size
+        self._handle = environment.folder.open(DATA_FILE, os.O_RDWR)
+        self._zero = bytes(self.page_size)
+
+    def __enter__(self) -> _DataFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def sync(self) -> None:
+        """Return when what was overwritten is on disk."""
+        files.sync_data(self._handle)
+
+    # --- pages in use -----------------------------------------------------------------------
+
+    def clear_pages(self, progress: Progress | None) -> int:
+        """Overwrite the free space of every page of the state; return of how many."""
+        size = (self.meta.last_page + 1) * self.page_size
+        cleared = visited = 0
+        with mmap.mmap(self._handle, size, access=mmap.ACCESS_READ) as data:
+            for start, end, pages in self._free_spaces(data):
+                visited += pages
+                if data[start:end].count(0) != end - start:
+                    files.write_zeros(self._handle, start, end - start)
+                    cleared += 1
+                    failpoints.hit("scrub:page")
+                if progress is not None:
+                    progress(visited, self.meta.last_page + 1)
+        return cleared
+
+    def _free_spaces(self, data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
+        """Yield the free space of every page in use: its bounds, and how many pages it closes."""
+        roots = [self.meta.main_root, self.meta.free_root]
+        stack = [(root, 0) for root in roots if root is not None]
+        size = self.page_size
+        while stack:
+            number, depth = stack.pop()
+            base = number * size
+            page = decode_tree_page(data[base : base + size], number)
+            lower, upper = free_space(page.data)
+            yield base + lower, base + upper, 1
+            if depth > 2 * MAX_DEPTH:
+                raise CorruptionError(f"LMDB page {number}", "the tree has too many levels")
+            if not page.leaf:
+                stack += [(child, depth + 1) for child in page.children]
+                continue
+            for index, flags in enumerate(page.flags):
+                if flags == BIG:
+                    place, length = page.places[index], page.sizes[index]
+                    first = place * size
+                    header = decode_overflow_header(data[first : first + HEADER_SIZE])
+                    end = first + header.pages * size
+                    if header.number != place or end > len(data) or HEADER_SIZE + length > end:
+                        raise CorruptionError(f"LMDB page {place}", "not the value it should be")
+                    yield first + HEADER_SIZE + length, end, header.pages
+                elif flags == TABLE:
+                    root = decode_database(page.inline(index), f"LMDB page {number}").root
+                    if root is not None:
+                        stack.append((root, depth + 1))
+
+    # --- free pages -------------------------------------------------------------------------
+
+    def clear_free(self, progress: Progress | None) -> int:
+        """Overwrite every page that has been free since the state; return how many were not empty.
+
+        Also cuts off what is behind the last page: a transaction that did not come to its end may
+        have left it.
+        """
+        done: set[int] = set()
+        cleared = 0
+        while todo := self._free_pages() - done:
+            place: Place | None = (0, 0)
+            while place is not None:
+                with self._newest() as newest:
+                    count, place = self._clear_some(newest, place, todo, done)
+                cleared += count
+                if progress is not None:
+                    progress(self.meta.last_page + 1 - len(todo), self.meta.last_page + 1)
+                time.sleep(_POLL_S)  # writers who wait for the lock get it
+        with self._newest() as newest:
+            self._cut_end(newest)
+        return cleared
+
+    def _free_pages(self) -> set[int]:
+        """Return the pages that were freed before the state that is held, and never used since.
+
+        Read from a snapshot of the newest commit, without a lock: it may be a long list. A page
+        that was used and freed again stands in a record of a later commit.
+        """
+        with self._newest() as newest:
+            snapshot = begin_read(self.environment.shared)
+        with snapshot:
+            free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
+        if free and not 2 <= min(free) <= max(free) <= newest.last_page:
+            raise CorruptionError(DATA_FILE, "the free list names pages that are not there")
+        return free
+
+    def _clear_some(
+        self, newest: MetaPage, place: Place, todo: set[int], done: set[int]
+    ) -> tuple[int, Place | None]:
+        """Overwrite pages that are free at present, under the write lock, for `_LOCK_S` seconds.
+
+        Commits between two calls may move pages to records before `place`. Then they are still
+        free the next time that `_free_pages` is asked.
+
+        Args:
+            place: where in the free list to begin.
+            todo: the pages to overwrite; those that were are taken out, and added to `done`.
+
+        Returns:
+            how many were not empty, and where to go on; None at the end of the list.
+        """
+        deadline = time.monotonic() + _LOCK_S
+        cleared = 0
+        for here, pages in self._chunks(newest, place):
+            if here != place and time.monotonic() > deadline:
+                return cleared, here
+            for run in _runs(sorted(todo.intersection(pages))):
+                cleared += self._clear_run(run[0], len(run))
+                todo.difference_update(run)
+                done.update(run)
+                if time.monotonic() > deadline:
+                    return cleared, here
+        return cleared, None
+
+    @contextlib.contextmanager
+    def _newest(self) -> Iterator[MetaPage]:
+        """Hold the write lock; give the meta page of the newest commit."""
+        shared = self.environment.shared
+        with shared.write_lock:
+            shared.check_open()
+            writer = shared.raw.begin(None, None, True, False)
+            try:
+                wanted = writer.id() - 1
+                for page in read_meta_pages(self._handle):
+                    if page.commit_number == wanted:
+                        yield page
+                        return
+                raise CorruptionError(DATA_FILE, f"no meta page of commit {wanted}")
+            finally:
+                writer.commit()  # nothing was written; an abort would wait for readers
+
+    def _chunks(self, meta: MetaPage, start: Place) -> Iterator[tuple[Place, Sequence[int]]]:
+        """Yield the free list up to the state that is held, a bounded number of pages at a time."""
+        stack = [] if meta.free_root is None else [meta.free_root]
+        while stack:
+            number = stack.pop()
+            page = decode_tree_page(self._read(number, self.page_size), number)
+            keys = [int.from_bytes(db_key, "little") for db_key in page.keys]
+            if not page.leaf:
+                ends = [*keys[1:], start[0] + 1]  # a child holds keys below that of the next
+                stack += [
+                    child
+                    for child, end in zip(reversed(page.children), reversed(ends), strict=True)
+                    if end > start[0]
+                ]
+                continue
+            for index, key in enumerate(keys):
+                if key > self.meta.commit_number:
+                    return
+                if key >= start[0]:
+                    first = start[1] if key == start[0] else 0
+                    for at, pages in self._record(page, index, number, first):
+                        yield (key, at), pages
+
+    def _record(
+        self, page: TreePage, index: int, number: int, first: int
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield the pages of one record of the free list, from the one at `first` on."""
+        where = f"LMDB page {number}"
+        if page.flags[index] != BIG:
+            yield 0, tuple(free_pages(page.inline(index), where))
+            return
+        place, size = page.places[index], page.sizes[index]
+        count = int.from_bytes(self._read(place, 8, HEADER_SIZE), "little")
+        if size < 8 or size % 8 or count > size // 8 - 1:
+            raise CorruptionError(where, f"a record of {size} bytes names {count} pages")
+        for at in range(first, count, _CHUNK):
+            length = min(_CHUNK, count - at)
+            data = self._read(place, 8 * length, HEADER_SIZE + 8 * (1 + at))
+            yield at, struct.unpack(f"<{length}Q", data)
+
+    def _read(self, number: int, size: int, skip: int = 0) -> bytes:
+        return os.pread(self._handle, size, number * self.page_size + skip)
+
+    def _clear_run(self, number: int, pages: int) -> int:
+        """Overwrite pages that follow each other; return how many were not empty."""
+        size = self.page_size
+        data = self._read(number, pages * size)
+        if data.count(0) == len(data):
+            return 0
+        files.write_zeros(self._handle, number * size, len(data))
+        failpoints.hit("scrub:free")
+        return sum(data[at : at + size] != self._zero for at in range(0, len(data), size))
+
+    def _cut_end(self, meta: MetaPage) -> None:
+        end = (meta.last_page + 1) * self.page_size
+        if os.fstat(self._handle).st_size > end:
+            os.ftruncate(self._handle, end)
+
+
+def _runs(pages: list[int]) -> Iterator[list[int]]:
+    """Yield pages that follow each other, up to so many at once."""
+    start = 0
+    for at in range(1, len(pages) + 1):
+        if at == len(pages) or pages[at] != pages[at - 1] + 1 or at - start == _RUN:
+            yield pages[start:at]
+            start = at

@@ -1,0 +1,248 @@
+"""Types of async_commands.py, made from the sources of the commands: `make docs`."""
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Generic, Literal, overload
+
+from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.group_commands import NackMode
+from streamkeep.format.core.entry import Entry, StreamId, Text
+from streamkeep.format.rows.retention import Retention
+
+class AsyncScanEntry(Generic[Text]):
+    id: StreamId
+    pairs: list[tuple[Text, Text]]
+    @property
+    def fields(self) -> dict[Text, Text]: ...
+    async def delete(self) -> bool: ...
+
+class AsyncCommands(Generic[Text]):
+    _decode: bool
+    def _set_decode(self, decode: bool) -> None: ...
+    async def xgroup_create(
+        self,
+        name: Key,
+        groupname: Key,
+        id: Id = "$",
+        mkstream: bool = False,
+        entries_read: int | None = None,
+    ) -> bool: ...
+    async def xgroup_setid(
+        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
+    ) -> bool: ...
+    async def xgroup_destroy(self, name: Key, groupname: Key) -> bool: ...
+    async def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
+    async def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
+    async def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> list[list[Any]]: ...
+    async def xack(self, name: Key, groupname: Key, *ids: Id) -> int: ...
+    async def xackdel(
+        self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
+    ) -> list[int]: ...
+    async def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]: ...
+    async def xnack(
+        self,
+        name: Key,
+        groupname: Key,
+        mode: NackMode,
+        *ids: Id,
+        retrycount: int | None = None,
+        force: bool = False,
+    ) -> int: ...
+    async def xpending(self, name: Key, groupname: Key) -> dict[str, Any]: ...
+    async def xpending_range(
+        self,
+        name: Key,
+        groupname: Key,
+        min: Id,
+        max: Id,
+        count: int,
+        consumername: Key | None = None,
+        idle: int | None = None,
+    ) -> list[dict[str, Any]]: ...
+    async def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: list[Any] | tuple[Any, ...],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        justid: bool = False,
+        last_id: Id | None = None,
+    ) -> list[Any]: ...
+    async def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: Id = "0-0",
+        count: int | None = None,
+        justid: bool = False,
+        *,
+        whole: bool = False,
+    ) -> list[Any]: ...
+    async def xinfo_groups(self, name: Key) -> list[dict[str, Any]]: ...
+    async def xinfo_consumers(self, name: Key, groupname: Key) -> list[dict[str, Any]]: ...
+    async def xgroup_help(self) -> list[str]: ...
+    async def xinfo_help(self) -> list[str]: ...
+    async def xcfgset(
+        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
+    ) -> Text: ...
+    async def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text: ...
+    @overload
+    async def xadd(
+        self,
+        name: Key,
+        fields: Fields,
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: Literal[False] = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
+    ) -> Text: ...
+    @overload
+    async def xadd(
+        self,
+        name: Key,
+        fields: Fields,
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
+    ) -> Text | None: ...
+    @overload
+    async def xadd_pairs(
+        self,
+        name: Key,
+        pairs: Iterable[Pair],
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: Literal[False] = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
+    ) -> Text: ...
+    @overload
+    async def xadd_pairs(
+        self,
+        name: Key,
+        pairs: Iterable[Pair],
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmpauto: Any = None,
+        idmp: tuple[Any, Any] | None = None,
+    ) -> Text | None: ...
+    async def xadd_many(
+        self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
+    ) -> list[Text]: ...
+    async def xsetid(
+        self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
+    ) -> bool: ...
+    async def xlen(self, name: Key) -> int: ...
+    async def xrange(
+        self,
+        name: Key,
+        min: Id = "-",
+        max: Id = "+",
+        count: int | None = None,
+        *,
+        history: bool = False,
+    ) -> list[Entry[Text]]: ...
+    async def xrevrange(
+        self,
+        name: Key,
+        max: Id = "+",
+        min: Id = "-",
+        count: int | None = None,
+        *,
+        history: bool = False,
+    ) -> list[Entry[Text]]: ...
+    async def xread(
+        self,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> list[list[Any]]: ...
+    def scan(
+        self,
+        name: Key,
+        start: Id = "-",
+        end: Id = "+",
+        *,
+        reverse: bool = False,
+        history: bool = False,
+    ) -> AsyncIterator[AsyncScanEntry[Text]]: ...
+    async def xdel(self, name: Key, *ids: Id) -> int: ...
+    async def xtrim(
+        self,
+        name: Key,
+        maxlen: int | None = None,
+        approximate: bool = True,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> int: ...
+    async def trim_range(self, name: Key, start: Id, end: Id) -> int: ...
+    async def set_retention(
+        self,
+        name: Key,
+        *,
+        maxlen: int | None = None,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        archive: bool | None = None,
+        keep_unacknowledged: bool | None = None,
+        approximate: bool | None = None,
+        archive_max_age_ms: int | None = None,
+        keep_max_bytes: int | None = None,
+        when_full: Literal["refuse", "trim"] | None = None,
+    ) -> Retention: ...
+    async def retention(self, name: Key) -> Retention: ...
+    async def delete(self, *names: Key) -> int: ...
+    async def unlink(self, *names: Key) -> int: ...
+    async def exists(self, *names: Key) -> int: ...
+    async def type(self, name: Key) -> Text: ...
+    async def keys(self, pattern: Key = "*") -> list[Text]: ...
+    def scan_iter(
+        self, match: Key | None = None, count: int | None = None
+    ) -> AsyncIterator[Text]: ...
+    async def rename(self, src: Key, dst: Key) -> bool: ...
+    async def renamenx(self, src: Key, dst: Key) -> bool: ...
+    async def dump(self, name: Key, server: str = "7.2") -> bytes | None: ...
+    async def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool: ...
+    async def xinfo_stream(
+        self, name: Key, full: bool = False, count: int = 10
+    ) -> dict[str, Any]: ...

@@ -1,0 +1,531 @@
+"""The public class `Store`; what it gives out is in `views` and `pipeline`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import lmdb
+
+from streamkeep.engine.admin import erase, scrub
+from streamkeep.engine.api.archive_commands import ArchiveMethods
+from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.api.follow import Stop, iterate, plan_consume, plan_follow
+from streamkeep.engine.api.redis_pipeline import Pipeline
+from streamkeep.engine.api.stream_commands import StreamCommands
+from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
+from streamkeep.engine.archive import garbage_files
+from streamkeep.engine.archive.back_pressure import Relief, clean_after_crash
+from streamkeep.engine.archive.thread import ArchiveThread
+from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.blocking.history_call import HistoryCall
+from streamkeep.engine.checkpoint.durability import Durability
+from streamkeep.engine.commands import keys, load, xgroup
+from streamkeep.engine.commands.arguments import parse_ids, to_bytes, to_id_text
+from streamkeep.engine.commands.history import Unreadable
+from streamkeep.engine.store import opening
+from streamkeep.engine.store.idempotency_sweep import Sweep
+from streamkeep.engine.store.old_readers import OldReaders
+from streamkeep.engine.system.clock import Clock, current_clock
+from streamkeep.engine.system.lmdb_errors import translate, translated
+from streamkeep.engine.system.safe_files import Trusted
+from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    StoreClosedError,
+    StoreError,
+    StreamkeepError,
+)
+from streamkeep.format.core.keys import GARBAGE
+
+log = logging.getLogger("streamkeep")
+
+_LEAVE_GARBAGE: Final = (keys.delete, keys.rename, xgroup.xgroup_destroy, load.restore)
+_MAX_LIMIT: Final = (1 << 32) - 2
+
+
+class Store(ArchiveMethods[Text], StreamCommands[Text]):
+    """A directory of Redis Streams; `streamkeep.open` makes one.
+
+    Safe to share between threads, and any number of processes may have the store open. A process
+    that forks must open it anew in the child.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        sync: Sync = "commit",
+        interval_ms: int = 1000,
+        readonly: bool = False,
+        read_durable: bool = False,
+        force_recovery: bool = False,
+        create: bool = True,
+        decode_responses: bool = False,
+        max_readers: int = 512,
+        max_store_bytes: int | None = None,
+        node_max_bytes: int | None = None,
+        node_max_entries: int | None = None,
+        archive_every: float | None = None,
+        retired_max_bytes: int | None = None,
+        trust_owners: Trusted = (),
+        clock: Clock | None = None,
+    ) -> None:
+        """Open the store at `path`; see `streamkeep.open`."""
+        check_sync(sync)
+        if interval_ms < 1:
+            raise ArgumentError(f"interval_ms must be at least 1, not {interval_ms!r}")
+        if max_readers < 1:
+            raise ArgumentError(f"max_readers must be at least 1, not {max_readers!r}")
+        if archive_every is not None and not (archive_every > 0 and not readonly):
+            raise ArgumentError(
+                f"archive_every must be above 0, and the store not readonly: {archive_every!r}"
+            )
+        if read_durable and readonly:
+            raise ArgumentError("read_durable needs a store that is not readonly: it may sync")
+        self.path = Path(path)
+        self.sync_mode = sync
+        self._set_decode(decode_responses)
+        self._closed = False
+        self._readonly = readonly
+        node_limits = None
+        if node_max_bytes is not None or node_max_entries is not None:
+            node_limits = (_limit(4096, node_max_bytes), _limit(100, node_max_entries))
+        self._environment = opening.open_environment(
+            self.path.absolute(),
+            readonly=readonly,
+            force_recovery=force_recovery,
+            create=create,
+            max_readers=max_readers,
+            max_store_bytes=max_store_bytes,
+            clock=clock or current_clock(),
+            node_limits=node_limits,
+            trust_owners=trust_owners,
+        )
+        self._wait = sync == "commit"
+        self._read_durable = read_durable
+        self._interval_ms = interval_ms
+        self._interval_s: float | None = None
+        self._note_sync(sync)
+        self._archiving: ArchiveThread | None = None
+        try:
+            self._clean_up(readonly, archive_every, retired_max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _clean_up(
+        self, readonly: bool, archive_every: float | None, most_retired: int | None
+    ) -> None:
+        """See to what those who had the store open before have left."""
+        if not readonly:
+            environment = self._environment
+            if environment.relief is None:
+                environment.relief = Relief(environment, most_retired)
+                if environment.upkeep is not None:
+                    sweep = Sweep(environment)
+                    environment.upkeep.add_chore("forgetting messages", sweep, sweep.pause_s)
+                    environment.upkeep.add_chore("the look at readers", OldReaders(environment))
+            elif most_retired not in (None, environment.relief.most):
+                raise StoreError(
+                    f"{self.path}: open in this process with retired_max_bytes="
+                    f"{environment.relief.most}; leave it out, or close that store first"
+                )
+            self._collect_garbage()
+            clean_after_crash(self._environment)
+            if archive_every is not None:
+                self._archiving = ArchiveThread(self._environment, archive_every)
+            if self._environment.read(scrub.is_due):
+                log.warning(
+                    "%s: an erasure was cut off; `streamkeep erase STORE --finish` ends it",
+                    self.path,
+                )
+
+    # --- life -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the store. Threads that are still in a call finish it; later calls raise.
+
+        Raises:
+            StoreError: this thread has a transaction open on it.
+        """
+        if not self._closed:
+            if self._environment.users == 1:
+                self._environment.shared.check_not_writing()  # it would wait for itself
+            self._closed = True
+            self._environment.lobby.alarm()  # blocked calls of this store end
+            if self._archiving is not None:
+                self._archiving.stop()
+            upkeep = self._environment.upkeep
+            if self._interval_s is not None and upkeep is not None:
+                upkeep.remove_interval(self._interval_s)
+            self._environment.release()
+
+    def __enter__(self) -> Store[Text]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"sync={self.sync_mode!r}"
+        return f"<streamkeep.Store {str(self.path)!r} {state}>"
+
+    @property
+    def uuid(self) -> str:
+        """The store's identity, given when it was created."""
+        return str(self._environment.uuid)
+
+    @property
+    def map_size_bytes(self) -> int:
+        """Address space reserved for the store; the disk holds only what was written."""
+        return self._environment.map_size()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the data file that were ever used."""
+        return self._environment.used_size()
+
+    @property
+    def reusable_bytes(self) -> int:
+        """Bytes among them that hold nothing any more and will be used again."""
+        return self._environment.reusable_size()
+
+    def durability(self) -> Durability:
+        """Return how far the store is on disk, and what its last recovery did."""
+        self._check_open()
+        return self._environment.durability()
+
+    # --- privacy ----------------------------------------------------------------------------
+
+    def erase(
+        self,
+        key: Key,
+        *ids: Id,
+        timeout: float = 60.0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Delete entries and overwrite their bytes in every file of the store.
+
+        To readers an erased entry is one that XDEL deleted. On return its contents stand in no
+        node, journal file, free page, or unused part of a page. Backups, exported files, and what
+        a file system or a disk keeps aside are out of reach. Entries that were deleted or trimmed
+        before are erased, too, and what idempotent XADD remembers of them. IDs alone are no
+        contents: what groups have pending stays.
+
+        All pages of the store are visited, so erase many entries at once rather than one by one.
+        Others read and write meanwhile; a writer waits for a tenth of a second at most.
+
+        Args:
+            ids: entries that are not there are no error, and their remains are erased. Without
+                any, an erasure that was cut off is finished.
+            timeout: how many seconds to wait for readers of older states of the store.
+            progress: called with pages done, and pages in all.
+
+        Returns:
+            how many of the entries were there until now.
+
+        Raises:
+            ErasureBlockedError: somebody still reads an older state; it says who. The entries are
+                deleted, and erasing again, with or without their IDs, overwrites their bytes.
+            StoreError: the store is open for reading only.
+        """
+        self._check_writable()
+        name = to_bytes(key)
+        parsed = parse_ids([to_id_text(one) for one in ids])
+        self._collect_garbage()
+        with translated():
+            return erase.erase(self._environment, name, parsed, timeout, progress)
+
+    # --- several commands at once -----------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, sync: Sync | None = None) -> Iterator[Transaction[Text]]:
+        """Make several commands one transaction, across streams; see `Transaction`.
+
+        Args:
+            sync: when it is durable, where that is not to be as the store was opened.
+        """
+        wait = self._wait if sync is None else check_sync(sync) == "commit"
+        self._check_writable()
+        self._note_sync(sync)
+        txn = self._environment.begin_write()
+        txn.durable = wait
+        transaction = Transaction(self, txn)
+        try:
+            yield transaction
+            if txn.open:
+                self._environment.check_limit(txn)
+                txn.commit()
+            else:
+                transaction.check_whole()
+        except lmdb.Error as error:
+            txn.abort()
+            raise translate(error) from error
+        except BaseException:
+            txn.abort()
+            raise
+        self._environment.notice()
+        if wait:
+            txn.wait()
+        self._environment.settle()
+        if txn.garbage:
+            self._collect_garbage()
+
+    def using(self, sync: Sync) -> SyncView[Text]:
+        """Return all commands with another sync mode than the store was opened with."""
+        self._check_open()
+        self._note_sync(sync)
+        return SyncView(self, sync)
+
+    def snapshot(self) -> Snapshot[Text]:
+        """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
+        self._check_open()
+        return Snapshot(self, self._environment.begin_read())
+
+    def pipeline(self, transaction: bool = True, shard_hint: object = None) -> Pipeline:
+        """Queue commands and run them in one transaction, as redis-py's pipeline does.
+
+        Args:
+            transaction: accepted for redis-py's sake; the commands are one transaction anyway.
+        """
+        self._check_open()
+        return Pipeline(self, transaction, self._decode)
+
+    # --- endless reads ----------------------------------------------------------------------
+
+    def follow(
+        self,
+        key: Key,
+        start: Id = "$",
+        *,
+        count: int | None = 100,
+        block: int | None = 0,
+        stop: Stop | None = None,
+        history: bool = False,
+    ) -> Iterator[Entry[Text]]:
+        """Iterate over the entries of a stream as they come: `for entry in store.follow(key):`.
+
+        The stream need not exist yet. Between entries the iteration sleeps; it holds no snapshot
+        and no lock, so that it may run for ever, and be left at any time.
+
+        Args:
+            start: begin above this ID: 0 for the oldest entry, `+` for the newest, `$` for the
+                first that is added after this call.
+            count: read at most this many at once.
+            block: end after as many milliseconds without an entry; 0: never. None: do not wait,
+                end behind the newest entry.
+            stop: asked after each entry, and at least once a second; True ends the iteration.
+                `threading.Event().is_set` makes one for another thread.
+            history: also what was trimmed while the stream archived, as with `xrange`: from 0 the
+                iteration begins with the oldest segment, and nothing that is trimmed before it
+                comes there is missed.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile.
+        """
+        return iterate(self, plan_follow(self, key, start, count, history), block, stop)
+
+    def consume(
+        self,
+        key: Key,
+        groupname: Key,
+        consumername: Key,
+        *,
+        count: int | None = 10,
+        block: int | None = 0,
+        claim_min_idle_time: int | None = None,
+        noack: bool = False,
+        stop: Stop | None = None,
+    ) -> Iterator[Entry[Text]]:
+        """Iterate over what a group delivers to one consumer: a worker's loop.
+
+        First comes what the consumer has pending: what it was given before it stopped or crashed.
+        Then come new entries, as XREADGROUP delivers them. Acknowledge each with `xack` when it
+        is done; what was not comes again in the consumer's next iteration.
+
+        Args:
+            count: take at most this many from the group at once. When the loop is left, those it
+                has not come to stay pending, first in the next iteration.
+            block: end after as many milliseconds without an entry; 0: never. None: do not wait.
+            claim_min_idle_time: also take over what any consumer has had pending for as many
+                milliseconds; how often it was delivered `xpending_range` tells.
+            noack: new entries are not pending: delivered at most once.
+            stop: as with `follow`.
+
+        An entry that was deleted while it was pending has no fields; acknowledge it, too.
+
+        Raises:
+            NoSuchGroupError: the stream or the group does not exist, or was removed meanwhile.
+        """
+        plan = plan_consume(self, key, groupname, consumername, count, noack, claim_min_idle_time)
+        return iterate(self, plan, block, stop)
+
+    def sync(self) -> None:
+        """Return when everything committed so far is on disk, whatever the sync mode.
+
+        Raises:
+            StoreError: the store was opened with readonly=True.
+        """
+        self._check_writable()
+        self._environment.sync()
+
+    # --- how commands run -------------------------------------------------------------------
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        if self._closed:
+            self._check_open()
+        if self._read_durable:
+            result = self._environment.read_durable(command, *args)
+        else:
+            result = self._environment.read(command, *args)
+        return result if convert is None else convert(result)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        if self._closed or self._readonly:
+            self._check_writable()
+        environment = self._environment
+        if self._wait:
+            result = environment.combiner.run(command, args)
+        else:
+            result = environment.write_alone(command, args, False, False)
+        environment.settle()
+        return result if convert is None else convert(result)
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._run_free(convert, self._wait, command, *args)
+
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        while True:
+            try:
+                return self._read(convert, command, *args)
+            except Unreadable as gone:
+                if self._environment.read(gone.still_named):
+                    raise gone.error from None
+
+    def _run_free(
+        self,
+        convert: Callable[[Any], Any] | None,
+        wait: bool,
+        command: Callable[..., Any],
+        *args: Any,
+    ) -> Any:
+        self._check_writable()
+        result = self._environment.write(command, *args, wait=wait, frees=True)
+        self._environment.settle()
+        if command in _LEAVE_GARBAGE:
+            self._collect_garbage()
+        return result if convert is None else convert(result)
+
+    def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
+        self._check_writable()
+        result = self._environment.write(run, steps, wait=self._wait, frees=frees)
+        self._environment.settle()
+        self._collect_garbage()
+        return result
+
+    def _block(
+        self,
+        convert: Callable[[Any], Any] | None,
+        call: BlockingCall,
+        block_ms: int,
+    ) -> Any:
+        result = self._run_call(call, block_ms, self._check_open)
+        return result if convert is None else convert(result)
+
+    def _run_call(
+        self,
+        call: BlockingCall,
+        block_ms: int | None,
+        check: Callable[[], None],
+        runs: StreamCommands[Any] | None = None,
+    ) -> list[list[Any]]:
+        """Run a call that may wait.
+
+        Args:
+            check: raises when the wait must end.
+            runs: whose `_read` and `_write` run the command; by default those of the store.
+        """
+        runner = runs or self
+        run = runner._write if call.writes else runner._read
+        if isinstance(call, HistoryCall):
+            run = runner._read_history
+
+        def attempt() -> list[list[Any]]:
+            found: list[list[Any]] = run(None, call.run)
+            return found
+
+        if block_ms is None:
+            return attempt()
+
+        def note() -> None:
+            run(None, call.note)
+
+        found: list[list[Any]] = self._environment.lobby.block(attempt, note, call, block_ms, check)
+        return found
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        self._check_open()
+        return self._environment.begin_read(), True
+
+    def _note_sync(self, sync: Sync | None) -> None:
+        """Have the journal synced every `interval_ms`, from the first use of that mode on."""
+        upkeep = self._environment.upkeep
+        if sync == "interval" and self._interval_s is None and upkeep is not None:
+            self._interval_s = self._interval_ms / 1000
+            upkeep.add_interval(self._interval_s)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+
+    def _check_writable(self) -> None:
+        """Raise unless this store may write; others of this process may, on the same files."""
+        self._check_open()
+        if self._readonly:
+            raise StoreError("the store was opened with readonly=True")
+
+    def _collect_garbage(self) -> None:
+        """Remove what deleted streams left, in bounded transactions, and files that may go.
+
+        The command that left it has happened: a failure is the matter of whoever comes next.
+        """
+        environment = self._environment
+        try:
+            if not environment.read(_has_garbage):
+                return
+            while environment.write(keys.collect_garbage, wait=False, frees=True):
+                environment.settle()
+            garbage_files.remove(environment)
+        except StreamkeepError as error:
+            log.warning("%s: what was deleted is removed later: %s", environment.path, error)
+
+
+def _has_garbage(txn: ReadTxn) -> bool:
+    return txn.rows(GARBAGE) > 0
+
+
+def _limit(default: int, value: int | None) -> int:
+    if value is None:
+        return default
+    if not 0 <= value <= _MAX_LIMIT:
+        raise ArgumentError(f"a node limit must be between 0 and {_MAX_LIMIT}, not {value!r}")
+    return value

@@ -1,0 +1,268 @@
+"""What a store gives out: a snapshot, a transaction, its commands with another sync mode."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import lmdb
+
+from streamkeep.engine.api.command_base import Key
+from streamkeep.engine.api.stream_commands import StreamCommands
+from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.commands import keys
+from streamkeep.engine.commands.arguments import to_bytes
+from streamkeep.engine.commands.history import Unreadable
+from streamkeep.engine.commands.xinfo import StreamStat, find_existing, stream_stat
+from streamkeep.engine.system.lmdb_errors import translate, translated
+from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.format.core.entry import Text
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CommandError,
+    StaleSnapshotError,
+    StoreClosedError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+
+Sync = Literal["commit", "interval", "none"]
+_SYNC_MODES: Final = ("commit", "interval", "none")
+
+
+def check_sync(sync: Sync) -> Sync:
+    """Return a sync mode; raise ArgumentError for anything else."""
+    if sync not in _SYNC_MODES:
+        raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+    return sync
+
+
+class Snapshot(StreamCommands[Text]):
+    """All reading commands on one unchanging state of the store; a context manager.
+
+    Others write meanwhile, unseen and undisturbed. The store keeps every page of the snapshot
+    until it is closed, so do not keep one for long while much is written. `delete` of a scanned
+    entry goes to the store itself.
+
+    Archive files are not kept: a segment that is dropped, or rewritten by an erasure, is gone for
+    snapshots, too. What they read with `history=True` then raises StaleSnapshotError, rather than
+    show another state. A store's own reads take a newer snapshot instead.
+    """
+
+    def __init__(self, store: Store[Text], txn: ReadTxn) -> None:
+        self._store: Store[Text] = store
+        self._txn = txn
+        self._set_decode(store._decode)
+
+    def close(self) -> None:
+        """Let the snapshot go."""
+        self._txn.close()
+
+    def __enter__(self) -> Snapshot[Text]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def txn(self) -> ReadTxn:
+        """The read transaction itself, for checks and tools."""
+        return self._txn
+
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        try:
+            return self._read(convert, command, *args)
+        except Unreadable as gone:
+            if self._store._environment.read(gone.still_named):
+                raise gone.error from None
+            raise StaleSnapshotError(
+                f"{gone.record.where} was dropped or rewritten since this snapshot was taken; take "
+                "a new one, or read from the store"
+            ) from None
+
+    def stats(self) -> Iterator[StreamStat]:
+        """Yield length, nodes and sizes of every stream, ascending by name."""
+        self._check_open()
+        with translated():
+            for name, number in keys.iter_keys(self._txn):
+                yield stream_stat(self._txn.load_numbered(number, name))
+
+    def stat(self, name: Key) -> StreamStat:
+        """Return length, nodes and sizes of one stream; raise NoSuchKeyError when it is missing."""
+        found: StreamStat = self._read(None, _stat, to_bytes(name))
+        return found
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        self._check_open()
+        try:
+            result = command(self._txn, *args)
+        except lmdb.Error as error:
+            raise translate(error) from error
+        return result if convert is None else convert(result)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        raise StoreError("a snapshot only reads; call the method on the store")
+
+    def _check_open(self) -> None:
+        if not self._txn.open:
+            raise StoreClosedError("the snapshot is closed")
+
+    def _writer(self) -> StreamCommands[Text]:
+        return self._store
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        self._check_open()
+        return self._txn, False
+
+
+class Transaction(StreamCommands[Text]):
+    """Several commands as one: `with store.transaction() as txn:`.
+
+    Commands see what earlier ones of the transaction did; everybody else sees all of it after the
+    block, or nothing when the block raises. It holds the store's only write lock: keep it short,
+    stay in the thread that began it, and call no writing method of the store itself inside the
+    block.
+
+    A CommandError may be caught inside the block: that command has changed nothing. Any other
+    error that interrupts a writing command, such as a full store, undoes the whole transaction,
+    and the block ends with an error even where it was caught.
+    """
+
+    _late_text = True
+
+    def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
+        self._store: Store[Text] = store
+        self._txn = txn
+        self._set_decode(store._decode)
+        self._thread = threading.get_ident()
+        self._broken: BaseException | None = None  # what interrupted a command
+
+    @property
+    def txn(self) -> WriteTxn:
+        """The write transaction itself, for pipelines and tools."""
+        return self._txn
+
+    def abort(self) -> None:
+        """Undo everything; the block may go on, but the transaction takes no more commands."""
+        self._txn.abort()
+
+    def check_whole(self) -> None:
+        """Raise when a command was interrupted, and with it the transaction undone."""
+        if self._broken is not None:
+            raise StoreError(
+                "nothing of the transaction was written, since one of its commands failed "
+                f"({self._broken}); run all of it again"
+            ) from self._broken
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._run(False, convert, command, args)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._run(True, convert, command, args)
+
+    def _run(
+        self,
+        writes: bool,
+        convert: Callable[[Any], Any] | None,
+        command: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> Any:
+        self._check_usable()
+        try:
+            result = command(self._txn, *args)
+        except CommandError:
+            raise
+        except lmdb.Error as error:
+            told = translate(error)
+            self._break(told)
+            raise told from error
+        except BaseException as error:
+            if writes:
+                self._break(error)
+            raise
+        return result if convert is None else convert(result)
+
+    def _break(self, error: BaseException) -> None:
+        """Undo everything: a command was interrupted half-way."""
+        self._broken = error
+        self._txn.abort()
+
+    def _check_usable(self) -> None:
+        if self._txn.open and threading.get_ident() != self._thread:
+            raise StoreError("a transaction belongs to the thread that began it")
+        self.check_whole()
+        if not self._txn.open:
+            raise StoreClosedError("the transaction has ended")
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        self._check_usable()
+        return self._txn, False  # type: ignore[return-value]  # both kinds read alike
+
+
+class SyncView(StreamCommands[Text]):
+    """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
+
+    def __init__(self, store: Store[Text], sync: Sync) -> None:
+        self._store: Store[Text] = store
+        self._set_decode(store._decode)
+        self._wait = check_sync(sync) == "commit"
+
+    def _read(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._read(convert, command, *args)
+
+    def _write(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        self._store._check_writable()
+        environment = self._store._environment
+        result = environment.write(command, *args, wait=self._wait)
+        environment.settle()
+        return result if convert is None else convert(result)
+
+    def _free(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._run_free(convert, self._wait, command, *args)
+
+    def _read_history(
+        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
+    ) -> Any:
+        return self._store._read_history(convert, command, *args)
+
+    def _block(
+        self,
+        convert: Callable[[Any], Any] | None,
+        call: BlockingCall,
+        block_ms: int,
+    ) -> Any:
+        store = self._store
+        result = store._run_call(call, block_ms, store._check_open, self)
+        return result if convert is None else convert(result)
+
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+        return self._store._begin_scan()
+
+
+def _stat(txn: ReadTxn, name: bytes) -> StreamStat:
+    return stream_stat(find_existing(txn, name))

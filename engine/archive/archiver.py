@@ -1,0 +1,472 @@
+"""The archiver: retired nodes become segments.
+
+One step takes a run of retired nodes of one stream and makes a segment of them:
+
+1. read the rows of `retired` from a snapshot, and write the file under a temporary name;
+2. sync the file, name it, sync the folder (`segment_output`);
+3. one transaction: the row of the manifest is written, the rows of `retired` go. It only commits
+   if each row still is what was read; an erasure may have changed one.
+
+Until 3 is on disk the entries are in `retired`, and from then on in the segment: never in both,
+never in neither. What a crash leaves before 3 is a file without a row, which `clean` removes: a
+temporary one, or a whole one whose entries are still retired. Files that somebody else put below
+`archive/`, to adopt them, are left alone.
+
+A run ends at its target size, and wherever a live node or another segment lies between two retired
+ones, so that the segments of a stream never overlap with anything. There is one segment per run,
+and none are merged later: a segment is immutable, and pipelines that follow the manifest read each
+entry once. So that there are not too many small ones, the thread of a store (`archive_thread`)
+leaves a few retired nodes where they are until they are worth a file.
+
+Memory is bounded by a block and the keys of a run, and a transaction by a run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
+from streamkeep.engine.commands.keys import iter_keys, name_of
+from streamkeep.engine.model.manifest import (
+    find_segment,
+    list_segments,
+    put_segment,
+    segments_from,
+    take_file_number,
+)
+from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CorruptionError, StoreError
+from streamkeep.format.core.id_codec import MAX, next_id
+from streamkeep.format.core.keys import (
+    NODES,
+    RETIRED,
+    STREAMS,
+    node_key,
+    pack_number,
+    unpack_node_key,
+)
+from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
+from streamkeep.format.node.envelope import CHECKSUM_SIZE
+from streamkeep.format.rows.retired import decode_former_name, former_name_key, is_former_name
+from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, segment_path
+from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL, SegmentWriter
+
+TARGET_BYTES: Final = 32 << 20
+_NOWHERE: Final = (MAX, MAX)
+
+Id = tuple[int, int]
+Progress = Callable[[int, int], None]  # bytes of nodes archived, and of all there were, about
+
+log = logging.getLogger("streamkeep")
+
+
+class ArchiveOptions(NamedTuple):
+    """How segments are written.
+
+    Attributes:
+        target_bytes: a segment ends when its nodes take as much, uncompressed.
+        level: zstd's.
+        block_bytes: of a block, uncompressed: what a point read decompresses.
+        dictionary: whether one is trained and used where it pays.
+        least_bytes: streams with less retired are left for later.
+    """
+
+    target_bytes: int = TARGET_BYTES
+    level: int = DEFAULT_LEVEL
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    dictionary: bool = True
+    least_bytes: int = 0
+
+
+class ArchiveReport(NamedTuple):
+    """What a run of the archiver did.
+
+    Attributes:
+        entries: how many were archived.
+        segments: how many files they are in.
+        raw_bytes: their macro nodes, uncompressed.
+        size_bytes: the files.
+        removed: files that an interrupted run had left, and that were removed.
+    """
+
+    entries: int = 0
+    segments: int = 0
+    raw_bytes: int = 0
+    size_bytes: int = 0
+    removed: int = 0
+
+    def with_segment(self, record: SegmentRecord) -> ArchiveReport:
+        """Return the report with one more segment."""
+        return self._replace(
+            entries=self.entries + record.entries,
+            segments=self.segments + 1,
+            raw_bytes=self.raw_bytes + record.raw_bytes,
+            size_bytes=self.size_bytes + record.size_bytes,
+        )
+
+
+DEFAULT_OPTIONS: Final = ArchiveOptions()
+
+
+def archive(
+    environment: Environment,
+    options: ArchiveOptions = DEFAULT_OPTIONS,
+    *,
+    wait: bool = True,
+    progress: Progress | None = None,
+) -> ArchiveReport:
+    """Make segments of everything that is retired; return what was done.
+
+    Args:
+        wait: for another archiver, in whatever process; then do what it has left.
+
+    Raises:
+        StoreLockedError: another one is at work, and `wait` is False.
+        StoreFullError: no room for a segment; what was archived before is.
+    """
+    with archive_lock(environment, wait=wait):
+        report = ArchiveReport(removed=len(clean(environment)))
+        total = environment.read(retired_bytes)
+        numbers = environment.read(retired_streams)
+        names = environment.read(_likely_names, numbers)
+        for number in numbers:
+            if environment.read(_retired_of, number, options.least_bytes) < options.least_bytes:
+                continue
+            name = environment.read(stream_name, number, names.get(number))
+            while (record := _archive_run(environment, number, name, options)) is not None:
+                if record.entries:
+                    report = report.with_segment(record)
+                if progress is not None:
+                    progress(min(report.raw_bytes, total), total)
+    return report
+
+
+# --- what there is to do ------------------------------------------------------------------------
+
+
+def retired_bytes(txn: Txn) -> int:
+    """Return what `retired` takes in the data file."""
+    return txn.table_bytes(RETIRED)
+
+
+def retired_streams(txn: Txn) -> list[int]:
+    """Return the numbers of the streams that have retired nodes, ascending."""
+    numbers: list[int] = []
+    cursor = txn.cursor(RETIRED)
+    found = cursor.first()
+    while found:
+        number = unpack_node_key(cursor.key())[0]
+        if numbers and number <= numbers[-1]:  # damaged pages: do not go round in circles
+            raise CorruptionError("retired nodes", f"stream {number} is behind {numbers[-1]}")
+        numbers.append(number)
+        found = cursor.set_range(pack_number(number + 1))
+    return numbers
+
+
+def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
+    """Return the key of a stream that has something retired; also of a deleted one.
+
+    Args:
+        likely: its key, as far as the caller knows.
+    """
+    row = txn.get(RETIRED, former_name_key(number))
+    if row is not None:
+        return decode_former_name(number, row, f"former name of stream {number}")
+    record = find_segment(txn, number, *_NOWHERE)
+    last = [] if record is None else [record.key]
+    name = name_of(txn, number, last if likely is None else [likely, *last])
+    return name if name is not None else last[0] if last else b""
+
+
+def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
+    """Return the keys of streams whose newest segment has none, or another, in one pass."""
+    unknown = set()
+    for number in numbers:
+        record = find_segment(txn, number, *_NOWHERE)
+        if record is None or txn.stream_number(record.key) != number:
+            unknown.add(number)
+    if not unknown:
+        return {}
+    return {number: name for name, number in iter_keys(txn) if number in unknown}
+
+
+def _retired_of(txn: Txn, number: int, enough: int) -> int:
+    """Return the bytes of the retired nodes of a stream, counting no further than `enough`."""
+    total = 0
+    cursor = txn.cursor(RETIRED)
+    found = enough > 0 and cursor.set_range(pack_number(number))
+    while found and total < enough and unpack_node_key(cursor.key())[0] == number:
+        total += len(cursor.value())
+        found = cursor.next()
+    return total
+
+
+class _Row(NamedTuple):
+    """A retired node of a run, and the checksum that tells whether it has changed since."""
+
+    db_key: bytes
+    checksum: bytes
+
+
+def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (LMDB key, envelope) of the retired nodes that are to be one segment."""
+    cursor = txn.cursor(RETIRED)
+    found = cursor.set_range(pack_number(number))
+    barrier: Id | None = None
+    size = 0
+    while found:
+        db_key = cursor.key()
+        stream, ms, seq = unpack_node_key(db_key)
+        if stream != number or size >= target_bytes:
+            return
+        if not is_former_name(ms, seq):
+            if barrier is not None and (ms, seq) > barrier:
+                return
+            if barrier is None:
+                barrier = _next_other(txn, number, ms, seq)
+            value = cursor.value()
+            size += len(value)
+            yield db_key, value
+        found = cursor.next()
+
+
+def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
+    """Return where the next live node or segment behind a retired node begins."""
+    other = _NOWHERE
+    after = next_id(ms, seq)
+    cursor = txn.cursor(NODES)
+    if cursor.set_range(node_key(number, *after)):
+        stream, node_ms, node_seq = unpack_node_key(cursor.key())
+        if stream == number:
+            other = node_ms, node_seq
+    segment = next(segments_from(txn, number, *after), None)
+    if segment is not None:
+        other = min(other, (segment.first_ms, segment.first_seq))
+    row = txn.get(STREAMS, pack_number(number))
+    if row is not None:
+        tail = txn.load_numbered(number, b"")
+        if tail.has_tail() and (tail.tail_ms, tail.tail_seq) > (ms, seq):
+            other = min(other, (tail.tail_ms, tail.tail_seq))
+    return other
+
+
+# --- one segment --------------------------------------------------------------------------------
+
+
+class Changed(Exception):
+    """A retired node has changed while its segment was written."""
+
+
+def _archive_run(
+    environment: Environment, number: int, name: bytes, options: ArchiveOptions
+) -> SegmentRecord | None:
+    """Make a segment of the first run of a stream; None when nothing is retired any more.
+
+    A record with no entries says that there were only nodes of which nothing is left to show.
+    """
+    while environment.read(_has_rows, number):
+        file_number = environment.write(take_file_number, frees=True)
+        rows, record = _write_run(environment, number, name, file_number, options)
+        if not rows:
+            return None
+        failpoints.hit("archive:written")
+        try:
+            made = environment.write(_commit_run, number, rows, record, wait=True, frees=True)
+        except Changed:
+            made = None
+        except BaseException:
+            if record is not None and not environment.read(_is_listed, record):
+                _remove(environment, record.path)
+            raise
+        if made is not None:
+            failpoints.hit("archive:committed")
+            return made
+        if record is not None:
+            _remove(environment, record.path)
+    return None
+
+
+def _has_rows(txn: Txn, number: int) -> bool:
+    cursor = txn.cursor(RETIRED)
+    return cursor.set_range(node_key(number, 0, 1)) and cursor.key()[:8] == pack_number(number)
+
+
+def _write_run(
+    environment: Environment,
+    number: int,
+    name: bytes,
+    file_number: int,
+    options: ArchiveOptions,
+) -> tuple[list[_Row], SegmentRecord | None]:
+    """Write the file; return the rows that it holds, and the row of the manifest to be."""
+    rows: list[_Row] = []
+    with environment.begin_read() as txn:
+        nodes = iter_run(txn, number, options.target_bytes)
+        held: list[bytes] = []  # the first nodes, to train a dictionary from
+        size = 0
+        while size < (SAMPLE_BYTES if options.dictionary else 1):
+            node = next(nodes, None)
+            if node is None:
+                break
+            rows.append(_Row(node[0], node[1][-CHECKSUM_SIZE:]))
+            held.append(node[1])
+            size += len(node[1])
+        if not rows:
+            return [], None
+        dictionary = None
+        if options.dictionary:
+            more = size >= SAMPLE_BYTES
+            dictionary = choose_dictionary(
+                held,
+                options.target_bytes if more else size,
+                level=options.level,
+                block_bytes=options.block_bytes,
+            )
+        now_ms = environment.shared.clock.now_ms()
+        epoch = environment.shared.epoch
+        writer = SegmentWriter(
+            store_uuid=environment.uuid.bytes,
+            stream_number=number,
+            key=name,
+            created_ms=now_ms,
+            epoch=epoch,
+            file_number=file_number,
+            level=options.level,
+            block_bytes=options.block_bytes,
+            dictionary=dictionary,
+        )
+        place = segment_path(number, name, (0, 0), (0, 0), epoch, file_number)
+        try:
+            with segment_output(environment.folder, stored_name(place)) as output:
+                for envelope in held:
+                    output.write(writer.add(envelope, _where(number, envelope)))
+                held.clear()
+                for db_key, envelope in nodes:
+                    rows.append(_Row(db_key, envelope[-CHECKSUM_SIZE:]))
+                    output.write(writer.add(envelope, _where(number, envelope)))
+                if writer.first_id is None or writer.last_id is None:
+                    raise _Empty
+                output.write(writer.finish())
+                path = segment_path(
+                    number, name, writer.first_id, writer.last_id, epoch, file_number
+                )
+                output.name = stored_name(path)
+        except _Empty:
+            return rows, None
+    segment = open_stored(environment.folder, path)
+    return rows, record_of(
+        segment,
+        stream_number=number,
+        path=path,
+        key=name,
+        sequence=0,
+        created_ms=now_ms,
+        epoch=epoch,
+        origin=ARCHIVED,
+    )
+
+
+class _Empty(Exception):
+    """History shows nothing of the nodes of a run."""
+
+
+def _where(number: int, envelope: bytes) -> str:
+    return f"retired node of stream {number}"
+
+
+def _commit_run(
+    txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None
+) -> SegmentRecord:
+    """Write the row of the manifest, and take the rows of `retired` out."""
+    for row in rows:
+        value = txn.get(RETIRED, row.db_key)
+        if value is None or value[-CHECKSUM_SIZE:] != row.checksum:
+            raise Changed
+        txn.delete(RETIRED, row.db_key)
+    cursor = txn.cursor(RETIRED)
+    prefix = pack_number(number)
+    if cursor.set_range(prefix) and cursor.key() == former_name_key(number):
+        only = not (cursor.next() and cursor.key()[:8] == prefix)
+        if only and not _has_nodes(txn, number):
+            txn.delete(RETIRED, former_name_key(number))
+    if record is None:
+        return SegmentRecord(number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARCHIVED, "", b"")
+    return put_segment(txn, record)
+
+
+def _has_nodes(txn: Txn, number: int) -> bool:
+    """Say whether nodes of a deleted stream are still to be collected, which may retire more."""
+    cursor = txn.cursor(NODES)
+    prefix = pack_number(number)
+    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
+
+
+def _is_listed(txn: Txn, record: SegmentRecord) -> bool:
+    found = find_segment(txn, record.stream_number, record.first_ms, record.first_seq)
+    return found is not None and found.path == record.path
+
+
+def _remove(environment: Environment, path: str) -> None:
+    """Remove a file that no row names."""
+    name = stored_name(path)
+    environment.folder.remove(name)
+    environment.folder.sync(name.rpartition("/")[0])
+
+
+# --- what a crash has left ----------------------------------------------------------------------
+
+
+def clean(environment: Environment) -> list[Path]:
+    """Remove what a killed archiver has left below `archive/`; the caller holds the lock.
+
+    Returns:
+        the files: temporary ones, and segments of this store whose entries are still retired.
+    """
+    store = environment.folder
+    there = store.files_below(ARCHIVE_FOLDER)
+    removed = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
+    for number in environment.read(retired_streams):
+        named = {row.path for row in environment.read(list_segments, number)}
+        for path in there:
+            if (
+                path.startswith(f"{number}-")
+                and path.endswith(SUFFIX)
+                and path not in named
+                and _is_undone(environment, path)
+            ):
+                removed.append(path)
+    for path in removed:
+        store.remove(stored_name(path))
+        log.warning(
+            "removed %s, which an archiver that was killed has left", store.path / stored_name(path)
+        )
+    for parent in {stored_name(path).rpartition("/")[0] for path in removed}:
+        store.sync(parent)
+    return [store.path / stored_name(path) for path in removed]
+
+
+def _is_undone(environment: Environment, path: str) -> bool:
+    """Say whether a file without a row was written here, of entries that are still retired."""
+    # Ours takes no more than what is retired, of which it was made; another may be hostile.
+    most = max(environment.read(retired_bytes), MAX_BLOCK_BYTES)
+    try:
+        segment = open_stored(environment.folder, path, max_block_bytes=most)
+        if segment.index.store_uuid != environment.uuid.bytes:
+            return False
+        node = segment.block(0)[0]
+    except (CorruptionError, StoreError):
+        return False
+    found = environment.read(_node_of, segment.index.stream_number, node.ms, node.seq)
+    return found is not None
+
+
+def _node_of(txn: Txn, number: int, ms: int, seq: int) -> bytes | None:
+    return txn.get(RETIRED, node_key(number, ms, seq))

@@ -1,0 +1,302 @@
+"""Erasing entries that were trimmed: in retired nodes, and in the segments of the archive.
+
+Segments never change, so one with an erased entry is written anew, into a file of another name:
+nodes without such an entry as they are, the others encoded from what is left, so that not even
+field names of an erased entry stay in a master entry. A dictionary is made of pieces of entries;
+the new file gets one that was trained from what it holds, or none, and so does every other segment
+of the stream that has the same dictionary.
+
+One transaction then takes the old row out of the manifest, puts the new one in, notes the
+erasures, and leaves the old file as garbage. Killed before, there is a file that no row names and
+no erased entry is in; killed after, a file that is garbage.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from streamkeep.engine.archive.archiver import clean, retired_streams, stream_name
+from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.model.manifest import (
+    delete_segment,
+    iter_segments,
+    list_segments,
+    put_erasure,
+    put_segment,
+    take_file_number,
+)
+from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError
+from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
+from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
+from streamkeep.format.node.envelope import (
+    decode_envelope,
+    encode_envelope,
+    set_trimmed,
+    trimmed_slots,
+)
+from streamkeep.format.node.erase import erase_slots
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.format.rows.records import encode_file_garbage
+from streamkeep.format.segment.manifest import REWRITTEN, SegmentRecord, record_of
+from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
+from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
+
+Id = tuple[int, int]
+Ids = list[Id]
+
+_LEVEL: Final = 9  # a file is written anew once, and read often
+
+
+class _Plan(NamedTuple):
+    """A segment that is to be written anew, and which of its entries go."""
+
+    record: SegmentRecord
+    ids: Ids
+
+
+# --- retired nodes ------------------------------------------------------------------------------
+
+
+def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
+    """Erase entries in the retired nodes of a stream; return how many there were.
+
+    Args:
+        ids: ascending.
+    """
+    wanted = set(ids)
+    count = start = 0
+    cursor = txn.cursor(RETIRED)
+    while start < len(ids):
+        wanted_key = node_key(number, *ids[start])
+        found = cursor.set_range(wanted_key)
+        if not (found and cursor.key() == wanted_key):
+            found = cursor.prev() if found else cursor.last()
+        start += 1
+        if not found:
+            continue
+        db_key = cursor.key()
+        owner, ms, seq = unpack_node_key(db_key)
+        if owner != number or (ms, seq) == (0, 0):  # the latter is the name of a deleted stream
+            continue
+        where = f"retired node {ms}-{seq} of stream {number}"
+        envelope = decode_envelope(cursor.value(), where)
+        trimmed = trimmed_slots(envelope.trimmed)
+        erased = erase_slots(envelope.listpack, ms, seq, wanted, trimmed)
+        start = max(start, bisect_right(ids, erased.last))
+        if erased.data is envelope.listpack:
+            continue
+        count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
+        bitmap = set_trimmed(b"", sorted(trimmed.difference(erased.slots)))
+        if not history_form(erased.data, ms, seq, bitmap):
+            txn.delete(RETIRED, db_key)
+            continue
+        epoch, commit_number = txn.shared.epoch, txn.commit_number
+        value = encode_envelope(number, ms, seq, epoch, commit_number, b"", erased.data, bitmap)
+        txn.put(RETIRED, db_key, value)
+    return count
+
+
+# --- segments -----------------------------------------------------------------------------------
+
+
+def archived_under(txn: Txn, name: bytes) -> set[int]:
+    """Return the numbers of the streams whose archive belongs to a key, deleted ones, too.
+
+    A segment keeps the key under which it was written; a stream that is alive has the one it has
+    now. What is retired of deleted ones has their last key.
+    """
+    numbers = {record.stream_number for record in iter_segments(txn) if record.key == name}
+    gone = {one for one in numbers if not _is_alive(txn, one)}
+    for one in retired_streams(txn):
+        if not _is_alive(txn, one) and stream_name(txn, one) == name:
+            gone.add(one)
+    number = txn.stream_number(name)
+    return gone | {number} if number else gone
+
+
+def _is_alive(txn: Txn, number: int) -> bool:
+    return txn.get(STREAMS, pack_number(number)) is not None
+
+
+def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
+    """Remove files that a killed archiver or erasure has left: they may hold erased entries.
+
+    A file of this store that no row names, and whose IDs lie in a segment that one names, holds
+    nothing that is not there, too.
+    """
+    store = environment.folder
+    if not store.has_folder(ARCHIVE_FOLDER):
+        return
+    with archive_lock(environment):
+        clean(environment)
+        for number in sorted(numbers):
+            rows = environment.read(list_segments, number)
+            named = {row.path for row in rows}
+            for path in store.files_below(ARCHIVE_FOLDER):
+                if (
+                    path.startswith(f"{number}-")
+                    and path.endswith(SUFFIX)
+                    and path not in named
+                    and _is_leftover(environment, path, rows)
+                ):
+                    store.remove(stored_name(path))
+                    store.sync(stored_name(path).rpartition("/")[0])
+
+
+def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord]) -> bool:
+    try:
+        segment = open_stored(environment.folder, path)
+    except (CorruptionError, FormatVersionError):
+        return False  # not a whole segment: not written here, or damaged; fsck names it
+    first, last = segment.trailer.first_id, segment.trailer.last_id
+    return segment.index.store_uuid == environment.uuid.bytes and any(
+        row.first_id <= first and last <= row.last_id for row in rows
+    )
+
+
+def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
+    """Erase entries in the segments of a stream; return how many there were.
+
+    The archive's lock is held meanwhile.
+
+    Args:
+        ids: ascending.
+
+    Raises:
+        CorruptionError: a segment that may hold an entry is missing or damaged; those before it
+            have been written anew.
+        StoreFullError: no room for a new file.
+    """
+    if not environment.folder.has_folder(ARCHIVE_FOLDER):
+        return 0
+    count = 0
+    with archive_lock(environment):
+        for plan in environment.read(_plans, environment, number, ids):
+            count += _write_anew(environment, plan)
+    return count
+
+
+def _plans(txn: Txn, environment: Environment, number: int, ids: Ids) -> list[_Plan]:
+    """Return what is to be written anew: segments with an entry, or with pieces of one."""
+    plans: list[_Plan] = []
+    others: list[tuple[SegmentRecord, int]] = []
+    dictionaries: set[int] = set()
+    start = 0
+    for record in iter_segments(txn, number):
+        # IDs in the gap before a segment may have given its first node the names of its fields.
+        end = bisect_right(ids, record.last_id)
+        mine, start = ids[start:end], end
+        segment = environment.segments.open(record)
+        dictionary = segment.trailer.dictionary_checksum
+        if mine and _is_affected(segment, mine):
+            plans.append(_Plan(record, mine))
+            dictionaries.add(dictionary)
+        elif dictionary:
+            others.append((record, dictionary))
+    plans += [_Plan(record, []) for record, one in others if one in dictionaries]
+    return plans
+
+
+def _is_affected(segment: Segment, ids: Ids) -> bool:
+    """Say whether a segment has anything of one of the entries."""
+    for number in sorted({segment.seek(*one) for one in ids}):
+        if number < len(segment.index.blocks):
+            for node in segment.block(number):
+                if has_slot_of(node.ms, node.seq, node.listpack, ids):
+                    return True
+    return False
+
+
+def _write_anew(environment: Environment, plan: _Plan) -> int:
+    """Have a segment without some entries in the place of one; return how many there were."""
+    record, ids = plan
+    segment = environment.segments.open(record)
+    dictionary = None
+    if segment.trailer.dictionary_size:
+        dictionary = choose_dictionary(
+            _sample(segment, ids),
+            segment.trailer.raw_size,
+            level=_LEVEL,
+            block_bytes=DEFAULT_BLOCK_BYTES,
+        )
+    file_number = environment.write(take_file_number, frees=True)
+    epoch = environment.shared.epoch
+    path = segment_path(
+        record.stream_number, record.key, record.first_id, record.last_id, epoch, file_number
+    )
+    writer = SegmentWriter(
+        store_uuid=segment.index.store_uuid,
+        stream_number=segment.index.stream_number,
+        key=segment.index.key,
+        created_ms=environment.shared.clock.now_ms(),
+        epoch=epoch,
+        file_number=file_number,
+        level=_LEVEL,
+        dictionary=dictionary,
+    )
+    nodes = nodes_without(segment, ids)
+    head = next(nodes, None)
+    written: Segment | None = None
+    if head is not None:
+        with segment_output(environment.folder, stored_name(path)) as output:
+            output.write(writer.add(head, record.where))
+            for node in nodes:
+                output.write(writer.add(node, record.where))
+            output.write(writer.finish())
+        written = open_stored(environment.folder, path)
+    failpoints.hit("erase:written")
+    count = record.entries - writer.entries
+    arguments = (record, written, path, ids, count)
+    environment.write_alone(_replace, arguments, True, True)
+    environment.segments.forget(record.path)
+    failpoints.hit("erase:segment")
+    return count
+
+
+def _sample(segment: Segment, ids: Ids) -> list[bytes]:
+    """Return the first nodes of a segment, to train a dictionary from."""
+    sample: list[bytes] = []
+    size = 0
+    for node in nodes_without(segment, ids):
+        if size >= SAMPLE_BYTES:
+            break
+        sample.append(node)
+        size += len(node)
+    return sample
+
+
+def _replace(
+    txn: WriteTxn,
+    record: SegmentRecord,
+    written: Segment | None,
+    path: str,
+    ids: Ids,
+    count: int,
+) -> None:
+    """Name the new file in place of the old one."""
+    delete_segment(txn, record)
+    txn.add_garbage(encode_file_garbage(record.path))
+    for ms, seq in ids:
+        put_erasure(txn, record.stream_number, ms, seq)
+    if written is not None:
+        put_segment(
+            txn,
+            record_of(
+                written,
+                stream_number=record.stream_number,
+                path=path,
+                key=record.key,
+                sequence=0,
+                created_ms=txn.now_ms(),
+                epoch=txn.shared.epoch,
+                origin=REWRITTEN,
+                erased=record.erased + count,
+            ),
+        )

@@ -1,0 +1,66 @@
+"""Removing archive files that no row of the manifest names any more.
+
+The transaction that takes a file out of the manifest leaves a row in `garbage` with its path. The
+file goes when that transaction is on disk: after a power loss, no manifest may name a file that is
+gone. The row goes when the folder's new state is on disk: no file may stay behind unnamed. Killed
+anywhere between, the next store that is opened does it again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from streamkeep.engine.model.segment_files import stored_name
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.keys import GARBAGE
+from streamkeep.format.rows.records import ARCHIVE_FILE, decode_file_garbage, decode_garbage
+
+log = logging.getLogger("streamkeep")
+
+
+def remove(environment: Environment) -> None:
+    """Remove the files that are garbage, and then their rows.
+
+    A file that cannot be removed is named in the log, and tried again when the store is opened.
+    """
+    doomed = environment.read(doomed_files)
+    if not doomed:
+        return
+    environment.sync()
+    failpoints.hit("garbage:synced")
+    done: list[bytes] = []
+    folders = set()
+    store = environment.folder
+    for db_key, path in doomed:
+        name = stored_name(path)
+        try:
+            store.remove(name)
+        except (OSError, StoreError) as error:
+            log.warning("cannot remove %s: %s", store.path / name, error)
+            continue
+        folders.add(name.rpartition("/")[0])
+        done.append(db_key)
+    for folder in folders:
+        if store.has_folder(folder):
+            store.sync(folder)
+    failpoints.hit("garbage:removed")
+    environment.write(_forget, done, frees=True)
+
+
+def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
+    """Return (key of the row, path below archive/) of each file that is garbage."""
+    found = []
+    for db_key, value in txn.cursor(GARBAGE):
+        body = open_row(GARBAGE, db_key, value, "garbage")
+        if decode_garbage(body, "garbage")[0] == ARCHIVE_FILE:
+            found.append((db_key, decode_file_garbage(body, "garbage")))
+    return found
+
+
+def _forget(txn: WriteTxn, db_keys: list[bytes]) -> None:
+    for db_key in db_keys:
+        txn.delete(GARBAGE, db_key)

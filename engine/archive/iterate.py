@@ -1,0 +1,226 @@
+"""What the archive of a stream holds: its segments and what is retired, in ID order, node by node.
+
+The walk holds no snapshot while it reads files or while the caller works, so it may take hours and
+pins no pages. It goes by ID: each step asks the newest manifest what comes next. So it sees each
+entry once, also when retired nodes become segments and segments are rewritten behind or before
+it; what is dropped before it comes there, it does not see.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.commands.reply_budget import NO_LIMIT
+from streamkeep.engine.model.manifest import erased_ids, find_segment, is_named, segments_from
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import MAX, next_id
+from streamkeep.format.core.keys import RETIRED, node_key, pack_number, unpack_node_key
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.envelope import PAGE_LISTPACK, decode_envelope, encode_envelope
+from streamkeep.format.node.node import PAIRS, Range, encode_nodes, end_ids, has_live, read_range
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import Segment
+
+Id = tuple[int, int]
+# (store that wrote it, stream there, first ID, last ID) -> IDs that may not be shown
+Erased = Callable[[bytes, int, Id, Id], set[Id]]
+
+_RETIRED_AT_ONCE: Final = 64  # nodes read with one snapshot
+
+
+class ArchivedNode(NamedTuple):
+    """A macro node as history shows it, without tombstones; every byte was checked."""
+
+    ms: int
+    seq: int
+    data: bytes
+    first_id: Id
+    last_id: Id
+    live: int
+
+
+class _RetiredRow(NamedTuple):
+    """A row of `retired`."""
+
+    ms: int
+    seq: int
+    data: bytes  # the listpack as history shows it
+    last_slot: Id
+
+
+def archived_nodes(
+    environment: Environment, number: int, start: Id, end: Id, erased: Erased | None = None
+) -> Iterator[ArchivedNode]:
+    """Yield the archived entries of a stream from `start` to `end`, both included, as nodes.
+
+    Nodes at the ends of the range are cut to it. Entries that were erased from the stream are left
+    out, also where a file or a retired row still has them. The key of a node is its first ID.
+
+    Args:
+        erased: what else is to be left out, by the store and stream that a segment was written by.
+
+    Raises:
+        CorruptionError: a segment that the manifest names is missing or damaged.
+    """
+
+    def hidden(origin: tuple[bytes, int], first: Id, last: Id) -> set[Id]:
+        found = environment.read(erased_ids, number, first, last)
+        return found if erased is None else found | erased(*origin, first, last)
+
+    here = (environment.uuid.bytes, number)
+    at = start
+    while at <= end:
+        record, retired = environment.read(_next_part, number, at)
+        if record is not None:
+            try:
+                segment = environment.segments.open(record)
+                origin = (segment.index.store_uuid, segment.index.stream_number)
+                for block in range(segment.seek(*at), len(segment.index.blocks)):
+                    if segment.index.blocks[block].first_id > end:
+                        return
+                    for one in segment.block(block):
+                        for node in _cut(hidden, origin, one.ms, one.seq, one.listpack, at, end):
+                            yield node
+                            at = next_id(*node.last_id)
+            except CorruptionError:
+                if environment.read(is_named, record):
+                    raise
+                environment.segments.forget(record.path)
+                continue  # it was replaced or dropped while it was read
+            last: Id = record.last_id
+        elif retired:
+            for each in retired:
+                yield from _cut(hidden, here, each.ms, each.seq, each.data, at, end)
+            last = retired[-1].last_slot
+        else:
+            return
+        if last == (MAX, MAX):
+            return
+        at = next_id(*last)
+
+
+def count_archived(environment: Environment, number: int, start: Id, end: Id) -> int:
+    """Return how many entries the segments have that touch a range; for progress bars."""
+
+    def count(txn: Txn) -> int:
+        total = 0
+        record = find_segment(txn, number, *start)
+        if record is not None and start <= record.last_id:
+            total += record.entries
+        for following in segments_from(txn, number, *next_id(*start)):
+            if following.first_id > end:
+                break
+            total += following.entries
+        return total
+
+    return environment.read(count)
+
+
+def _next_part(txn: Txn, number: int, at: Id) -> tuple[SegmentRecord | None, list[_RetiredRow]]:
+    """Return the segment or the retired nodes that hold the first archived ID from `at` on."""
+    record = find_segment(txn, number, *at)
+    if record is not None and record.last_id >= at:
+        return record, []
+    record = next(segments_from(txn, number, *at), None)
+    retired = retired_from(txn, number, at, None if record is None else record.first_id)
+    return (None, retired) if retired else (record, [])
+
+
+def retired_from(
+    txn: Txn, number: int, at: Id, before: Id | None, most: int = _RETIRED_AT_ONCE
+) -> list[_RetiredRow]:
+    """Return the first retired nodes with slots not below `at` and keys below `before`."""
+    cursor = txn.cursor(RETIRED)
+    prefix = pack_number(number)
+    key = node_key(number, *at)
+    found = cursor.set_range(key)
+    if not (found and cursor.key() == key):  # the node before may reach up to `at`
+        found = cursor.prev() if found else cursor.last()
+        if not (found and cursor.key().startswith(prefix)):
+            found = cursor.set_range(key)
+    out: list[_RetiredRow] = []
+    while found and len(out) < most and cursor.key().startswith(prefix):
+        _, ms, seq = unpack_node_key(cursor.key())
+        if before is not None and (ms, seq) >= before:
+            break
+        if is_former_name(ms, seq):
+            found = cursor.next()
+            continue
+        where = f"retired node {ms}-{seq} of stream {number}"
+        envelope = decode_envelope(cursor.value(), where)
+        if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
+            raise CorruptionError(where, "the envelope is of another node")
+        last_slot = end_ids(envelope.listpack, ms, seq).last_slot
+        if last_slot >= at:
+            data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
+            out.append(_RetiredRow(ms, seq, data, last_slot))
+        found = cursor.next()
+    return out
+
+
+def _cut(
+    hidden: Callable[[tuple[bytes, int], Id, Id], set[Id]],
+    origin: tuple[bytes, int],
+    ms: int,
+    seq: int,
+    data: bytes,
+    start: Id,
+    end: Id,
+) -> Iterator[ArchivedNode]:
+    """Yield a node, or what is left of it from `start` to `end` without what is hidden."""
+    if not data:
+        return
+    ids = validate(data, ms, seq)
+    first, last = ids.first_live, ids.last_live
+    if last < start or first > end:
+        return
+    gone = hidden(origin, first, last)
+    if start <= first == (ms, seq) and last <= end and not gone:
+        yield ArchivedNode(ms, seq, data, first, last, int(ids.live))
+        return
+    for key_ms, key_seq, listpack in cut_node(ms, seq, data, start, end, gone):
+        ids = end_ids(listpack, key_ms, key_seq)
+        yield ArchivedNode(key_ms, key_seq, listpack, ids.first_live, ids.last_live, int(ids.live))
+
+
+def cut_node(
+    ms: int, seq: int, data: bytes, start: Id, end: Id, gone: set[Id]
+) -> list[tuple[int, int, bytes]]:
+    """Encode anew what a node has from `start` to `end`, without the entries `gone`.
+
+    Nothing of those is left, not even in the master entry.
+
+    Returns:
+        (ms, seq, listpack) of the nodes that it takes: mostly one, none when no entry is left.
+    """
+    found: list[Any] = []
+    read_range(data, ms, seq, Range(*start, *end, NO_LIMIT, False, PAIRS), found)
+    kept = [entry for entry in found if entry[:2] not in gone]
+    return encode_nodes(kept, PAGE_LISTPACK)
+
+
+def has_slot_of(ms: int, seq: int, data: bytes, ids: list[Id]) -> bool:
+    """Say whether a node has one of the entries, or one may have given its fields their names."""
+    start = bisect_left(ids, (ms, seq))
+    end = bisect_right(ids, end_ids(data, ms, seq).last_slot)
+    return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])
+
+
+def nodes_without(segment: Segment, ids: list[Id]) -> Iterator[bytes]:
+    """Yield the nodes of a segment as envelopes, without the entries `ids`, which ascend."""
+    gone = set(ids)
+    for block in range(len(segment.index.blocks)):
+        for one in segment.block(block):
+            parts = [(one.ms, one.seq, one.listpack)]
+            if has_slot_of(one.ms, one.seq, one.listpack, ids):
+                parts = cut_node(one.ms, one.seq, one.listpack, (0, 0), (MAX, MAX), gone)
+            for ms, seq, data in parts:
+                yield encode_envelope(
+                    one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
+                )

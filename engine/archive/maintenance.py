@@ -1,0 +1,80 @@
+"""What `maintain` does: retention, also of streams without appends; old segments; old messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from streamkeep.engine.archive.segments import drop
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.retention import enforce_step, is_due
+from streamkeep.engine.model.manifest import iter_segments
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.store.idempotency_sweep import BEGIN, Place, has_messages, sweep_step
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.keys import IDEMPOTENCY_ORDER
+from streamkeep.format.segment.manifest import SegmentRecord
+
+
+class MaintenanceReport(NamedTuple):
+    """What a call of `maintain` did.
+
+    Attributes:
+        trimmed: entries that went, over all streams.
+        streams: streams that lost some.
+        dropped: segments that were too old.
+        forgotten: messages of idempotent XADD that had expired.
+    """
+
+    trimmed: int = 0
+    streams: int = 0
+    dropped: int = 0
+    forgotten: int = 0
+
+
+def maintain(environment: Environment) -> MaintenanceReport:
+    """Do all that is due now, in transactions of a bounded number of nodes or messages."""
+    report = MaintenanceReport()
+    for name in environment.read(_with_limits):
+        trimmed = 0
+        while step := environment.write(enforce_step, name, frees=True):
+            trimmed += step
+            environment.settle()
+        if trimmed:
+            report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
+    forgotten = 0
+    for name in environment.read(_with_messages):
+        place: Place | None = BEGIN
+        while place is not None:
+            count, place = environment.write(sweep_step, name, place, frees=True)
+            forgotten += count
+            environment.settle()
+    report = report._replace(forgotten=forgotten)
+    doomed = environment.read(_too_old, environment.shared.clock.now_ms())
+    if doomed:
+        report = report._replace(dropped=len(drop(environment, doomed)))
+    return report
+
+
+def _with_limits(txn: Txn) -> list[bytes]:
+    return [name for name, number in iter_keys(txn) if is_due(txn, txn.load_numbered(number, name))]
+
+
+def _with_messages(txn: Txn) -> list[bytes]:
+    if not txn.rows(IDEMPOTENCY_ORDER):
+        return []
+    return [name for name, number in iter_keys(txn) if has_messages(txn, name, number)]
+
+
+def _too_old(txn: Txn, now_ms: int) -> list[SegmentRecord]:
+    """Return the segments whose last entry is older than their stream's archive keeps."""
+    doomed = []
+    for name, number in iter_keys(txn):
+        policy = txn.load_numbered(number, name).retention()
+        if policy is None or policy.archive_max_age_ms is None:
+            continue
+        oldest = now_ms - policy.archive_max_age_ms
+        for record in iter_segments(txn, number):
+            if record.last_ms >= oldest:
+                break
+            doomed.append(record)
+    return doomed

@@ -1,0 +1,258 @@
+"""Restoring archived entries into a stream: same IDs, in order, exactly once.
+
+Nodes are written as nodes, some per transaction. With each step the target's record notes how far
+the restore has come (`format/rows/restoring.py`), in the same transaction: killed at any moment, it
+holds what it holds, and asked for the same again it goes on behind that. The note goes with the
+last step. Entries cannot come in behind others: where the stream has higher IDs already, it is
+either the same restore, done before, and nothing is changed, or it is refused (`restore_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from streamkeep.engine.archive.iterate import ArchivedNode, archived_nodes, count_archived
+from streamkeep.engine.archive.restore_check import compare, last_id_of
+from streamkeep.engine.model.manifest import erased_ids
+from streamkeep.engine.model.node_walk import add_newest_node, seal_tail
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmallError
+from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.node.node import has_live
+from streamkeep.format.rows.extension import RESTORING, with_section, without_section
+from streamkeep.format.rows.records import REOPEN
+from streamkeep.format.rows.restoring import Restoring, restoring_of
+
+Id = tuple[int, int]
+Progress = Callable[[int, int], None]  # (entries done, of about)
+
+_STEP_BYTES: Final = 1 << 20  # of listpacks per transaction: a few milliseconds
+_STEP_NODES: Final = 256
+
+
+class RestoreReport(NamedTuple):
+    """What a restore did."""
+
+    entries: int  # written by this call
+    first_id: StreamId | None
+    last_id: StreamId | None
+    resumed: bool  # it went on where an earlier call was interrupted
+    already: int = 0  # were there, all of them: nothing was changed
+
+
+def restore(
+    source: Environment,
+    number: int,
+    target: Environment,
+    name: bytes,
+    start: Id,
+    end: Id,
+    *,
+    wait: bool,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Write the archived entries of the stream `number` of `source` into the stream `name`.
+
+    Args:
+        start, end: the range of IDs, both included.
+        wait: return when all of it is on disk.
+
+    Raises:
+        IdTooSmallError: the target has an ID that is not below the first to be restored, and not
+            the same entries.
+        CommandError: something else is being restored into the target, or it was appended to.
+        CorruptionError: a segment is missing or damaged. What came before it is restored; asked
+            again, the restore goes on there.
+    """
+    asked = Restoring(source.uuid.bytes, number, *start, *end)
+    checked = number if source.uuid == target.uuid else None
+    if source is target and target.read(_number_of, name) == number:
+        raise ArgumentError("the archive of a stream cannot be restored into that stream itself")
+
+    def erased(store_uuid: bytes, stream: int, first: Id, last: Id) -> set[Id]:
+        """Return what was erased here, though a segment from elsewhere has it."""
+        here = store_uuid == target.uuid.bytes
+        return target.read(erased_ids, stream, first, last) if here else set()
+
+    def nodes_from(at: Id) -> Iterator[ArchivedNode]:
+        return archived_nodes(source, number, at, end, erased)
+
+    return restore_nodes(
+        target,
+        name,
+        asked,
+        nodes_from,
+        lambda at: count_archived(source, number, at, end),
+        lambda at: next((node.first_id for node in nodes_from(at)), None),
+        checked,
+        wait=wait,
+        progress=progress,
+    )
+
+
+def restore_nodes(
+    target: Environment,
+    name: bytes,
+    asked: Restoring,
+    nodes_from: Callable[[Id], Iterator[ArchivedNode]],
+    count_from: Callable[[Id], int],
+    first_from: Callable[[Id], Id | None],
+    checked: int | None,
+    *,
+    wait: bool,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Write ready nodes into the stream `name`, in steps; go on where an earlier call ended.
+
+    Args:
+        asked: what is restored; the same again means the same restore.
+        nodes_from: yields the nodes with entries from an ID on, ascending, without lower ones.
+        count_from: about how many entries those are; asked where there is `progress`.
+        first_from: the first ID of them, or a lower one, in short; None where there are none.
+        checked: a stream of the target's store; what was erased from it does not come in.
+
+    Raises:
+        IdTooSmallError: the target has an ID that is not below the first to be restored, and not
+            the same entries.
+        CommandError: something else is being restored into the target, or it was appended to.
+    """
+    begun = target.read(_begun, name, asked)
+    newest = target.read(last_id_of, name)
+    if begun is None and newest is not None and newest >= asked.start:
+        lowest = first_from(asked.start)
+        if lowest is not None and lowest <= newest:
+            there = compare(target, name, newest, nodes_from(asked.start))
+            if there.entries:
+                return RestoreReport(0, there.first_id, there.last_id, False, there.entries)
+    at = asked.start if begun is None else next_id(begun.last_ms, begun.last_seq)
+    total = count_from(at) if progress else 0
+    done = 0
+    first: Id | None = None
+    last: Id | None = None
+    going = at > (0, 0) or begun is None
+    while going:
+        going = False
+        for step in _steps(nodes_from(at)):
+            written = target.write(_write_step, name, asked, step, checked)
+            if not written:
+                going = True  # something of it was erased since it was read: read it again
+                break
+            first = first or step[0].first_id
+            last = step[-1].last_id
+            at = next_id(*last)
+            done += written
+            failpoints.hit("restore:step")
+            target.settle()
+            if progress is not None:
+                progress(done, max(done, total))
+    if first is not None or begun is not None:
+        target.write(_finish, name, asked, wait=wait)
+    return RestoreReport(
+        done,
+        None if first is None else StreamId(*first),
+        None if last is None else StreamId(*last),
+        begun is not None,
+    )
+
+
+def _number_of(txn: Txn, name: bytes) -> int | None:
+    """Return the number of a stream; None when it does not exist."""
+    stream = txn.find_stream(name)
+    return None if stream is None else stream.number
+
+
+def _begun(txn: Txn, name: bytes, asked: Restoring) -> Restoring | None:
+    """Return how far the same restore has come before; None when it has not begun."""
+    stream = txn.find_stream(name)
+    return None if stream is None else _noted(stream, asked)
+
+
+def _noted(stream: Stream, asked: Restoring) -> Restoring | None:
+    """Return how far the same restore has come before; None when it has not begun."""
+    record = stream.record
+    noted = restoring_of(record.extension, f"stream {stream.number}")
+    if noted is None:
+        return None
+    if not noted.same_as(asked):
+        raise CommandError(
+            f"another restore into {stream.name!r} is not finished: stream "
+            f"{noted.stream_number}, {noted.start_ms}-{noted.start_seq} to "
+            f"{noted.end_ms}-{noted.end_seq}; finish it, or delete the stream"
+        )
+    if (record.last_ms, record.last_seq) != (noted.last_ms, noted.last_seq):
+        raise CommandError(
+            f"{stream.name!r} was appended to while it was being restored: what is missing between "
+            f"{noted.last_ms}-{noted.last_seq} and {record.last_ms}-{record.last_seq} cannot come "
+            "in any more; delete the stream, or restore into another one"
+        )
+    return noted
+
+
+def _steps(nodes: Iterator[ArchivedNode]) -> Iterator[list[ArchivedNode]]:
+    """Yield nodes in the portions that one transaction writes."""
+    step: list[ArchivedNode] = []
+    size = 0
+    for node in nodes:
+        step.append(node)
+        size += len(node.data)
+        if size >= _STEP_BYTES or len(step) >= _STEP_NODES:
+            yield step
+            step, size = [], 0
+    if step:
+        yield step
+
+
+def _write_step(
+    txn: WriteTxn, name: bytes, asked: Restoring, step: list[ArchivedNode], number: int | None
+) -> int:
+    """Append nodes, and note how far the restore has come; return how many entries those are.
+
+    Args:
+        number: a stream of this store; nothing is written when one of the entries was erased from
+            it.
+    """
+    if number is not None:
+        for ms, seq in erased_ids(txn, number, step[0].first_id, step[-1].last_id):
+            if any(has_live(node.data, node.ms, node.seq, ms, seq) for node in step):
+                return 0
+    stream = txn.find_stream(name)
+    if stream is None:
+        stream = txn.create_stream(name)
+    noted = _noted(stream, asked)
+    record = stream.record
+    last = (record.last_ms, record.last_seq)
+    first = step[0].first_id
+    if first <= last:
+        raise IdTooSmallError(
+            f"{name!r} goes up to {StreamId(*last)}: restoring from {StreamId(*first)} on would "
+            "break the order of its IDs; restore into another stream"
+        )
+    if noted is None:
+        seal_tail(txn, stream)
+    count = 0
+    for node in step:
+        add_newest_node(txn, stream, node.ms, node.seq, node.data, b"")
+        count += node.live
+    if record.length == 0:
+        record.first_ms, record.first_seq = first
+    record.length += count
+    record.entries_added += count
+    record.last_ms, record.last_seq = step[-1].last_id
+    record.last_live_ms, record.last_live_seq = step[-1].last_id
+    record.flags |= REOPEN
+    now = asked._replace(last_ms=record.last_ms, last_seq=record.last_seq)
+    record.extension = with_section(record.extension, RESTORING, now.encode())
+    txn.note_added(name, count)
+    return count
+
+
+def _finish(txn: WriteTxn, name: bytes, asked: Restoring) -> None:
+    """Take the note away: the restore is whole."""
+    stream = txn.find_stream(name)
+    if stream is not None and _noted(stream, asked) is not None:
+        stream.record.extension = without_section(stream.record.extension, RESTORING)

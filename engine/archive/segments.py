@@ -1,0 +1,218 @@
+"""Looking after segments: listing them, verifying them, copying them out, dropping old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from streamkeep.engine.archive.archiver import stream_name
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.model.manifest import delete_segment, is_named, iter_segments
+from streamkeep.engine.model.segment_files import check_means, open_stored
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    StreamkeepError,
+)
+from streamkeep.format.core.keys import RETIRED, pack_number, unpack_node_key
+from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.node.node import end_ids
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.format.rows.records import encode_file_garbage
+from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.segment.manifest import SegmentRecord
+
+Id = tuple[int, int]
+Progress = Callable[[int, int], None]  # (bytes done, of)
+
+_COPY_BYTES: Final = 1 << 20
+_DROP_AT_ONCE: Final = 256
+
+
+class Verified(NamedTuple):
+    """What was found wrong with one segment; nothing, when it is whole."""
+
+    record: SegmentRecord
+    problems: list[StreamkeepError]
+
+
+class ArchivedStream(NamedTuple):
+    """What the archive holds of one stream, all segments together, and what it is about to get."""
+
+    stream_number: int
+    key: bytes  # as the stream is called; of a deleted one, as it was when it was archived
+    exists: bool
+    segments: int
+    entries: int
+    size_bytes: int
+    raw_bytes: int
+    first_id: StreamId | None
+    last_id: StreamId | None
+    retired_nodes: int
+    retired_entries: int
+    retired_bytes: int
+
+
+class RetiredNode(NamedTuple):
+    """A macro node that no segment holds yet."""
+
+    stream_number: int
+    first_id: StreamId
+    last_id: StreamId
+    entries: int
+    size_bytes: int
+
+
+def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
+    """Yield what is to be archived of one stream, or of all, in order."""
+    cursor = txn.cursor(RETIRED)
+    prefix = b"" if number is None else pack_number(number)
+    found = cursor.set_range(prefix) if prefix else cursor.first()
+    while found and cursor.key().startswith(prefix):
+        stream, ms, seq = unpack_node_key(cursor.key())
+        if is_former_name(ms, seq):
+            found = cursor.next()
+            continue
+        value = cursor.value()
+        envelope = decode_envelope(value, f"retired node {ms}-{seq} of stream {stream}")
+        data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
+        if data:
+            ids = end_ids(data, ms, seq)
+            first, last = StreamId(*ids.first_live), StreamId(*ids.last_live)
+            yield RetiredNode(stream, first, last, int(ids.live), len(value))
+        found = cursor.next()
+
+
+def list_streams(txn: Txn) -> list[ArchivedStream]:
+    """Return what the archive holds of each stream, by number; deleted streams, too."""
+    names = {number: name for name, number in iter_keys(txn)}
+    found: dict[int, ArchivedStream] = {}
+
+    def one(number: int, key: bytes) -> ArchivedStream:
+        blank = ArchivedStream(
+            number, names.get(number, key), number in names, 0, 0, 0, 0, None, None, 0, 0, 0
+        )
+        return found.setdefault(number, blank)
+
+    for record in iter_segments(txn):
+        total = one(record.stream_number, record.key)
+        found[record.stream_number] = total._replace(
+            segments=total.segments + 1,
+            entries=total.entries + record.entries,
+            size_bytes=total.size_bytes + record.size_bytes,
+            raw_bytes=total.raw_bytes + record.raw_bytes,
+            first_id=total.first_id or record.first_id,
+            last_id=record.last_id,
+        )
+    for node in iter_retired(txn):
+        total = found.get(node.stream_number) or one(
+            node.stream_number, stream_name(txn, node.stream_number)
+        )
+        found[node.stream_number] = total._replace(
+            retired_nodes=total.retired_nodes + 1,
+            retired_entries=total.retired_entries + node.entries,
+            retired_bytes=total.retired_bytes + node.size_bytes,
+        )
+    return [found[number] for number in sorted(found)]
+
+
+def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[SegmentRecord]:
+    """Return the segments of one stream, or of all, with IDs from `start` to `end`."""
+    return [
+        record
+        for record in iter_segments(txn, number)
+        if record.last_id >= start and record.first_id <= end
+    ]
+
+
+def verify(
+    environment: Environment, records: list[SegmentRecord], progress: Progress | None = None
+) -> Iterator[Verified]:
+    """Read segments to the last byte; yield what is wrong with each.
+
+    Segments that leave the manifest meanwhile are passed over.
+    """
+    total = sum(record.size_bytes for record in records)
+    done = 0
+    for record in records:
+        problems = problems_of(environment, record)
+        if not problems or environment.read(is_named, record):
+            yield Verified(record, problems)
+        done += record.size_bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
+    """Return everything that is wrong with the file of a row."""
+    try:
+        segment = open_stored(environment.folder, record.path, record.where)
+        check_means(record, segment)
+    except (CorruptionError, FormatVersionError) as error:
+        return [error]
+    return list(segment.check())
+
+
+def export(
+    environment: Environment,
+    records: list[SegmentRecord],
+    folder: Path,
+    progress: Progress | None = None,
+) -> Iterator[Path]:
+    """Copy segments into a folder, by their paths in the archive; yield each copy's path.
+
+    Each is verified before, and on disk when it is yielded.
+
+    Raises:
+        CorruptionError: a segment is missing or damaged.
+        StoreError: a file of that name is there already.
+    """
+    target: Folder | None = None
+    total = sum(record.size_bytes for record in records)
+    done = 0
+    for record in records:
+        segment = environment.segments.open(record)
+        for problem in segment.check():
+            raise problem
+        if target is None:
+            files.create_folder(folder)
+            target = Folder(folder, outside=True)
+        with segment_output(target, record.path) as output:
+            for at in range(0, segment.size, _COPY_BYTES):
+                output.write(segment.read_at(at, min(_COPY_BYTES, segment.size - at)))
+        done += record.size_bytes
+        if progress is not None:
+            progress(done, total)
+        yield folder / record.path
+
+
+def drop(environment: Environment, records: list[SegmentRecord]) -> list[SegmentRecord]:
+    """Take segments out of the manifest, for good; return those that were still in it.
+
+    Their files are left as garbage, to be removed when this is on disk.
+    """
+    dropped: list[SegmentRecord] = []
+    with archive_lock(environment):
+        for start in range(0, len(records), _DROP_AT_ONCE):
+            step = records[start : start + _DROP_AT_ONCE]
+            dropped += environment.write(_drop_step, step, frees=True)
+            failpoints.hit("drop:step")
+    for record in dropped:
+        environment.segments.forget(record.path)
+    return dropped
+
+
+def _drop_step(txn: WriteTxn, records: list[SegmentRecord]) -> list[SegmentRecord]:
+    dropped = [record for record in records if is_named(txn, record)]
+    for record in dropped:
+        delete_segment(txn, record)
+        txn.add_garbage(encode_file_garbage(record.path))
+    return dropped

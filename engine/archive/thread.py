@@ -1,0 +1,54 @@
+"""The archiver as a thread of a store: `streamkeep.open(path, archive_every=seconds)`.
+
+Each round enforces retention and archives. What is too little for a file of its own is left
+retired, where history shows it all the same, until it is enough or has waited for some rounds.
+When another archiver is at work, in whatever process, a round has nothing to do. No error ends the
+thread: a round that failed is logged, reported by `Store.durability`, and tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Final
+
+from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, archive
+from streamkeep.engine.archive.maintenance import maintain
+from streamkeep.engine.store.environment import Environment
+from streamkeep.format.core.errors import StoreClosedError, StoreLockedError
+
+WORTH_A_FILE: Final = 4 << 20  # bytes of nodes
+PATIENCE: Final = 20  # rounds after which less is archived, too
+_WORK: Final = "archiving"
+
+
+class ArchiveThread:
+    """Maintains and archives a store now and then."""
+
+    def __init__(self, environment: Environment, every_s: float) -> None:
+        self._environment = environment
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        self._rounds = 0
+        self._thread = threading.Thread(target=self._run, name="streamkeep-archive", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after the segment it is writing."""
+        self._stopping.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._every_s):
+            error = self._environment.failures.attempt(_WORK, self._round)
+            if isinstance(error, StoreClosedError):
+                return
+
+    def _round(self) -> None:
+        self._rounds += 1
+        maintain(self._environment)
+        least = 0 if self._rounds % PATIENCE == 0 else WORTH_A_FILE
+        options = DEFAULT_OPTIONS._replace(least_bytes=least)
+        with suppress(StoreLockedError):  # another archiver is at work
+            archive(self._environment, options, wait=False)

@@ -1,0 +1,137 @@
+"""How the tasks of an event loop wait: all at one door, which the loop watches.
+
+A thousand blocked tasks take one file descriptor and no thread; the ticket in each ring says
+which of them it wakes. The steps of a wait are those of `waiting.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.blocking.waiters import NOTE, Check, Lobby
+from streamkeep.engine.notify.notifier import ALARM, Door
+
+
+class Sleeper:
+    """One task that waits with a ticket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[None] | None = None
+        self.rung = False
+
+    def wake(self) -> None:
+        """End its sleep, if it sleeps."""
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def sleep(self, seconds: float) -> bool:
+        """Sleep until woken, or as long; say whether the ticket was rung meanwhile."""
+        if not self.rung:
+            self._future = self._loop.create_future()
+            timer = self._loop.call_later(seconds, self.wake)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+        return self.rung
+
+
+class WatchedDoor:
+    """A door that an event loop watches while somebody waits at it."""
+
+    def __init__(self, door: Door, loop: asyncio.AbstractEventLoop) -> None:
+        self.door = door
+        self.users = 0
+        self._loop = loop
+        self._sleepers: dict[int, Sleeper] = {}
+        loop.add_reader(door.handle, self._on_ring)
+
+    def enter(self, ticket: int) -> Sleeper:
+        """Wait with a ticket."""
+        sleeper = self._sleepers[ticket] = Sleeper(self._loop)
+        return sleeper
+
+    def leave(self, ticket: int) -> None:
+        """Wait with it no more."""
+        self._sleepers.pop(ticket, None)
+
+    def close(self) -> None:
+        """Watch it no more; in the event loop."""
+        self._loop.remove_reader(self.door.handle)
+
+    def _on_ring(self) -> None:
+        for ticket in self.door.rings():
+            if ticket == ALARM:
+                for sleeper in self._sleepers.values():
+                    sleeper.wake()
+            elif ticket in self._sleepers:
+                self._sleepers[ticket].rung = True
+                self._sleepers[ticket].wake()
+
+
+class AsyncLobby:
+    """Where the tasks of one asyncio store wait."""
+
+    def __init__(self, lobby: Lobby) -> None:
+        self._lobby = lobby
+        self._doors: dict[asyncio.AbstractEventLoop, WatchedDoor] = {}
+
+    async def wait(
+        self,
+        call: BlockingCall,
+        note: Callable[[], Awaitable[None]],
+        deadline: float,
+        check: Check,
+    ) -> bool:
+        """Wait until `call` is to run again; False when the deadline has passed.
+
+        Args:
+            note: runs `call.note`.
+        """
+        watched = self._enter()
+        steps = self._lobby.steps(call, watched.door if watched else None, deadline, check)
+        sleeper: Sleeper | None = None
+        ticket = 0
+        again = False
+        try:
+            ticket, nap = next(steps)
+            if watched and ticket:
+                sleeper = watched.enter(ticket)
+            while True:
+                if nap == NOTE:
+                    await note()
+                    _, nap = steps.send(False)
+                elif sleeper is None:
+                    await asyncio.sleep(nap)
+                    _, nap = steps.send(False)
+                else:
+                    _, nap = steps.send(await sleeper.sleep(nap))
+        except StopIteration as end:
+            again = bool(end.value)
+            return again
+        finally:
+            steps.close()
+            if watched:
+                watched.leave(ticket)
+                self._leave(watched, keep=again)
+
+    def _enter(self) -> WatchedDoor | None:
+        loop = asyncio.get_running_loop()
+        watched = self._doors.get(loop)
+        if watched is None:
+            door = self._lobby.take_door()
+            if door is None:
+                return None
+            watched = self._doors[loop] = WatchedDoor(door, loop)
+        watched.users += 1
+        return watched
+
+    def _leave(self, watched: WatchedDoor, *, keep: bool) -> None:
+        watched.users -= 1
+        if not watched.users:
+            watched.close()
+            del self._doors[asyncio.get_running_loop()]
+            self._lobby.give_back(watched.door, keep=keep)

@@ -1,0 +1,50 @@
+"""Waiting for what is above an ID in the history of a stream: segments, retired and live nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeep.engine.blocking.calls import ReadCall
+from streamkeep.engine.commands import xread
+from streamkeep.engine.commands.history import Unreadable, last_archived, read_history
+from streamkeep.engine.commands.reply_budget import NO_LIMIT
+from streamkeep.format.core.id_codec import MAX, next_id
+from streamkeep.format.node.node import Range
+
+
+class HistoryCall(ReadCall):
+    """A read of what is above an ID in the history of one stream; it waits as XREAD does."""
+
+    def __init__(self, name: bytes, after: xread.ReadId, count: int, shape: int) -> None:
+        super().__init__([(name, after)], count, None, None, shape)
+        self._name = name
+        self._after = after
+
+    def run(self, txn: Any) -> list[list[Any]]:
+        """Read the history above the ID, as far as `count` goes."""
+        out = self._above(txn, self._count or NO_LIMIT)
+        return [[self._name, out]] if out else []
+
+    def pause(self, txn: Any) -> int:
+        """Say whether there is something: it may have been trimmed since it came."""
+        if super().pause(txn) == 0:
+            return 0
+        stream = txn.find_stream(self._name)
+        if stream is None or last_archived(txn, stream.number) <= xread.resolve(
+            stream, self._after
+        ):
+            return -1
+        try:
+            return 0 if self._above(txn, 1) else -1
+        except Unreadable:
+            return 0  # `run` says so
+
+    def _above(self, txn: Any, limit: int) -> list[Any]:
+        """Return entries of the history above the ID."""
+        stream = txn.find_stream(self._name)
+        after = xread.resolve(stream, self._after)
+        start = next_id(*after)
+        out: list[Any] = []
+        if stream is not None and start > after:
+            read_history(txn, stream, Range(*start, MAX, MAX, limit, False, self._shape), out)
+        return out

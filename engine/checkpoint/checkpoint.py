@@ -1,0 +1,278 @@
+"""Steady points: commits that survive a power loss, though LMDB never syncs.
+
+LMDB writes unsynced here, in any order that the system likes, and reuses pages that no snapshot
+needs. After a power loss its file may hold any mixture. What makes it whole again is a *steady
+point*: the meta page of a commit whose pages are all on disk, and which nobody overwrites.
+
+A point is made in four steps:
+
+1. under the write lock, begin a read transaction at the newest commit, which pins its pages, and
+   copy LMDB's meta page of it; note where the journal goes on;
+2. outside the lock, sync the data file: all pages of that commit are on disk;
+3. write the copy into the older slot of `steady`, and sync that;
+4. only now let the pin of the point before go, and remove the journal files before this point.
+
+A pin holds as long as its process does. So every process that commits has a pin of its own at a
+commit not above the newest point (`Shared.pin`; `begin_write` insists), and one that is idle lets
+it go, for while it stands, pages are not reused and the file grows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile, place_of
+from streamkeep.engine.journal.control_file import Place
+from streamkeep.engine.journal.journal import Journal, sync_failed
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.boot_id import boot_id
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.txn import ReadTxn, begin_read
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.log.checkpoint import (
+    SLOT_SIZE,
+    MetaPage,
+    SteadySlot,
+    decode_meta_page,
+    root_checksum,
+)
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"  # LMDB's, beside it
+
+
+class Hold(NamedTuple):
+    """A snapshot, and LMDB's meta page of its commit."""
+
+    txn: ReadTxn
+    meta: MetaPage
+
+
+class SteadyPoints:
+    """Makes the steady points of one environment, and holds its pin."""
+
+    def __init__(self, folder: Folder, shared: Shared, file: SteadyFile, journal: Journal) -> None:
+        self.shared = shared
+        self.file = file
+        self.journal = journal
+        self.lock = threading.RLock()  # taken before `Shared.write_lock`
+        self._locked = 0  # how often this process is in `exclusive`
+        self._folder = journal.folder.open_again()
+        self._handles = [self._folder]
+        try:
+            self._data = folder.open(DATA_FILE)
+        except BaseException:
+            self.close_files()
+            raise
+        self._handles.append(self._data)
+
+    def close(self) -> None:
+        """Let the pin go, and close the files."""
+        self.unpin()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Close the files; a forked child does so, too, and its parent may have been at it."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            os.close(handle)
+
+    # --- the pin ----------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """Have a pin, so that this process may commit; makes a steady point where needed."""
+        shared = self.shared
+        with self.lock:
+            if shared.pin is not None:
+                return
+            pin = shared.raw.begin()
+            with self._poisoning():
+                slot = self.file.newest_on_disk()
+            if (
+                slot is not None
+                and slot.epoch == shared.epoch
+                and slot.boot_id == boot_id()  # who comes later sees that this boot knows it
+                and pin.id() <= slot.commit_number
+                and self.journal.head.place_behind(pin.id()) is not None
+            ):
+                shared.pin = pin
+                return
+            pin.abort()
+            del pin
+            self.make()
+
+    def unpin(self) -> None:
+        """Let the pin go; nobody of this process is writing."""
+        with self.lock:
+            if self.shared.pin is not None:
+                self.shared.pin.abort()
+                self.shared.pin = None
+
+    def unpin_if_idle(self) -> bool:
+        """Let the pin go if the store has not changed since the newest point; say whether."""
+        shared = self.shared
+        with self.lock:
+            if not shared.write_lock.acquire(blocking=False):
+                return False
+            try:
+                slot = self.file.newest()
+                with shared.raw.begin() as txn:
+                    if slot is None or txn.id() > slot.commit_number:
+                        return False
+                self.unpin()
+                return True
+            finally:
+                shared.write_lock.release()
+
+    # --- making one -------------------------------------------------------------------------
+
+    def make(self) -> int:
+        """Make a steady point of the newest commit; return its number.
+
+        Raises:
+            RecoveryNeededError: a sync failed, now or earlier.
+        """
+        self.journal.check()
+        with self.exclusive(), self._poisoning():
+            return self._make()
+
+    @contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Have every process refuse to write when the block meets an error of the system."""
+        try:
+            yield
+        except OSError as error:
+            raise self.journal.failed(error) from error
+
+    def make_clean(self) -> Hold:
+        """As `make`; the journal's files before the point are overwritten and removed.
+
+        Returns:
+            a snapshot of the steady point, and its meta page: nobody reuses a page of it until
+            the snapshot is closed.
+        """
+        self.journal.check()
+        held: list[Hold] = []
+        try:
+            with self.exclusive(), self._poisoning():
+                self._make(held)
+        except BaseException:
+            for hold in held:
+                hold.txn.close()
+            raise
+        return held[0]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Be the only one to make points, and to make spare files of the journal's old ones."""
+        with self.lock:
+            self._locked += 1
+            try:  # an interrupt may come as soon as there is a lock
+                if self._locked == 1:
+                    fcntl.flock(self._folder, fcntl.LOCK_EX)
+                yield
+            finally:
+                self._locked -= 1
+                if self._locked == 0:
+                    fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+    def _make(self, held: list[Hold] | None = None) -> int:
+        shared, journal = self.shared, self.journal
+        journal.head.check_there()
+        pin, meta, place = self._begin(held)
+        commit_number = pin.id()
+        here = boot_id()
+        newest = self.file.newest_on_disk()
+        if (
+            newest is None
+            or newest.epoch != shared.epoch
+            or newest.boot_id != here
+            or place_of(newest) != place  # another commit, or a file that was begun behind it
+        ):
+            failpoints.hit("steady:pinned")
+            try:
+                sync_lmdb(shared.raw)
+            except lmdb.Error as error:
+                journal.head.poison()
+                raise sync_failed() from error
+            journal.folder.sync()
+            failpoints.hit("steady:synced")
+            self.file.write(
+                SteadySlot(
+                    shared.epoch,
+                    commit_number,
+                    journal.store_uuid,
+                    here,
+                    place.file_number,
+                    place.offset,
+                    place.chain,
+                    root_checksum(self._page(meta, meta.main_root)),
+                    root_checksum(self._page(meta, meta.free_root)),
+                    meta.data,
+                )
+            )
+            failpoints.hit("steady:made")  # the pin of the one before still stands
+        old, shared.pin = shared.pin, pin
+        if old is not None:
+            old.abort()
+        journal.covered(place, wipe=held is not None)
+        journal.serve(place)
+        shared.raw.reader_check()
+        return commit_number
+
+    def _begin(self, held: list[Hold] | None) -> tuple[lmdb.Transaction[bytes], MetaPage, Place]:
+        """Pin the newest commit; return LMDB's meta page of it, and its place in the journal.
+
+        Args:
+            held: gets a snapshot of that commit.
+        """
+        shared = self.shared
+        shared.check_not_writing()
+        with shared.write_lock:
+            writer = shared.raw.begin(None, None, True, False)
+            try:
+                pin = shared.raw.begin(None, None, False, False)
+                place = self.journal.place_for_point(pin.id())
+                meta = self._meta_page(pin.id())
+                if held is not None:
+                    held.append(Hold(begin_read(shared), meta))
+                return pin, meta, place
+            finally:
+                writer.commit()  # nothing was written; an abort would wait for readers
+
+    def _meta_page(self, commit_number: int) -> MetaPage:
+        for page in read_meta_pages(self._data):
+            if page.commit_number == commit_number:
+                return page
+        raise CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
+
+    def _page(self, meta: MetaPage, number: int | None) -> bytes | None:
+        if number is None:
+            return None
+        return os.pread(self._data, meta.page_size, number * meta.page_size)
+
+
+def sync_lmdb(raw: lmdb.Environment) -> None:
+    """Return when LMDB's data file is on disk."""
+    raw.sync(True)
+
+
+def read_meta_pages(data: int) -> list[MetaPage]:
+    """Return LMDB's meta pages that are readable, the newest last."""
+    first = decode_meta_page(os.pread(data, SLOT_SIZE, 0))
+    sizes = [first.page_size] if first is not None else [4096, 8192, 16384, 32768, 65536]
+    pages = [] if first is None else [first]
+    for size in sizes:
+        second = decode_meta_page(os.pread(data, SLOT_SIZE, size))
+        if second is not None and second.page_size == size:
+            pages.append(second)
+            break
+    return sorted(pages, key=lambda page: page.commit_number)

@@ -1,0 +1,89 @@
+"""Is a data file as long as its commit needs? LMDB maps it, and would end the process (SIGBUS).
+
+LMDB does not write pages that a commit took and gave back. So a sound file may end before the last
+page, as long as nothing leads to a page that is missing. Such a file is rare: only then all its
+trees are walked. Damage inside of the file is not looked for; a damaged page leads nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.log.checkpoint import MetaPage
+from streamkeep.format.log.lmdb_pages import (
+    BIG,
+    META_PAGES,
+    TABLE,
+    decode_database,
+    decode_tree_page,
+    overflow_pages,
+)
+
+_BIT: Final = 8
+
+
+def check_extent(store: Folder, meta: MetaPage | None = None) -> None:
+    """Raise CorruptionError for a store whose data file was cut off.
+
+    Nobody may be writing to it.
+
+    Args:
+        meta: of the commit that must be there; None for LMDB's newest.
+    """
+    try:
+        handle = store.open(DATA_FILE)
+    except FileNotFoundError:
+        return  # the store is being created
+    try:
+        if meta is None:
+            pages = read_meta_pages(handle)
+            if not pages:
+                return  # LMDB will say what is wrong
+            meta = pages[-1]
+        size = os.fstat(handle).st_size
+        expected = (meta.last_page + 1) * meta.page_size
+        if size < expected and _leads_beyond(handle, meta, size // meta.page_size):
+            raise CorruptionError(
+                f"{store.path}: {DATA_FILE}",
+                f"cut off at {size} bytes, its meta page speaks of {expected}; "
+                "`streamkeep repair` saves what is readable",
+            )
+    finally:
+        os.close(handle)
+
+
+def _leads_beyond(handle: int, meta: MetaPage, pages: int) -> bool:
+    """Say whether a tree leads to a page that is not among the first `pages`."""
+    seen = bytearray(pages // _BIT + 1)
+    left = [root for root in (meta.free_root, meta.main_root) if root is not None]
+    while left:
+        number = left.pop()
+        if number >= pages:
+            return True
+        at, bit = divmod(number, _BIT)
+        if number < META_PAGES or seen[at] >> bit & 1:
+            continue
+        seen[at] |= 1 << bit
+        data = os.pread(handle, meta.page_size, number * meta.page_size)
+        try:
+            page = decode_tree_page(data, number)
+        except CorruptionError:
+            continue
+        left += page.children
+        for index, flags in enumerate(page.flags):
+            if flags == BIG:
+                end = page.places[index] + overflow_pages(page.sizes[index], meta.page_size)
+                if end > pages:
+                    return True
+            elif flags == TABLE:
+                try:
+                    root = decode_database(page.inline(index), "a table").root
+                except CorruptionError:
+                    continue
+                if root is not None:
+                    left.append(root)
+    return False

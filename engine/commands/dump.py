@@ -1,0 +1,181 @@
+"""A stream out of the store, in parts: for DUMP, for files, for comparing.
+
+See `format/redis/stream_parts.py` for the parts. They are made from one transaction, as they are
+asked for: one node or one group at a time is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamkeep.engine.model.group import Group, groups_of
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.model.pel import OrderWalk
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import (
+    IDEMPOTENCY_ORDER,
+    PRODUCERS,
+    is_name_key,
+    pack_number,
+)
+from streamkeep.format.redis.stream_dump import TARGETS, Losses, write_payload
+from streamkeep.format.redis.stream_parts import (
+    NOBODY,
+    ConsumerPart,
+    Counters,
+    GroupPart,
+    Id,
+    Messages,
+    Node,
+    Parts,
+    Pending,
+    ProducerPart,
+)
+from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, split_sections
+from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
+from streamkeep.format.rows.producers import decode_message, decode_producer, producer_prefix
+
+
+def stream_parts(txn: Txn, stream: Stream) -> Parts:
+    """Yield the parts of a stream."""
+    walk = NodeWalk(txn, stream)
+    found = walk.first()
+    while found:
+        yield Node(walk.ms, walk.seq, walk.load())
+        found = walk.next()
+    groups = groups_of(txn, stream)
+    yield counters_of(stream, len(groups))
+    for group in groups:
+        yield group_part(group)
+    messages = messages_of(txn, stream)
+    if messages is not None:
+        yield messages
+
+
+def counters_of(stream: Stream, groups: int) -> Counters:
+    """Return the counters of a stream."""
+    record = stream.record
+    return Counters(
+        record.length,
+        (record.last_ms, record.last_seq),
+        (record.first_ms, record.first_seq),
+        (record.max_deleted_ms, record.max_deleted_seq),
+        record.entries_added,
+        groups,
+    )
+
+
+def pending_of(group: Group) -> Iterator[Nack]:
+    """Yield the pending entries of a group, ascending by ID."""
+    for data in _pages_of(group):
+        for index in range(count_nacks(data)):
+            yield decode_nack(data, index)
+
+
+def _pages_of(group: Group) -> Iterator[bytes]:
+    page = group.pel.page_after(b"")
+    while page is not None:
+        yield page.data
+        page = group.pel.page_behind(page)
+
+
+def delivered_order(group: Group) -> Iterator[Nack]:
+    """Yield the pending entries of a group in the order of delivery, those of nobody first."""
+    walk = OrderWalk(group.pel)
+    while (nack := walk.next()) is not None:
+        yield nack
+
+
+def zone_of(group: Group) -> list[Id]:
+    """Return the IDs that nobody owns, in the order in which they were given back."""
+    ids: list[Id] = []
+    if group.record.nacked:
+        for nack in delivered_order(group):
+            if nack.consumer:
+                break
+            ids.append(nack.id())
+    return ids
+
+
+class _PendingOf:
+    """The pending entries of a group, read from its pages: there may be millions."""
+
+    def __init__(self, group: Group, places: dict[int, int]) -> None:
+        self._group = group
+        self._places = places  # of consumers, by their numbers
+
+    def __iter__(self) -> Iterator[Pending]:
+        for nack in pending_of(self._group):
+            place = self._places.get(nack.consumer)
+            if place is None:
+                where = f"group {self._group.record.number}"
+                raise CorruptionError(where, f"consumer {nack.consumer} does not exist")
+            yield Pending(nack.ms, nack.seq, place, nack.delivery_time, nack.delivery_count)
+
+    def __len__(self) -> int:
+        return sum(count_nacks(data) for data in _pages_of(self._group))
+
+
+def group_part(group: Group) -> GroupPart:
+    """Return a group with everything that belongs to it; pending entries are read when needed."""
+    record = group.record
+    consumers = group.consumers()
+    places = {consumer.number: place for place, consumer in enumerate(consumers)}
+    places[0] = NOBODY
+    return GroupPart(
+        record.name,
+        (record.last_ms, record.last_seq),
+        record.entries_read,
+        [ConsumerPart(one.name, one.seen_time, one.active_time) for one in consumers],
+        _PendingOf(group, places),
+        zone_of(group),
+    )
+
+
+def messages_of(txn: Txn, stream: Stream) -> Messages | None:
+    """Return what idempotent XADD remembers of a stream; None where it was never used."""
+    where = f"stream {stream.number}"
+    extension = stream.record.extension
+    if IDEMPOTENCE not in split_sections(extension, where):
+        return None
+    state = idempotence_of(extension, where)
+    producers: list[ProducerPart] = []
+    if state.number:
+        cursor = txn.cursor(PRODUCERS)
+        prefix = pack_number(state.number)
+        found = cursor.set_range(prefix)
+        while found and (db_key := cursor.key())[:8] == prefix:
+            if is_name_key(db_key):
+                body = open_row(PRODUCERS, db_key, cursor.value(), where)
+                producer, name = decode_producer(body, where)
+                messages = _messages_of_producer(txn, state.number, producer.number, where)
+                producers.append(ProducerPart(name, messages))
+            found = cursor.next()
+    producers.sort()
+    return Messages(state.duration, state.maxsize, producers, state.added, state.duplicates)
+
+
+def _messages_of_producer(
+    txn: Txn, number: int, producer: int, where: str
+) -> list[tuple[bytes, int, int]]:
+    messages: list[tuple[bytes, int, int]] = []
+    prefix = producer_prefix(number, producer)
+    cursor = txn.cursor(IDEMPOTENCY_ORDER)
+    found = cursor.set_range(prefix)
+    while found and (db_key := cursor.key()).startswith(prefix):
+        body = open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), where)
+        message = decode_message(body, where)
+        messages.append((message.iid, message.ms, message.seq))
+        found = cursor.next()
+    return messages
+
+
+def dump(txn: Txn, name: bytes, server: str) -> bytes | None:
+    """Return the DUMP payload of a stream for a server; None when it is missing."""
+    stream = txn.find_stream(name)
+    if stream is None:
+        return None
+    return write_payload(stream_parts(txn, stream), stream.nodes(), TARGETS[server], Losses())

@@ -1,0 +1,404 @@
+"""History: segments, retired nodes and live nodes of a stream as one ordered view.
+
+All three hold macro nodes, and the ranges of the nodes of a stream never overlap, wherever they
+are. So reading history is reading nodes in the order of their keys, each from the place that has
+it; `node_marks.history_form` makes of a node what history shows of it. One snapshot says where
+each node is: what trims, archives and erases meanwhile changes nothing about that, but may remove a
+file. Then `Unreadable` is raised, and whoever can take a newer snapshot asks the newest manifest:
+does it not name the file any more, the read begins again; else the file is missing indeed.
+
+To find a range costs a search in each of the three, and one in the index of a segment; memory is
+bounded by a block.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, Final
+
+import lmdb
+
+from streamkeep.engine.model.manifest import find_segment, is_named, segments_from
+from streamkeep.engine.model.node_walk import NODE_OVERHEAD, NodeWalk
+from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import MAX, next_id, previous_id
+from streamkeep.format.core.keys import RETIRED, SEGMENTS, node_key, pack_number, unpack_node_key
+from streamkeep.format.node.columns import CopiedNode
+from streamkeep.format.node.envelope import Envelope, decode_envelope
+from streamkeep.format.node.node import Range, end_ids, read_range
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import Segment
+
+Id = tuple[int, int]
+_NOWHERE: Final = (MAX, MAX)
+
+
+class Unreadable(Exception):
+    """A segment of the snapshot's manifest cannot be read: it may have been removed since."""
+
+    def __init__(self, record: SegmentRecord, error: CorruptionError) -> None:
+        super().__init__(str(error))
+        self.record = record
+        self.error = error
+
+    def still_named(self, txn: Txn) -> bool:
+        """Say whether a newer manifest names the file, too."""
+        return is_named(txn, self.record)
+
+
+class Source:
+    """One of the places that hold nodes of a stream: a position among its nodes.
+
+    `ms-seq` is the key of the node at the position, while there is one.
+    """
+
+    def __init__(self) -> None:
+        self.ms = 0
+        self.seq = 0
+
+    def at_or_above(self, ms: int, seq: int) -> bool:
+        """Go to the last node that begins at `ms-seq` or before, else to the first one behind."""
+        raise NotImplementedError
+
+    def at_or_below(self, ms: int, seq: int) -> bool:
+        """Go to the last node that begins at `ms-seq` or before."""
+        raise NotImplementedError
+
+    def next(self) -> bool:
+        """Go to the next newer node."""
+        raise NotImplementedError
+
+    def previous(self) -> bool:
+        """Go to the next older node."""
+        raise NotImplementedError
+
+    def load(self) -> bytes:
+        """Return the listpack of the node as history shows it; b"" when that is nothing."""
+        raise NotImplementedError
+
+    def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
+        """Return this node and those behind it with keys up to `end`, and stand behind the last.
+
+        Args:
+            enough: bytes after which it stops.
+
+        Returns:
+            the nodes, those that show nothing as b""; whether there is a node to stand on.
+        """
+        nodes: list[CopiedNode] = []
+        size = 0
+        more = True
+        while more and size < enough and (self.ms, self.seq) <= end:
+            data = self.load()
+            nodes.append((self.ms, self.seq, data, b""))
+            size += len(data) + NODE_OVERHEAD
+            more = self.next()
+        return nodes, more
+
+
+class Live(Source):
+    """The live nodes."""
+
+    with_trimmed = True  # their trimmed entries are shown
+
+    def __init__(self, txn: Txn, stream: Stream) -> None:
+        super().__init__()
+        self._walk = NodeWalk(txn, stream)
+
+    def at_or_above(self, ms: int, seq: int) -> bool:
+        """See `Source`."""
+        return self._take(self._walk.seek(ms, seq))
+
+    def at_or_below(self, ms: int, seq: int) -> bool:
+        """See `Source`."""
+        return self._take(self._walk.seek(ms, seq)) and (self.ms, self.seq) <= (ms, seq)
+
+    def next(self) -> bool:
+        """See `Source`."""
+        return self._take(self._walk.next())
+
+    def previous(self) -> bool:
+        """See `Source`."""
+        return self._take(self._walk.previous())
+
+    def load(self) -> bytes:
+        """See `Source`."""
+        walk = self._walk
+        data = walk.load()
+        if self.with_trimmed:
+            return history_form(data, walk.ms, walk.seq, walk.trimmed)
+        return data
+
+    def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
+        """See `Source`. Most nodes of most reads are these, so their loop is compiled."""
+        nodes = self._walk.copy(*end, enough, self.with_trimmed)
+        return nodes, self._take(self._walk.more)
+
+    def _take(self, found: bool) -> bool:
+        self.ms, self.seq = self._walk.ms, self._walk.seq
+        return found
+
+
+class Retired(Source):
+    """The retired nodes."""
+
+    def __init__(self, txn: Txn, number: int) -> None:
+        super().__init__()
+        self._number = number
+        self._cursor: lmdb.Cursor[bytes] = txn.cursor(RETIRED)
+
+    def at_or_above(self, ms: int, seq: int) -> bool:
+        """See `Source`."""
+        if self.at_or_below(ms, seq):
+            return True
+        return self._take(self._cursor.set_range(node_key(self._number, ms, seq)))
+
+    def at_or_below(self, ms: int, seq: int) -> bool:
+        """See `Source`."""
+        cursor = self._cursor
+        found = cursor.set_range(node_key(self._number, ms, seq))
+        if self._take(found) and (self.ms, self.seq) == (ms, seq):
+            return True
+        return self._take(cursor.prev() if found else cursor.last())
+
+    def next(self) -> bool:
+        """See `Source`."""
+        return self._take(self._cursor.next())
+
+    def previous(self) -> bool:
+        """See `Source`."""
+        return self._take(self._cursor.prev())
+
+    def load(self) -> bytes:
+        """See `Source`."""
+        where = f"retired node {self.ms}-{self.seq} of stream {self._number}"
+        found = decode_envelope(self._cursor.value(), where)
+        if (found.number, found.ms, found.seq) != (self._number, self.ms, self.seq):
+            place = f"{found.ms}-{found.seq} of stream {found.number}"
+            raise CorruptionError(where, f"the envelope is of node {place}")
+        return history_form(found.listpack, found.ms, found.seq, found.trimmed)
+
+    def _take(self, found: bool) -> bool:
+        if not found:
+            return False
+        number, self.ms, self.seq = unpack_node_key(self._cursor.key())
+        return number == self._number and not is_former_name(self.ms, self.seq)
+
+
+class Archived(Source):
+    """The nodes in segments, a block at a time."""
+
+    def __init__(self, txn: Txn, number: int, segments: SegmentFiles) -> None:
+        super().__init__()
+        self._txn = txn
+        self._number = number
+        self._files = segments
+        self._record: SegmentRecord | None = None
+        self._segment: Segment | None = None
+        self._block = 0
+        self._nodes: list[Envelope] = []
+        self._index = 0
+
+    def at_or_above(self, ms: int, seq: int) -> bool:
+        """See `Source`."""
+        record = find_segment(self._txn, self._number, ms, seq)
+        if record is None or record.last_id < (ms, seq):
+            return self._open_after(ms, seq)
+        segment = self._open(record)
+        self._read(segment, segment.seek(ms, seq))
+        return self._stand(max(0, self._before(ms, seq)))
+
+    def at_or_below(self, ms: int, seq: int) -> bool:
+        """See `Source`."""
+        record = find_segment(self._txn, self._number, ms, seq)
+        if record is None:
+            return False
+        segment = self._open(record)
+        self._read(segment, segment.seek_last(ms, seq))
+        return self._stand(max(0, self._before(ms, seq)))
+
+    def next(self) -> bool:
+        """See `Source`."""
+        segment, record = self._segment, self._record
+        if segment is None or record is None:
+            return False
+        if self._index + 1 < len(self._nodes):
+            return self._stand(self._index + 1)
+        if self._block + 1 < len(segment.index.blocks):
+            self._read(segment, self._block + 1)
+            return self._stand(0)
+        after = next_id(*record.last_id)
+        return after > record.last_id and self._open_after(*after)
+
+    def previous(self) -> bool:
+        """See `Source`."""
+        segment, record = self._segment, self._record
+        if segment is None or record is None:
+            return False
+        if self._index > 0:
+            return self._stand(self._index - 1)
+        if self._block > 0:
+            self._read(segment, self._block - 1)
+            return self._stand(len(self._nodes) - 1)
+        if record.first_id == (0, 0):
+            return False
+        before = find_segment(self._txn, self._number, *previous_id(*record.first_id))
+        if before is None:
+            return False
+        segment = self._open(before)
+        self._read(segment, len(segment.index.blocks) - 1)
+        return self._stand(len(self._nodes) - 1)
+
+    def load(self) -> bytes:
+        """See `Source`."""
+        return self._nodes[self._index].listpack
+
+    def _open_after(self, ms: int, seq: int) -> bool:
+        """Go to the first node of the first segment that begins at `ms-seq` or behind."""
+        record = next(segments_from(self._txn, self._number, ms, seq), None)
+        if record is None:
+            return False
+        self._read(self._open(record), 0)
+        return self._stand(0)
+
+    def _open(self, record: SegmentRecord) -> Segment:
+        self._record = record
+        try:
+            self._segment = self._files.open(record)
+        except CorruptionError as error:
+            raise Unreadable(record, error) from error
+        return self._segment
+
+    def _read(self, segment: Segment, block: int) -> None:
+        """Read a block."""
+        self._block = block
+        try:
+            self._nodes = segment.block(block)
+        except CorruptionError as error:
+            assert self._record is not None
+            raise Unreadable(self._record, error) from error
+
+    def _before(self, ms: int, seq: int) -> int:
+        """Return the index of the last node of the block with a key not above `ms-seq`."""
+        return bisect_right(self._nodes, (ms, seq), key=lambda node: (node.ms, node.seq)) - 1
+
+    def _stand(self, index: int) -> bool:
+        self._index = index
+        node = self._nodes[index]
+        self.ms, self.seq = node.ms, node.seq
+        return True
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[Any]) -> None:
+    """Append to `out` the entries of a stream's history that are `wanted`, in its order.
+
+    Raises:
+        Unreadable: see the module.
+    """
+    sources = _sources(txn, stream)
+    if wanted.newest_first:
+        _read_down(sources, wanted, out)
+    else:
+        _read_up(sources, wanted, out)
+
+
+def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the nodes of a stream's history that may have IDs from `start` to `end`: key, listpack.
+
+    Raises:
+        Unreadable: see the module.
+    """
+    left = [source for source in _sources(txn, stream) if source.at_or_above(*start)]
+    while left:
+        source = min(left, key=_key)
+        if _key(source) > end:
+            return
+        data = source.load()
+        if data:
+            yield source.ms, source.seq, data
+        if not source.next():
+            left.remove(source)
+
+
+def _sources(txn: Txn, stream: Stream) -> list[Source]:
+    """Return the places that hold nodes of a stream."""
+    sources: list[Source] = []
+    if stream.record.length:
+        sources.append(Live(txn, stream))
+    if _has_rows(txn, RETIRED, stream.number):
+        sources.append(Retired(txn, stream.number))
+    files = txn.shared.segment_files
+    if files is not None and _has_rows(txn, SEGMENTS, stream.number):
+        sources.append(Archived(txn, stream.number, files))
+    return sources
+
+
+def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:
+    """Read nodes ascending; the few before the range show nothing of it."""
+    left = [source for source in sources if source.at_or_above(*wanted.start())]
+    end = wanted.end()
+    while left:
+        source = min(left, key=_key)
+        if _key(source) > end:
+            return
+        data = source.load()
+        if data and not read_range(data, source.ms, source.seq, wanted, out):
+            return
+        if not source.next():
+            left.remove(source)
+
+
+def _read_down(sources: list[Source], wanted: Range, out: list[object]) -> None:
+    """Read nodes descending, until one begins before the range."""
+    left = [source for source in sources if source.at_or_below(*wanted.end())]
+    while left:
+        source = max(left, key=_key)
+        data = source.load()
+        if data and not read_range(data, source.ms, source.seq, wanted, out):
+            return
+        if not source.previous():
+            left.remove(source)
+
+
+def _key(source: Source) -> Id:
+    return source.ms, source.seq
+
+
+def _has_rows(txn: Txn, table: int, number: int) -> bool:
+    prefix = pack_number(number)
+    cursor = txn.cursor(table)
+    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
+
+
+def xrange(txn: Txn, name: bytes, wanted: Range) -> list[Any]:
+    """Return the entries of the history of the stream `name`; [] when it is missing."""
+    out: list[Any] = []
+    stream = txn.find_stream(name)
+    if stream is not None:
+        read_history(txn, stream, wanted, out)
+    return out
+
+
+def last_archived(txn: Txn, number: int) -> Id:
+    """Return an ID that no retired or archived entry of a stream is above; 0-0 without any."""
+    highest = (0, 0)
+    record = find_segment(txn, number, *_NOWHERE)
+    if record is not None:
+        highest = record.last_id
+    retired = Retired(txn, number)
+    if retired.at_or_below(*_NOWHERE):
+        # The row's last slot may be trimmed or not; either way nothing may come below it again.
+        value = txn.get(RETIRED, node_key(number, retired.ms, retired.seq))
+        assert value is not None
+        node = decode_envelope(value, "retired node")
+        highest = max(highest, end_ids(node.listpack, node.ms, node.seq).last_slot)
+    return highest

@@ -1,0 +1,385 @@
+"""Idempotent XADD (IDMP, IDMPAUTO), XCFGSET and XIDMPRECORD.
+
+Each producer's messages are tracked with the entries they became. A message that is known adds
+nothing; the oldest is forgotten when the producer has more than idmp-maxsize, and all are forgotten
+idmp-duration seconds after their entry's time. Redis forgets in the background, as the upkeep
+thread does here (`idempotency_sweep`). Besides, each idempotent XADD forgets what is due of its own
+producer, and looks at one other producer, in turn.
+
+All rows of a stream stand under one number. When the settings change, everything is forgotten at
+once by taking a new number; the rows under the old one become garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Final
+
+from streamkeep.engine.commands.xrange import exists
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CommandError, CorruptionError, NoSuchKeyError
+from streamkeep.format.core.keys import (
+    IDEMPOTENCY,
+    IDEMPOTENCY_ORDER,
+    LAST_MEMBER,
+    PRODUCERS,
+    check_number,
+    name_key,
+    number_key,
+    pack_number,
+)
+from streamkeep.format.rows.extension import (
+    IDEMPOTENCE,
+    MOST_DURATION,
+    MOST_MAXSIZE,
+    Idempotence,
+    idempotence_of,
+    with_section,
+)
+from streamkeep.format.rows.producers import (
+    Message,
+    Producer,
+    decode_message,
+    decode_ordered,
+    decode_producer,
+    message_key,
+    order_key,
+    producer_prefix,
+    unpack_order_key,
+)
+from streamkeep.format.rows.records import IDEMPOTENCE_ROWS, encode_garbage
+
+NEXT_IDEMPOTENCE: Final = b"next_idempotence_number"
+_WHERE: Final = "idempotency"
+_SWEEP: Final = 100  # messages of another producer forgotten per XADD
+
+
+class Tracker:
+    """What one stream remembers of its producers, in one write transaction; `save` it."""
+
+    def __init__(self, txn: WriteTxn, stream: Stream) -> None:
+        self.txn = txn
+        self.stream = stream
+        self.state: Idempotence = idempotence_of(stream.record.extension, _WHERE)
+
+    def save(self) -> None:
+        """Put settings and counters back into the stream record."""
+        record = self.stream.record
+        record.extension = with_section(record.extension, IDEMPOTENCE, self.state.encode())
+
+    def find(self, producer_name: bytes, iid: bytes) -> tuple[int, int] | None:
+        """Return the ID of the entry that a message became, or None."""
+        producer = self._producer(producer_name)
+        if producer is None:
+            return None
+        message = self._message(producer, iid)
+        return None if message is None else (message.ms, message.seq)
+
+    def find_lasting(self, producer_name: bytes, iid: bytes, now_ms: int) -> tuple[int, int] | None:
+        """As `find`; None also for a message that `expire` would forget now."""
+        producer = self._producer(producer_name)
+        message = None if producer is None else self._message(producer, iid)
+        if producer is None or message is None:
+            return None
+        limit = self._limit(now_ms)
+        if message.ms <= limit:
+            for other in self._in_order(producer.number):
+                if other.ms > limit:
+                    break
+                if other.order == message.order:
+                    return None
+        return message.ms, message.seq
+
+    def track(self, producer_name: bytes, iid: bytes, ms: int, seq: int) -> None:
+        """Remember a message, which is not known, and count it; forget the oldest when there are
+        too many.
+        """
+        state = self.state
+        if state.number == 0:
+            state.number = self.txn.take_number(NEXT_IDEMPOTENCE)
+        producer = self._producer(producer_name)
+        if producer is None:
+            check_number(state.next_producer, LAST_MEMBER, _WHERE)
+            producer = Producer(state.next_producer, 0, 0)
+            self.txn.put_row(PRODUCERS, self._number_key(producer.number), producer_name)
+            state.next_producer += 1
+            state.producers += 1
+        message = Message(ms, seq, producer.next_order, iid)
+        txn = self.txn
+        txn.put_row(IDEMPOTENCY, message_key(state.number, producer.number, iid), message.encode())
+        txn.put_row(
+            IDEMPOTENCY_ORDER,
+            order_key(state.number, producer.number, message.order),
+            message.encode(),
+        )
+        state.tracked += 1
+        state.added += 1
+        count = producer.tracked + 1
+        while count > state.maxsize and self._forget_oldest(producer.number):
+            count -= 1
+        self._put_producer(producer_name, Producer(producer.number, count, message.order + 1))
+        txn.shared.messages_due.note(self.stream.name, ms + state.duration * 1000)
+
+    def expire(self, producer_name: bytes, now_ms: int) -> None:
+        """Forget what is due of a producer, and of another one, in turn."""
+        if self.state.number == 0:
+            return
+        limit = self._limit(now_ms)
+        producer = self._producer(producer_name)
+        if producer is not None:
+            self._expire_one(producer_name, producer, limit, producer.tracked)
+        self._sweep(limit)
+
+    def _limit(self, now_ms: int) -> int:
+        """Return the highest time of an entry whose message is due."""
+        return now_ms - self.state.duration * 1000
+
+    def sweep(self, start: int, limit: int, producers: int, messages: int) -> tuple[int, int, int]:
+        """Forget messages that are due, of some producers from number `start` on.
+
+        Args:
+            limit: the highest time of a message that is due.
+            producers, messages: how many to look at, and to forget, at most.
+
+        Returns:
+            how many were forgotten; the producer to go on with, or -1 at the end; and the lowest
+            time of a message that stays, or -1.
+        """
+        gone = 0
+        lowest = -1
+        number = self.state.number
+        at = start
+        while number:
+            cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
+            found = cursor.set_range(order_key(number, at, 0))
+            if not found or cursor.key()[:8] != pack_number(number):
+                break
+            if producers == 0 or gone >= messages:
+                return gone, at, lowest
+            producers -= 1
+            _, at, _ = unpack_order_key(cursor.key())
+            oldest = self._oldest(at)
+            if oldest is not None and oldest.ms <= limit:
+                name = self._name_of(at)
+                producer = None if name is None else self._producer(name)
+                if name is not None and producer is not None:
+                    before = self.state.tracked
+                    self._expire_one(name, producer, limit, messages - gone)
+                    gone += before - self.state.tracked
+                    oldest = self._oldest(at)
+                if oldest is not None and oldest.ms <= limit and gone >= messages:
+                    return gone, at, lowest
+            if oldest is not None and oldest.ms > limit and (lowest < 0 or oldest.ms < lowest):
+                lowest = oldest.ms
+            if at >= LAST_MEMBER:
+                break
+            at += 1
+        return gone, -1, lowest
+
+    def reset(self, duration: int, maxsize: int) -> None:
+        """Change the settings, and forget all producers."""
+        state = self.state
+        if state.number:
+            self.txn.add_garbage(encode_garbage(IDEMPOTENCE_ROWS, state.number))
+        state.number = state.producers = state.tracked = state.swept = 0
+        state.next_producer = 1
+        state.duration = duration
+        state.maxsize = maxsize
+
+    def forget(self, number: int, order: int, ids: Container[tuple[int, int]]) -> None:
+        """Forget a message, if it is still there and became one of the entries `ids`."""
+        body = self.txn.get_row(
+            IDEMPOTENCY_ORDER, order_key(self.state.number, number, order), _WHERE
+        )
+        name = self._name_of(number)
+        if body is None or name is None:
+            return
+        message = decode_message(body, _WHERE)
+        producer = self._producer(name)
+        if producer is not None and (message.ms, message.seq) in ids:
+            self._forget_message(number, message)
+            self._put_producer(name, producer._replace(tracked=producer.tracked - 1))
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def _producer_key(self, name: bytes) -> bytes:
+        return name_key(pack_number(self.state.number), name)
+
+    def _producer(self, name: bytes) -> Producer | None:
+        if self.state.number == 0:
+            return None
+        body = self.txn.get_row(PRODUCERS, self._producer_key(name), _WHERE)
+        if body is None:
+            return None
+        producer, whole = decode_producer(body, _WHERE)
+        if whole != name:
+            raise CorruptionError(_WHERE, f"the row of producer {name!r} holds another name")
+        return producer
+
+    def _put_producer(self, name: bytes, producer: Producer) -> None:
+        """Write the row of a producer, or remove it with its last message."""
+        db_key = self._producer_key(name)
+        if producer.tracked:
+            self.txn.put_row(PRODUCERS, db_key, producer.encode(name))
+        else:
+            self.txn.delete(PRODUCERS, db_key)
+            self.txn.delete(PRODUCERS, self._number_key(producer.number))
+            self.state.producers -= 1
+
+    def _message(self, producer: Producer, iid: bytes) -> Message | None:
+        db_key = message_key(self.state.number, producer.number, iid)
+        body = self.txn.get_row(IDEMPOTENCY, db_key, _WHERE)
+        if body is None:
+            return None
+        message = decode_message(body, _WHERE)
+        if message.iid != iid:
+            raise CorruptionError(_WHERE, "the row of a message holds another one")
+        return message
+
+    def _in_order(self, producer: int) -> Iterator[Message]:
+        """Yield the messages of a producer as they came."""
+        prefix = producer_prefix(self.state.number, producer)
+        cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
+        found = cursor.set_range(prefix)
+        while found and cursor.key()[: len(prefix)] == prefix:
+            body = open_row(IDEMPOTENCY_ORDER, cursor.key(), cursor.value(), _WHERE)
+            yield decode_ordered(cursor.key(), body, _WHERE)  # else it were forgotten for ever
+            found = cursor.next()
+
+    def _oldest(self, producer: int) -> Message | None:
+        return next(self._in_order(producer), None)
+
+    def _forget_oldest(self, producer: int) -> bool:
+        message = self._oldest(producer)
+        if message is None:
+            return False
+        self._forget_message(producer, message)
+        return True
+
+    def _forget_message(self, producer: int, message: Message) -> None:
+        number = self.state.number
+        self.txn.delete(IDEMPOTENCY_ORDER, order_key(number, producer, message.order))
+        self.txn.delete(IDEMPOTENCY, message_key(number, producer, message.iid))
+        self.state.tracked -= 1
+
+    def _expire_one(self, name: bytes, producer: Producer, limit: int, most: int) -> None:
+        """Forget messages of one producer whose entry's time is not after `limit`."""
+        gone = 0
+        while gone < most:
+            message = self._oldest(producer.number)
+            if message is None or message.ms > limit:
+                break
+            self._forget_oldest(producer.number)
+            gone += 1
+        if gone:
+            self._put_producer(name, producer._replace(tracked=producer.tracked - gone))
+
+    def _sweep(self, limit: int) -> None:
+        """Look at the producer after the one that was looked at last."""
+        state = self.state
+        cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
+        for start in (state.swept + 1, 0):
+            found = cursor.set_range(order_key(state.number, start, 0))
+            if found and cursor.key()[:8] == pack_number(state.number):
+                break
+        else:
+            return
+        _, number, _ = unpack_order_key(cursor.key())
+        state.swept = number
+        name = self._name_of(number)
+        if name is not None:
+            producer = self._producer(name)
+            if producer is not None:
+                self._expire_one(name, producer, limit, _SWEEP)
+
+    def _name_of(self, number: int) -> bytes | None:
+        return self.txn.get_row(PRODUCERS, self._number_key(number), _WHERE)
+
+    def _number_key(self, number: int) -> bytes:
+        return number_key(pack_number(self.state.number), number)
+
+
+def find_messages(
+    txn: Txn, stream: Stream, ids: Container[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the messages that became one of the entries `ids`, as (producer, order)."""
+    number = idempotence_of(stream.record.extension, _WHERE).number
+    if number == 0:
+        return []
+    prefix = pack_number(number)
+    cursor = txn.cursor(IDEMPOTENCY_ORDER)
+    found = []
+    more = cursor.set_range(prefix)
+    while more and (db_key := cursor.key())[:8] == prefix:
+        message = decode_message(
+            open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE), _WHERE
+        )
+        if (message.ms, message.seq) in ids:
+            found.append((unpack_order_key(db_key)[1], message.order))
+        more = cursor.next()
+    return found
+
+
+def check_idempotent(producer: bytes, iid: bytes | None, any_id: bool) -> None:
+    """Raise as Redis does for the options IDMP (with `iid`) and IDMPAUTO (without)."""
+    option = "IDMPAUTO" if iid is None else "IDMP"
+    if not producer:
+        raise CommandError(f"syntax error, {option} requires a non-empty producer ID")
+    if iid == b"":
+        raise CommandError("syntax error, IDMP requires a non-empty idempotent ID")
+    if not any_id:
+        raise CommandError("syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
+
+
+def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | None) -> bytes:
+    """Set idmp-duration (seconds) and idmp-maxsize of a stream (XCFGSET).
+
+    When a value really changes, all producers of the stream are forgotten.
+    """
+    stream = _existing(txn, name)
+    if duration is not None and not 1 <= duration <= MOST_DURATION:
+        raise CommandError("IDMP-DURATION must be between 1 and 86400 seconds")
+    if maxsize is not None and not 1 <= maxsize <= MOST_MAXSIZE:
+        raise CommandError("IDMP-MAXSIZE must be between 1 and 10000 entries")
+    if duration is None and maxsize is None:
+        raise CommandError("At least one parameter must be specified")
+    tracker = Tracker(txn, stream)
+    state = tracker.state
+    wanted = (
+        state.duration if duration is None else duration,
+        state.maxsize if maxsize is None else maxsize,
+    )
+    if wanted != (state.duration, state.maxsize):
+        tracker.reset(*wanted)
+        tracker.save()
+    return b"OK"
+
+
+def xidmprecord(
+    txn: WriteTxn, name: bytes, producer: bytes, iid: bytes, entry_id: tuple[int, int]
+) -> bytes:
+    """Remember that a message became an entry that exists (XIDMPRECORD)."""
+    if not producer:
+        raise CommandError("producer ID must be non-empty")
+    if not iid:
+        raise CommandError("idempotent ID must be non-empty")
+    stream = _existing(txn, name)
+    if not exists(txn, stream, *entry_id):
+        raise CommandError("No such message in stream")
+    tracker = Tracker(txn, stream)
+    known = tracker.find(producer, iid)
+    if known is None:
+        tracker.track(producer, iid, *entry_id)
+        tracker.save()
+    elif known != entry_id:
+        raise CommandError("IID already exists for this producer with a different stream ID")
+    return b"OK"
+
+
+def _existing(txn: WriteTxn, name: bytes) -> Stream:
+    stream = txn.find_stream(name)
+    if stream is None:
+        raise NoSuchKeyError("no such key")
+    return stream

@@ -1,0 +1,223 @@
+"""Streams as keys: list, find, delete, rename; and the removal of what deleted streams leave.
+
+Deleting a stream removes its name and record at once. Its nodes become garbage, a row that later
+transactions work off in bounded steps, so that deleting ten million entries holds the write lock
+no longer than deleting ten.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from streamkeep.engine.model.group import destroy_group, groups_of
+from streamkeep.engine.model.node_walk import put_retired
+from streamkeep.engine.notify.wait_table import removed, replaced
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
+from streamkeep.format.core.keys import (
+    CONSUMER_PEL,
+    CONSUMERS,
+    GARBAGE,
+    IDEMPOTENCY,
+    IDEMPOTENCY_ORDER,
+    KEYS,
+    NODES,
+    PEL,
+    PEL_ORDER,
+    PRODUCERS,
+    RETIRED,
+    STREAMS,
+    node_key,
+    pack_number,
+)
+from streamkeep.format.node.envelope import decode_envelope, has_bitmap
+from streamkeep.format.node.node import live_ids
+from streamkeep.format.node.tombstones import mark
+from streamkeep.format.rows.extension import idempotence_of
+from streamkeep.format.rows.records import (
+    ARCHIVE_FILE,
+    GROUP_ROWS,
+    IDEMPOTENCE_ROWS,
+    STREAM_NODES,
+    decode_garbage,
+    decode_key_row,
+    encode_garbage,
+)
+from streamkeep.format.rows.retired import encode_former_name, former_name_key
+
+GARBAGE_STEP: Final = 2000  # rows removed per transaction
+
+
+def iter_keys(txn: Txn) -> Iterator[tuple[bytes, int]]:
+    """Yield (name, stream number) of every stream, ascending by name."""
+    cursor = txn.cursor(KEYS)
+
+    def rows(prefix: bytes) -> Iterator[tuple[bytes, int]]:
+        found = cursor.set_range(prefix)
+        while found and (db_key := cursor.key())[:1] == prefix:
+            body = open_row(KEYS, db_key, cursor.value(), "key row")
+            number, name = decode_key_row(body, "key row")
+            yield name, number
+            found = cursor.next()
+
+    long_names = sorted(rows(b"\1"))  # rare; their LMDB keys do not sort by the whole name
+    cursor = txn.cursor(KEYS)
+    yield from heapq.merge(rows(b"\0"), long_names)
+
+
+def name_of(txn: Txn, number: int, likely: Iterable[bytes]) -> bytes | None:
+    """Return the key of a stream; None when it does not exist.
+
+    Args:
+        likely: keys to try; only when it has none of them, all keys are read.
+    """
+    for name in likely:
+        if txn.stream_number(name) == number:
+            return name
+    if txn.get(STREAMS, pack_number(number)) is None:
+        return None
+    return next((name for name, other in iter_keys(txn) if other == number), None)
+
+
+def exists(txn: Txn, names: list[bytes]) -> int:
+    """Return how many of `names` are streams, duplicates counted each time (EXISTS)."""
+    return sum(txn.find_stream(name) is not None for name in names)
+
+
+def delete(txn: WriteTxn, names: list[bytes]) -> int:
+    """Delete streams; return how many there were (DEL)."""
+    deleted = 0
+    for name in names:
+        stream = txn.find_stream(name)
+        if stream is not None:
+            _remove(txn, stream)
+            txn.events.append(removed(name, None))
+            deleted += 1
+    return deleted
+
+
+def _remove(txn: WriteTxn, stream: Stream) -> None:
+    """Remove a stream and its groups."""
+    for group in groups_of(txn, stream):
+        destroy_group(txn, stream, group)
+    messages = idempotence_of(stream.record.extension, f"stream {stream.number}").number
+    if messages:
+        txn.add_garbage(encode_garbage(IDEMPOTENCE_ROWS, messages))
+    if stream.trimmed:
+        _put_owed(
+            txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
+        )
+    if stream.retention() is not None or _has_retired(txn, stream.number):
+        name_row = encode_former_name(stream.number, stream.name)
+        txn.put(RETIRED, former_name_key(stream.number), name_row)
+    txn.remove_stream(stream)
+
+
+def _has_retired(txn: Txn, number: int) -> bool:
+    prefix = pack_number(number)
+    cursor = txn.cursor(RETIRED)
+    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
+
+
+def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:
+    """Rename a stream; the target's former stream is deleted (RENAME), or kept (RENAMENX).
+
+    Returns:
+        False when the target exists and is to be kept.
+    """
+    stream = txn.find_stream(source)
+    if stream is None:
+        raise NoSuchKeyError("no such key")
+    former = txn.find_stream(target)
+    if former is not None and keep_target:
+        return False
+    if former is stream:
+        return True
+    if former is not None:
+        _remove(txn, former)
+    txn.rename_stream(stream, target)
+    txn.events += [removed(source, None), replaced(target)]
+    return True
+
+
+def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (LMDB key, kind, number) of every garbage row."""
+    for db_key, value in txn.cursor(GARBAGE):
+        kind, number = decode_garbage(open_row(GARBAGE, db_key, value, "garbage"), "garbage")
+        yield db_key, kind, number
+
+
+# What is left of each kind of garbage: tables whose keys begin with its number.
+_ROWS_OF: Final = {
+    STREAM_NODES: (NODES,),
+    IDEMPOTENCE_ROWS: (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER),
+    GROUP_ROWS: (PEL, PEL_ORDER, CONSUMER_PEL, CONSUMERS),
+}
+
+
+def collect_garbage(txn: WriteTxn) -> bool:
+    """Remove up to GARBAGE_STEP rows of what was deleted; say whether more may be there.
+
+    Files are left to `segment_files.remove_garbage`.
+    """
+    for db_key, kind, number in iter_garbage(txn):
+        if kind == ARCHIVE_FILE:
+            continue
+        tables = _ROWS_OF.get(kind)
+        if tables is None:
+            raise CorruptionError("garbage", f"unknown kind {kind}")
+        left = GARBAGE_STEP
+        for table in tables:
+            left -= _drop_rows(txn, table, pack_number(number), left)
+        if left:
+            txn.delete(GARBAGE, db_key)
+            if kind == STREAM_NODES:
+                _forget_name(txn, number)
+        return True
+    return False
+
+
+def _forget_name(txn: WriteTxn, number: int) -> None:
+    """Forget the name of a deleted stream whose nodes are gone, unless something is retired."""
+    cursor = txn.cursor(RETIRED)
+    prefix = pack_number(number)
+    found = cursor.set_range(node_key(number, 0, 1))
+    if not (found and cursor.key()[:8] == prefix):
+        txn.delete(RETIRED, former_name_key(number))
+
+
+def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
+    """Remove up to `most` rows of a table whose keys begin with `prefix`; return how many."""
+    cursor = txn.cursor(table)
+    found = cursor.set_range(prefix)
+    doomed: list[bytes] = []
+    while found and len(doomed) < most and (db_key := cursor.key())[:8] == prefix:
+        doomed.append(db_key)
+        found = cursor.next()
+    for db_key in doomed:
+        if table == NODES:
+            _bury_node(txn, db_key)
+        else:
+            txn.delete(table, db_key)
+    return len(doomed)
+
+
+def _bury_node(txn: WriteTxn, db_key: bytes) -> None:
+    """Remove a node of a deleted stream; the archive gets what was trimmed of it before."""
+    value = txn.get(NODES, db_key)
+    if value is not None and has_bitmap(value):
+        node = decode_envelope(value, "a macro node of a deleted stream")
+        _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
+    txn.delete(NODES, db_key)
+
+
+def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
+    """Retire what was trimmed of a node whose live entries are deleted."""
+    ids = live_ids(data, ms, seq)
+    if ids:
+        data = mark(data, ms, seq, ids, 0).data
+    put_retired(txn, number, ms, seq, data, trimmed)

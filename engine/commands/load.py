@@ -1,0 +1,218 @@
+"""A stream into the store, in parts: for RESTORE, and for loading files.
+
+See `format/redis/stream_parts.py` for the parts. `Intake` takes them one after the other, each call
+within whatever transaction it is given, so that a stream of any size comes in by transactions of
+bounded size; until the last one it stands under a name of its own (`recovery/load.py`).
+
+What comes in is checked as if it were hostile: nodes byte by byte unless `redis_dump` has done it,
+counters against nodes, names and IDs against each other. What can be derived is derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamkeep.engine.commands.idempotency import Tracker
+from streamkeep.engine.commands.keys import delete
+from streamkeep.engine.model.group import Group, create_group, find_group
+from streamkeep.engine.model.lag import estimate_read
+from streamkeep.engine.model.node_walk import add_newest_node
+from streamkeep.engine.notify.wait_table import replaced
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import CommandError, CorruptionError, KeyExistsError
+from streamkeep.format.node.check import validate
+from streamkeep.format.redis.stream_dump import (
+    open_payload,
+    problem_of_counters,
+    problem_of_group,
+    problem_of_messages,
+    read_value,
+)
+from streamkeep.format.redis.stream_parts import (
+    NOBODY,
+    Counters,
+    GroupPart,
+    Id,
+    Messages,
+    Node,
+    Part,
+    Pending,
+)
+from streamkeep.format.rows.group_records import Consumer
+from streamkeep.format.rows.records import REOPEN
+
+
+class Intake:
+    """One stream that is coming in, under the name `name`."""
+
+    def __init__(self, name: bytes, where: str) -> None:
+        self.name = name
+        self.where = where
+        self._last_slot: Id | None = None
+
+    def begin(self, txn: WriteTxn) -> None:
+        """Create the stream, which must not exist."""
+        txn.create_stream(self.name)
+
+    def take(self, txn: WriteTxn, part: Part) -> None:
+        """Add a part."""
+        stream = self.stream(txn)
+        if isinstance(part, Node):
+            self._add_node(txn, stream, part)
+        elif isinstance(part, Counters):
+            self.set_counters(txn, part)
+        elif isinstance(part, GroupPart):
+            self.add_group(txn, part)
+        else:
+            self.set_messages(txn, part)
+
+    def stream(self, txn: WriteTxn) -> Stream:
+        """Return the stream."""
+        stream = txn.find_stream(self.name)
+        if stream is None:
+            raise CommandError("the stream was deleted while it was being loaded")
+        return stream
+
+    def _fail(self, problem: str) -> CorruptionError:
+        return CorruptionError(self.where, problem)
+
+    # --- nodes ------------------------------------------------------------------------------
+
+    def _add_node(self, txn: WriteTxn, stream: Stream, node: Node) -> None:
+        ids = node.ids
+        if ids is None:
+            ids = validate(node.data, node.ms, node.seq)
+        if self._last_slot is not None and (node.ms, node.seq) <= self._last_slot:
+            raise self._fail(f"macro node {node.ms}-{node.seq} is not above the one before it")
+        self._last_slot = ids.last_slot
+        add_newest_node(txn, stream, node.ms, node.seq, node.data, b"")
+        record = stream.record
+        if record.length == 0:
+            record.first_ms, record.first_seq = ids.first_live
+        record.length += int(ids.live)
+        record.tombstones += int(ids.deleted)
+        record.last_live_ms, record.last_live_seq = ids.last_live
+        record.last_ms, record.last_seq = ids.last_slot
+        record.flags |= REOPEN
+
+    # --- all else ---------------------------------------------------------------------------
+
+    def set_counters(self, txn: WriteTxn, counters: Counters) -> None:
+        """Set the counters, all entries being there."""
+        stream = self.stream(txn)
+        record = stream.record
+        if counters.length != record.length:
+            raise self._fail(
+                f"the length is {counters.length}, {record.length} entries have come in"
+            )
+        problem = problem_of_counters(counters, (record.last_ms, record.last_seq))
+        if problem:
+            raise self._fail(problem)
+        record.last_ms, record.last_seq = counters.last_id
+        record.max_deleted_ms, record.max_deleted_seq = counters.max_deleted_id or (0, 0)
+        added = counters.entries_added
+        record.entries_added = record.length if added is None else added
+
+    def add_group(self, txn: WriteTxn, group: GroupPart) -> None:
+        """Add a whole group."""
+        self.begin_group(txn, group)
+        self.add_pending(txn, group, group.pending)
+        self.end_group(txn, group)
+
+    def begin_group(self, txn: WriteTxn, part: GroupPart) -> None:
+        """Add a group with its consumers and what nobody owns."""
+        stream = self.stream(txn)
+        problem = problem_of_group(part)
+        if not problem and find_group(txn, stream, part.name) is not None:
+            problem = "it stands there twice"
+        if problem:
+            raise self._fail(f"group {part.name!r}: {problem}")
+        group = create_group(txn, stream, part.name, part.last_id)
+        read = part.entries_read
+        if read is None:
+            read = estimate_read(stream.record, part.last_id)
+        group.record.entries_read = read
+        for given in part.consumers:
+            if group.find_consumer(given.name) is not None:
+                raise self._fail(f"group {part.name!r}: consumer {given.name!r} twice")
+            consumer = group.make_consumer(given.name, given.seen_time)
+            consumer.active_time = given.active_time
+        counts = {
+            (one.ms, one.seq): one.delivery_count for one in part.pending if one.consumer == NOBODY
+        }
+        for ms, seq in part.zone:
+            group.give_back(ms, seq, counts.pop((ms, seq), 0))
+        group.save()
+
+    def add_pending(self, txn: WriteTxn, part: GroupPart, pending: Iterable[Pending]) -> None:
+        """Add pending entries that somebody owns; of equal times, later ones are behind."""
+        group = self._group(txn, part.name)
+        owners: list[Consumer] = [
+            group.make_consumer(given.name, given.seen_time) for given in part.consumers
+        ]
+        for one in pending:
+            if one.consumer != NOBODY:
+                group.give(
+                    one.ms,
+                    one.seq,
+                    owners[one.consumer],
+                    delivery_time=one.delivery_time,
+                    delivery_count=one.delivery_count,
+                    sort_by_time=True,
+                )
+        group.save()
+
+    def end_group(self, txn: WriteTxn, part: GroupPart) -> None:
+        """Check that everything of a group came in."""
+        record = self._group(txn, part.name).record
+        found = record.pending, record.nacked
+        if found != (len(part.pending), len(part.zone)):
+            raise self._fail(f"group {part.name!r}: a pending entry stands there twice")
+
+    def _group(self, txn: WriteTxn, name: bytes) -> Group:
+        group = find_group(txn, self.stream(txn), name)
+        if group is None:
+            raise self._fail(f"group {name!r} was destroyed meanwhile")
+        return group
+
+    def set_messages(self, txn: WriteTxn, messages: Messages) -> None:
+        """Set what idempotent XADD remembers."""
+        problem = problem_of_messages(messages)
+        if problem:
+            raise self._fail(problem)
+        tracker = Tracker(txn, self.stream(txn))
+        state = tracker.state
+        state.duration, state.maxsize = messages.duration, messages.maxsize
+        for producer in messages.producers:
+            for iid, ms, seq in producer.messages:
+                tracker.track(producer.name, iid, ms, seq)
+        state.added, state.duplicates = messages.added, messages.duplicates
+        tracker.save()
+
+
+def restore(txn: WriteTxn, name: bytes, payload: bytes, replace: bool) -> bool:
+    """Create a stream from a DUMP payload (RESTORE).
+
+    Raises:
+        CommandError: with Redis's text; a CorruptionError behind it says what is wrong where.
+    """
+    if not replace and txn.find_stream(name) is not None:
+        raise KeyExistsError("BUSYKEY Target key name already exists.")
+    try:
+        kind, source = open_payload(payload, "payload")
+    except CorruptionError as error:
+        raise CommandError("DUMP payload version or checksum are wrong") from error
+    try:
+        parts = list(read_value(source, kind))  # all of it, before anything changes
+        if not source.ends():
+            source.fail("bytes behind the end of the stream")
+    except CorruptionError as error:
+        raise CommandError("Bad data format") from error
+    delete(txn, [name])
+    intake = Intake(name, "payload")
+    intake.begin(txn)
+    for part in parts:
+        intake.take(txn, part)
+    txn.events.append(replaced(name))
+    return True

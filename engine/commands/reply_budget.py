@@ -1,0 +1,93 @@
+"""MAXCOUNT and MAXSIZE: how much one reply of XREAD or XREADGROUP may still hold.
+
+MAXSIZE counts the bytes that the reply would take in RESP2. The header of the list of entries
+that is still being written is not counted, since its length is not known yet; that of the list of
+streams never is. The first entry of a reply is always written. Measured on Redis 8.10.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.engine.commands.arguments import check_count
+from streamkeep.format.core.entry import Entry, fields_of
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.id_codec import id_text
+from streamkeep.format.node.node import TEXT
+
+NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code counts with fast
+
+
+class Allowance:
+    """What one reply may still hold; `max_count` and `max_size` 0 for no limit."""
+
+    def __init__(self, max_count: int, max_size: int) -> None:
+        self.max_count = max_count
+        self.max_size = max_size
+        self._entries = 0
+        self._written = 0
+
+    def fresh(self) -> Allowance:
+        """Return one in which nothing is counted yet."""
+        return Allowance(self.max_count, self.max_size)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether no entry may follow; streams that do are not even looked at.
+
+        The first entry of a reply may always be written, whatever empty histories took before.
+        """
+        if self.max_count and self._entries >= self.max_count:
+            return True
+        return bool(self.max_size) and self._entries > 0 and self._written >= self.max_size
+
+    def begin_stream(self, name: bytes) -> None:
+        """Count the head of a stream."""
+        self._written += len(b"*2\r\n") + bulk_size(name)
+
+    def end_stream(self, entries: int) -> None:
+        """Count the header of a list of entries that is now complete."""
+        self._written += len(b"*%d\r\n" % entries)
+
+    def left(self, most: int) -> int:
+        """Return how many entries may follow as far as counts go, at most `most`."""
+        return min(most, self.max_count - self._entries) if self.max_count else most
+
+    def add(self, count: int) -> None:
+        """Count entries whose size does not matter."""
+        self._entries += count
+
+    def add_entry(self, ms: int, seq: int, flat: list[bytes] | None, *extra: int) -> None:
+        """Count one entry: its pairs, None for one that is gone, and what CLAIM adds."""
+        self._entries += 1
+        self._written += len(b"*%d\r\n" % (2 + len(extra))) + bulk_size(id_text(ms, seq))
+        if flat is None:
+            self._written += len(b"*-1\r\n")
+        else:
+            self._written += len(b"*%d\r\n" % len(flat)) + sum(map(bulk_size, flat))
+        self._written += sum(len(b":%d\r\n" % number) for number in extra)
+
+
+def bulk_size(text: bytes) -> int:
+    """Return the size of a bulk string in RESP."""
+    return len(b"$%d\r\n\r\n" % len(text)) + len(text)
+
+
+def check_allowance(command: str, count: Any, max_count: Any, max_size: Any) -> Allowance:
+    """Check the three arguments as redis-py and Redis do."""
+    if max_count is None and max_size is None:
+        return Allowance(0, 0)
+    if isinstance(max_count, int) and isinstance(count, int) and 0 < max_count < count:
+        raise ArgumentError(
+            f"{command} max_count must be greater than or equal to count: "
+            f"{max_count} is below {count}"
+        )
+    most = check_count(command, "max_count", max_count)
+    return Allowance(most, check_count(command, "max_size", max_size))
+
+
+def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:
+    """Return an entry given as pairs in the shape that was asked for."""
+    if shape == TEXT:
+        return Entry(f"{ms}-{seq}", fields_of([text.decode() for text in flat]))
+    return Entry(id_text(ms, seq), fields_of(flat))

@@ -1,0 +1,264 @@
+"""Retention: what a stream's settings remove, on append and by `maintain`.
+
+Each limit that is exceeded becomes a trim like XTRIM's, of a few nodes per transaction: an append
+removes about what it adds, and what a new setting makes superfluous all at once goes in bounded
+steps, with the appends to come or by `maintain`. A stream without settings, or within them, costs
+an append one look at each number.
+
+With `keep_unacknowledged` no trim passes the first entry that a group has yet to read or to
+acknowledge. Then a stream can grow without end; `keep_max_bytes` says up to where, and
+`when_full` what happens there: entries are refused, or the oldest go all the same. Without it the
+store itself fills, and refuses entries of every stream (StoreFullError); so set it.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.commands.ref_policy import KEEPREF
+from streamkeep.engine.commands.xtrim import MAXLEN, MINID, NO_TRIM_LIMIT, TrimSpec, trim_stream
+from streamkeep.engine.model.group import groups_of
+from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    NoSuchKeyError,
+    StoreFullError,
+    StreamFullError,
+)
+from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.keys import RETIRED
+from streamkeep.format.node.node import end_ids, peek_counts
+from streamkeep.format.rows.retention import NO_RETENTION, NONE, Retention
+
+WITH_APPEND: Final = 8  # nodes that an append removes at most
+PER_STEP: Final = 256  # and a transaction of `maintain`
+
+Id = tuple[int, int]
+
+
+class RetentionChange(NamedTuple):
+    """What `set_retention` changes; None leaves a setting as it is, -1 removes a limit."""
+
+    maxlen: int | None = None
+    max_age_ms: int | None = None
+    max_bytes: int | None = None
+    archive: bool | None = None
+    keep_unacknowledged: bool | None = None
+    approximate: bool | None = None
+    archive_max_age_ms: int | None = None
+    keep_max_bytes: int | None = None
+    when_full: str | None = None
+
+    def check(self) -> None:
+        """Raise ArgumentError for a value that no setting takes."""
+        for name in ("maxlen", "max_age_ms", "max_bytes", "archive_max_age_ms", "keep_max_bytes"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and -1 <= value < NONE):
+                raise ArgumentError(
+                    f"{name} must be a number from 0 on, -1 to remove the limit, not {value!r}"
+                )
+        for name in ("archive", "keep_unacknowledged", "approximate"):
+            value = getattr(self, name)
+            if not isinstance(value, (bool, type(None))):
+                raise ArgumentError(f"{name} must be True, False or None, not {value!r}")
+        if self.when_full not in (None, "refuse", "trim"):
+            raise ArgumentError(f"when_full must be 'refuse' or 'trim', not {self.when_full!r}")
+
+
+def set_retention(txn: WriteTxn, name: bytes, change: RetentionChange) -> Retention:
+    """Change the retention of a stream, which is created when missing; return it."""
+    stream = txn.find_stream(name)
+    if stream is None:
+        stream = txn.create_stream(name)
+    old = stream.retention() or NO_RETENTION
+    named: dict[str, Any] = {
+        setting: None if value == -1 and not isinstance(value, bool) else value
+        for setting, value in change._asdict().items()
+        if value is not None
+    }
+    new = old._replace(**named)
+    stream.set_retention(new)
+    return new
+
+
+def retention(txn: Txn, name: bytes) -> Retention:
+    """Return the retention of a stream; raise NoSuchKeyError when there is none."""
+    stream = txn.find_stream(name)
+    if stream is None:
+        raise NoSuchKeyError("no such key")
+    return stream.retention() or NO_RETENTION
+
+
+def check_room(txn: WriteTxn, stream: Stream) -> None:
+    """Raise unless a stream takes entries; make room where its retention lets some go.
+
+    Raises, before anything has changed:
+        StreamFullError: not until its groups acknowledge some.
+        StoreFullError: not until what is retired can be archived.
+    """
+    policy = stream.retention()
+    if policy is None:
+        return
+    if txn.shared.refuse_above and policy.archive:
+        _check_archive(txn)
+    if not policy.keep_unacknowledged or policy.when_full != "refuse":
+        return
+    most = policy.keep_max_bytes
+    if most is None or stream.node_bytes() < most:
+        return
+    if not _makes_room(txn, stream, policy, most):
+        raise StreamFullError(
+            f"the stream holds {stream.node_bytes()} bytes, keep_max_bytes is {most}, and a group "
+            "has yet to acknowledge the oldest entries"
+        )
+    enforce(txn, stream, WITH_APPEND)
+
+
+def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
+    """Say whether `enforce` would bring a stream below `most` bytes; nothing changes.
+
+    Only whole nodes count: their entries leave tombstones otherwise, which take as much room.
+    """
+    stop = first_needed(txn, stream)
+    oldest = 0 if policy.max_age_ms is None else txn.now_ms() - policy.max_age_ms
+    length = stream.record.length
+    size = stream.node_bytes()
+    nodes = stream.nodes()
+    walk = NodeWalk(txn, stream)
+    found = walk.first()
+    for _ in range(WITH_APPEND):
+        if not found:
+            break
+        data = walk.load()
+        last = end_ids(data, walk.ms, walk.seq).last_slot
+        live = peek_counts(data[:32])[0]
+        too_long = policy.maxlen is not None and length - live >= policy.maxlen
+        too_big = policy.max_bytes is not None and nodes > 1 and size > policy.max_bytes
+        if not (too_long or too_big or last < (oldest, 0)) or (stop is not None and last >= stop):
+            break
+        length -= live
+        size -= len(data)
+        nodes -= 1
+        if size < most:
+            return True
+        found = walk.next()
+    return False
+
+
+def _check_archive(txn: WriteTxn) -> None:
+    """Raise StoreFullError while what is retired cannot be archived; see `relief`."""
+    size = txn.table_bytes(RETIRED)
+    if size > txn.shared.refuse_above:
+        raise StoreFullError(
+            f"{size} bytes of trimmed entries wait for the archiver, which failed; make room on "
+            "the disk and archive, or set archive=False"
+        )
+
+
+def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
+    """Remove what the stream's retention does not keep; return how many entries went.
+
+    Args:
+        most_nodes: how many nodes may go, or be looked at, for each limit.
+    """
+    policy = stream.retention()
+    record = stream.record
+    if policy is None or record.length == 0:
+        return 0
+    maxlen = policy.maxlen
+    max_bytes = policy.max_bytes
+    max_age_ms = policy.max_age_ms
+    oldest = 0 if max_age_ms is None else txn.now_ms() - max_age_ms
+    too_long = maxlen is not None and record.length > maxlen
+    too_old = record.first_ms < oldest and not (policy.approximate and stream.begins(oldest))
+    too_big = max_bytes is not None and stream.node_bytes() > max_bytes and stream.nodes() > 1
+    if not (too_long or too_old or too_big):
+        return 0
+    stop: Id | None = None
+    if policy.keep_unacknowledged:
+        most = policy.keep_max_bytes
+        full = policy.when_full == "trim" and most is not None and stream.node_bytes() > most
+        if not full:
+            stop = first_needed(txn, stream)
+            if stop is not None and stop <= (record.first_ms, record.first_seq):
+                return 0
+    removed = 0
+    if too_long and maxlen is not None:
+        spec = TrimSpec(MAXLEN, maxlen, 0, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
+        removed += _trim(txn, stream, spec, stop, most_nodes)
+    if too_old and record.first_ms < oldest and record.length:
+        spec = TrimSpec(MINID, 0, oldest, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
+        removed += _trim(txn, stream, spec, stop, most_nodes)
+        if policy.approximate:
+            _note_first_node(txn, stream)
+    if max_bytes is not None:
+        removed += _trim_to_size(txn, stream, max_bytes, stop, most_nodes)
+    return removed
+
+
+def first_needed(txn: Txn, stream: Stream) -> Id | None:
+    """Return the lowest ID that a group has pending or has yet to read; None without one."""
+    lowest: Id | None = None
+    for group in groups_of(txn, stream):
+        unread = next_id(group.record.last_ms, group.record.last_seq)
+        for needed in (unread if unread != (0, 0) else None, group.pel.lowest()):
+            if needed is not None:
+                lowest = needed if lowest is None else min(lowest, needed)
+    return lowest
+
+
+def is_due(txn: Txn, stream: Stream) -> bool:
+    """Say whether a stream has settings at all that may remove something."""
+    policy = stream.retention()
+    if policy is None:
+        return False
+    limits = (policy.maxlen, policy.max_age_ms, policy.max_bytes)
+    return stream.record.length > 0 and any(limit is not None for limit in limits)
+
+
+def enforce_step(txn: WriteTxn, name: bytes) -> int:
+    """Enforce the retention of the stream `name` for a bounded number of nodes."""
+    stream = txn.find_stream(name)
+    return 0 if stream is None else enforce(txn, stream, PER_STEP)
+
+
+def _trim(txn: WriteTxn, stream: Stream, spec: TrimSpec, stop: Id | None, most_nodes: int) -> int:
+    spec.stop = stop
+    spec.most_nodes = most_nodes
+    return trim_stream(txn, stream, spec)
+
+
+def _trim_to_size(
+    txn: WriteTxn, stream: Stream, max_bytes: int, stop: Id | None, most_nodes: int
+) -> int:
+    """Remove the oldest nodes while all together are too big; the newest stays."""
+    record = stream.record
+    removed = 0
+    walk = NodeWalk(txn, stream)
+    while most_nodes > 0 and stream.nodes() > 1 and stream.node_bytes() > max_bytes:
+        most_nodes -= 1
+        if not walk.first():
+            break
+        data = walk.load()
+        if stop is not None and end_ids(data, walk.ms, walk.seq).last_slot >= stop:
+            break
+        live, dead = peek_counts(data[:32])
+        walk.retire(data)
+        record.length -= live
+        record.tombstones -= dead
+        removed += live
+    if removed:
+        refresh_ends(txn, stream, first=True, last=False)
+    return removed
+
+
+def _note_first_node(txn: Txn, stream: Stream) -> None:
+    """Remember where the first node ends, so that appends need not look at it until it is due."""
+    walk = NodeWalk(txn, stream)
+    if stream.record.length and walk.first() and not walk.on_tail:
+        stream.note_begins(end_ids(walk.load(), walk.ms, walk.seq).last_slot[0])

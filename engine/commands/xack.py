@@ -1,0 +1,148 @@
+"""XACK, XACKDEL, XDELEX and XNACK. Compiled by mypyc."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.commands.arguments import parse_ids
+from streamkeep.engine.commands.ref_policy import ACKED, DELREF, References
+from streamkeep.engine.commands.xdel import delete_entries
+from streamkeep.engine.commands.xrange import exists
+from streamkeep.engine.model.group import find_group, no_such_key_or_group
+from streamkeep.engine.notify import wait_table
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.rows.nacks import MAX_COUNT
+
+SILENT: Final = 0  # the consumer is shutting down: the delivery does not count
+FAIL: Final = 1  # it could not process the entry
+FATAL: Final = 2  # nobody can
+
+DELETED: Final = 1
+ABSENT: Final = -1
+REFERENCED: Final = 2
+
+Ids = list[bytes]  # as text: IDs are parsed after key and group were found, as in Redis
+
+
+def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
+    """Acknowledge entries; return how many were pending (XACK)."""
+    stream = txn.find_numbered(name)  # which is all that a group needs
+    group = None if stream is None else find_group(txn, stream, group_name)
+    if group is None:
+        return 0
+    acknowledged = group.ack_many(parse_ids(ids))
+    group.save()
+    return acknowledged
+
+
+def xackdel(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids, policy: int) -> list[int]:
+    """Acknowledge entries and delete them as the policy says (XACKDEL).
+
+    Returns:
+        For each ID -1 when it was not pending, 1 when it was deleted or gone, 2 when it was kept
+        because another group refers to it.
+    """
+    stream = txn.find_stream(name)
+    group = None if stream is None else find_group(txn, stream, group_name)
+    if stream is None or group is None:
+        return [ABSENT] * len(ids)
+    results: list[int] = []
+    deletion = Deletion(txn, stream, policy)
+    for ms, seq in parse_ids(ids):
+        if not group.ack(ms, seq):
+            results.append(ABSENT)
+        elif deletion.delete(ms, seq) == REFERENCED:
+            results.append(REFERENCED)
+        else:
+            results.append(DELETED)
+    deletion.finish()
+    group.save()
+    return results
+
+
+def xdelex(txn: WriteTxn, name: bytes, ids: Ids, policy: int) -> list[int]:
+    """Delete entries as the policy says (XDELEX).
+
+    Returns:
+        For each ID 1 when it was deleted, -1 when there is no such entry, 2 when it was kept
+        because a group refers to it.
+    """
+    stream = txn.find_stream(name)
+    if stream is None:
+        return [ABSENT] * len(ids)
+    deletion = Deletion(txn, stream, policy)
+    results = [deletion.delete(ms, seq) for ms, seq in parse_ids(ids)]
+    deletion.finish()
+    return results
+
+
+class Deletion:
+    """Deletes entries of a stream one by one under a reference policy."""
+
+    def __init__(self, txn: WriteTxn, stream: Stream, policy: int) -> None:
+        self.txn = txn
+        self.stream = stream
+        self.policy = policy
+        self.references: References | None = None
+        if policy in (DELREF, ACKED):
+            self.references = References(txn, stream)
+
+    def delete(self, ms: int, seq: int) -> int:
+        """Delete one entry; return DELETED, ABSENT or REFERENCED."""
+        references = self.references
+        if references is not None:
+            if self.policy == ACKED and references.held(ms, seq):
+                return REFERENCED
+            if self.policy == DELREF:
+                references.drop(ms, seq)
+        gone = delete_entries(self.txn, self.stream, [(ms, seq)])
+        return DELETED if gone else ABSENT
+
+    def finish(self) -> None:
+        """Write what was dropped from the groups."""
+        if self.references is not None:
+            self.references.flush()
+
+
+def xnack(
+    txn: WriteTxn,
+    name: bytes,
+    group_name: bytes,
+    mode: int,
+    ids: Ids,
+    retrycount: int,
+    force: bool,
+) -> int:
+    """Give pending entries back, to be claimed by anybody; return how many (XNACK).
+
+    Args:
+        mode: SILENT, FAIL or FATAL.
+        retrycount: the delivery count to set; -1 to leave that to the mode.
+        force: make entries of the stream pending that are not.
+    """
+    stream = txn.find_stream(name)
+    group = None if stream is None else find_group(txn, stream, group_name)
+    if stream is None or group is None:
+        raise no_such_key_or_group(name, group_name)
+    given_back = 0
+    for ms, seq in parse_ids(ids):
+        nack = group.pel.get(ms, seq)
+        before = 0
+        if nack is not None:
+            before = nack.delivery_count
+        elif not force or not exists(txn, stream, ms, seq):
+            continue
+        count = before
+        if retrycount >= 0:
+            count = retrycount
+        elif mode == SILENT:
+            count = max(0, before - 1)
+        elif mode == FATAL:
+            count = MAX_COUNT
+        group.give_back(ms, seq, count)
+        given_back += 1
+    group.save()
+    if given_back:
+        txn.events.append(wait_table.given_back(name, group_name, given_back))
+    return given_back

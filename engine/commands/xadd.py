@@ -1,0 +1,313 @@
+"""XADD: IDs, and the choice between the tail node and a new one.
+
+Redis decides before it encodes: a new node begins when the listpack so far plus the raw size of
+the new fields and values reaches stream-node-max-bytes, or the slots reach
+stream-node-max-entries. Streams with limits set by the user follow that rule exactly. By default
+we decide after encoding, so that envelope and listpack fill one LMDB page run: an entry that
+would push the tail beyond it is taken back and begins the next node.
+
+An entry that is too big for any node sits alone in one. It goes to `nodes` at once, since a tail
+is written again with every append. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from streamkeep.engine.commands.idempotency import Tracker
+from streamkeep.engine.commands.retention import WITH_APPEND, check_room, enforce
+from streamkeep.engine.commands.xtrim import TrimSpec, trim_stream
+from streamkeep.engine.model.node_walk import NodeWalk, add_newest_node, seal_tail, trimmed_above
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import CommandError, IdTooSmallError
+from streamkeep.format.core.id_codec import MAX, clean, id_text, next_id, parse_number, visible
+from streamkeep.format.node.envelope import PAGE_LISTPACK
+from streamkeep.format.node.node import NodeBuilder
+from streamkeep.format.rows.records import PAGE_FIT, REOPEN
+
+AUTO: Final = 0  # *
+AUTO_SEQ: Final = 1  # ms-*
+EXPLICIT: Final = 2
+
+MAX_ELEMENTS: Final[i64] = 1 << 30
+_DEFAULT_MAX_BYTES: Final[i64] = 1 << 30  # what Redis takes 0, and everything above, for
+_PAGE_LISTPACK: Final[i64] = PAGE_LISTPACK
+
+
+class NewId:
+    """The ID argument of XADD."""
+
+    def __init__(self, kind: int, ms: int, seq: int) -> None:
+        self.kind = kind
+        self.ms = ms
+        self.seq = seq
+
+
+ANY_ID: Final = NewId(AUTO, 0, 0)
+
+
+def parse_new_id(text: bytes) -> NewId:
+    """Parse `*`, `ms-*`, `ms-seq` or `ms`; raise InvalidIdError."""
+    if visible(text) == b"*":
+        return ANY_ID
+    text = clean(text)
+    dash = text.find(b"-")
+    if dash < 0:
+        return NewId(EXPLICIT, parse_number(text, text), 0)
+    ms = parse_number(text[:dash], text)
+    if text[dash + 1 :] == b"*":
+        return NewId(AUTO_SEQ, ms, 0)
+    return NewId(EXPLICIT, ms, parse_number(text[dash + 1 :], text))
+
+
+class Message:
+    """The options IDMP and IDMPAUTO of XADD: who sent the entry, and what it is to be known by."""
+
+    def __init__(self, producer: bytes, iid: bytes) -> None:
+        self.producer = producer
+        self.iid = iid
+
+
+def xadd(
+    txn: WriteTxn,
+    name: bytes,
+    pairs: list[bytes],
+    new_id: NewId,
+    nomkstream: bool,
+    trim: TrimSpec | None,
+    message: Message | None,
+) -> bytes | None:
+    """Append one entry; return its ID, or None when the stream is missing and must not be made.
+
+    A message that is known already adds nothing; the ID of its entry is returned.
+    """
+    check_not_zero(new_id)
+    check_size(pairs)
+    stream = txn.find_stream(name)
+    if stream is None:
+        if nomkstream:
+            return None
+        stream = txn.create_stream(name)
+    if message is not None:
+        return _add_message(txn, stream, pairs, new_id, trim, message)
+    record = stream.record
+    ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
+    if record.extension:
+        check_room(txn, stream)
+    append_entry(txn, stream, ms, seq, pairs)
+    txn.note_added(name, 1)
+    _trim(txn, stream, trim)
+    return id_text(ms, seq)
+
+
+def _trim(txn: WriteTxn, stream: Stream, trim: TrimSpec | None) -> None:
+    """Trim after an append, as it was asked for and as the stream's retention says."""
+    if trim is not None:
+        trim_stream(txn, stream, trim)
+    if stream.record.extension:
+        enforce(txn, stream, WITH_APPEND)
+
+
+def _add_message(
+    txn: WriteTxn,
+    stream: Stream,
+    pairs: list[bytes],
+    new_id: NewId,
+    trim: TrimSpec | None,
+    message: Message,
+) -> bytes:
+    """Append an entry unless it is known; remember it.
+
+    Callers have a `new_id` of `*`, except that a replay has the ID that a server gave. What is due
+    is forgotten last: where the entry is refused, nothing may have changed.
+    """
+    record = stream.record
+    tracker = Tracker(txn, stream)
+    now_ms = txn.now_ms()
+    known = tracker.find_lasting(message.producer, message.iid, now_ms)
+    if known is not None:
+        tracker.expire(message.producer, now_ms)
+        tracker.state.duplicates += 1
+        tracker.save()
+        return id_text(known[0], known[1])
+    ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
+    if record.extension:
+        check_room(txn, stream)
+    tracker.expire(message.producer, now_ms)
+    append_entry(txn, stream, ms, seq, pairs)
+    txn.note_added(stream.name, 1)
+    tracker.track(message.producer, message.iid, ms, seq)
+    tracker.save()
+    _trim(txn, stream, trim)
+    return id_text(ms, seq)
+
+
+def xadd_many(
+    txn: WriteTxn, name: bytes, entries: list[list[bytes]], ids: list[NewId] | None
+) -> list[bytes]:
+    """Append many entries to one stream; return their IDs."""
+    for pairs in entries:
+        check_size(pairs)
+    for new_id in ids or ():
+        check_not_zero(new_id)
+    stream = txn.find_stream(name)
+    ms = seq = 0
+    if stream is not None:
+        ms, seq = stream.record.last_ms, stream.record.last_seq
+    chosen: list[tuple[int, int]] = []
+    for index in range(len(entries)):  # all of them, before anything changes
+        try:
+            ms, seq = choose_id(txn, ms, seq, ANY_ID if ids is None else ids[index])
+        except CommandError as error:
+            error.entry_index = index
+            raise
+        chosen.append((ms, seq))
+    if stream is None:
+        stream = txn.create_stream(name)
+    elif stream.record.extension:
+        check_room(txn, stream)
+    added: list[bytes] = []
+    for index, pairs in enumerate(entries):
+        ms, seq = chosen[index]
+        append_entry(txn, stream, ms, seq, pairs)
+        added.append(id_text(ms, seq))
+    txn.note_added(name, len(added))
+    if stream.record.extension:
+        enforce(txn, stream, WITH_APPEND + len(added))
+    return added
+
+
+def check_not_zero(new_id: NewId) -> None:
+    """Raise for the ID 0-0, which Redis refuses before it looks at the stream."""
+    if new_id.kind == EXPLICIT and new_id.ms == 0 and new_id.seq == 0:
+        raise IdTooSmallError("The ID specified in XADD must be greater than 0-0")
+
+
+def check_size(pairs: list[bytes]) -> None:
+    """Raise when an entry has more than 1 GiB of fields and values."""
+    total: i64 = 0
+    for element in pairs:
+        total += len(element)
+    if total > MAX_ELEMENTS:
+        raise CommandError("Elements are too large to be stored")
+
+
+def choose_id(txn: WriteTxn, last_ms: int, last_seq: int, new_id: NewId) -> tuple[int, int]:
+    """Return the ID of the entry after `last_ms-last_seq`; raise when none is left, or the one
+    asked for is too small.
+    """
+    if last_ms == MAX and last_seq == MAX:
+        raise CommandError(
+            "The stream has exhausted the last possible ID, unable to add more items"
+        )
+    ms: int
+    seq: int
+    if new_id.kind == AUTO:
+        ms = txn.now_ms()
+        if ms > last_ms:
+            return ms, 0
+        return next_id(last_ms, last_seq)
+    ms = new_id.ms
+    seq = new_id.seq
+    if new_id.kind == AUTO_SEQ:
+        if ms == last_ms:
+            if last_seq == MAX:
+                raise _too_small()
+            seq = last_seq + 1
+        else:
+            seq = 0
+    if ms < last_ms or (ms == last_ms and seq <= last_seq):
+        raise _too_small()
+    return ms, seq
+
+
+def _too_small() -> IdTooSmallError:
+    return IdTooSmallError(
+        "The ID specified in XADD is equal or smaller than the target stream top item"
+    )
+
+
+def append_entry(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
+    """Append the entry `ms-seq`, which is above all others, and count it."""
+    record = stream.record
+    if record.node_max_bytes == PAGE_FIT:
+        _append_to_page(txn, stream, ms, seq, pairs)
+    else:
+        _append_by_limits(txn, stream, ms, seq, pairs)
+    record.length += 1
+    record.entries_added += 1
+    record.last_ms = ms
+    record.last_seq = seq
+    record.last_live_ms = ms
+    record.last_live_seq = seq
+    if record.length == 1:
+        record.first_ms = ms
+        record.first_seq = seq
+
+
+def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
+    """Append under our own rule: a listpack fills what its page run leaves."""
+    tail = _tail(txn, stream)
+    if tail is not None and tail.append_within(ms, seq, pairs, _PAGE_LISTPACK):
+        stream.appended()
+        return
+    seal_tail(txn, stream)
+    builder = NodeBuilder(ms, seq, pairs[0::2])
+    builder.append(ms, seq, pairs)
+    _start(txn, stream, builder, _PAGE_LISTPACK)
+
+
+def _append_by_limits(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
+    """Append under Redis's rule and the limits of this stream."""
+    limit: i64 = i64(stream.record.node_max_bytes)
+    if limit == 0 or limit > _DEFAULT_MAX_BYTES:
+        limit = _DEFAULT_MAX_BYTES
+    tail = _tail(txn, stream)
+    if tail is not None and _accepts(stream, tail.size(), tail.slots(), pairs, limit):
+        tail.append(ms, seq, pairs)
+        stream.appended()
+        return
+    seal_tail(txn, stream)
+    builder = NodeBuilder(ms, seq, pairs[0::2])
+    builder.append(ms, seq, pairs)
+    _start(txn, stream, builder, limit)
+
+
+def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i64) -> bool:
+    """Say whether Redis would append to a node of this size."""
+    most: i64 = i64(stream.record.node_max_entries)
+    if most > 0 and slots >= most:
+        return False
+    for element in pairs:
+        size += len(element)
+    return size < limit
+
+
+def _tail(txn: WriteTxn, stream: Stream) -> NodeBuilder | None:
+    """Return the node to append to: the tail, or the newest sealed node brought back.
+
+    A node is not brought back when trimmed ones lie above it, retired or archived: the entries to
+    come would go around them, and ranges of nodes never overlap.
+    """
+    if not stream.has_tail() and stream.record.flags & REOPEN:
+        record = stream.record
+        record.flags &= ~REOPEN
+        walk = NodeWalk(txn, stream)
+        if walk.last() and not trimmed_above(txn, stream.number, walk.ms, walk.seq):
+            data = walk.load()
+            walk.drop()
+            record.flags &= ~REOPEN
+            stream.replace_tail(walk.ms, walk.seq, data, walk.trimmed)
+    return stream.tail_builder()
+
+
+def _start(txn: WriteTxn, stream: Stream, builder: NodeBuilder, limit: i64) -> None:
+    """Begin a new node; one that is full with its first entry is sealed at once."""
+    stream.record.flags &= ~REOPEN
+    if builder.size() < limit or limit == _DEFAULT_MAX_BYTES:
+        stream.start_tail(builder)
+        return
+    add_newest_node(txn, stream, builder.ms, builder.seq, builder.listpack(), b"")

@@ -1,0 +1,52 @@
+"""XDEL: entries become tombstones; a node goes when its last live entry does. Compiled by mypyc."""
+
+from __future__ import annotations
+
+from streamkeep.engine.commands.arguments import parse_ids
+from streamkeep.engine.commands.xtrim import store_marked
+from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.node.tombstones import mark
+
+
+def xdel(txn: WriteTxn, name: bytes, ids: list[bytes]) -> int:
+    """Delete entries of the stream `name`; return how many there were.
+
+    IDs are not looked at when the stream is missing, as in Redis.
+    """
+    stream = txn.find_stream(name)
+    return 0 if stream is None else len(delete_entries(txn, stream, parse_ids(ids)))
+
+
+def delete_entries(
+    txn: WriteTxn, stream: Stream, ids: list[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Delete entries by ID, all those of one node together; return the IDs that were live."""
+    record = stream.record
+    low = (record.first_ms, record.first_seq)
+    high = (record.last_live_ms, record.last_live_seq)
+    wanted = sorted({one for one in ids if low <= one <= high} if record.length else [])
+    gone: set[tuple[int, int]] = set()
+    start = 0
+    walk = NodeWalk(txn, stream)
+    while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
+        marked = mark(walk.load(), walk.ms, walk.seq, wanted, start)
+        start += marked.consumed
+        count = len(marked.ids)
+        if count == 0:
+            continue
+        gone.update(marked.ids)
+        record.length -= count
+        if marked.live == 0:
+            walk.bury(marked.data)
+            record.tombstones -= marked.deleted - count
+        else:
+            record.tombstones += count
+            store_marked(walk, marked.data, marked.live, marked.deleted, walk.trimmed)
+    if gone:
+        highest = max(gone)
+        if highest > (record.max_deleted_ms, record.max_deleted_seq):
+            record.max_deleted_ms, record.max_deleted_seq = highest
+        refresh_ends(txn, stream, first=low in gone, last=high in gone)
+    return gone

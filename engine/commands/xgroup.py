@@ -1,0 +1,144 @@
+"""XGROUP: create, set, destroy groups; create and delete consumers.
+
+The order of checks is Redis's: options, the key, the group, the ID.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.model.group import (
+    Group,
+    create_group,
+    destroy_group,
+    find_group,
+    no_such_group,
+)
+from streamkeep.engine.notify.wait_table import removed
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import (
+    CommandError,
+    GroupExistsError,
+    InvalidIdError,
+    NoSuchKeyError,
+)
+from streamkeep.format.rows.group_records import UNKNOWN
+
+LAST: Final = None  # `$`: the stream's last generated ID
+StartId = tuple[int, int] | InvalidIdError | None  # an ID, what is wrong with it, or LAST
+
+_KEY_REQUIRED: Final = (
+    "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
+    "MKSTREAM option to create an empty stream automatically."
+)
+
+
+def check_entries_read(entries_read: int | None) -> None:
+    """Raise for an ENTRIESREAD below -1."""
+    if entries_read is not None and entries_read < UNKNOWN:
+        raise CommandError("value for ENTRIESREAD must be positive or -1")
+
+
+def xgroup_create(
+    txn: WriteTxn,
+    name: bytes,
+    group_name: bytes,
+    last_id: StartId,
+    mkstream: bool,
+    entries_read: int | None,
+) -> bool:
+    """Create a group that has read up to `last_id`, or `LAST` (XGROUP CREATE)."""
+    check_entries_read(entries_read)
+    stream = txn.find_stream(name)
+    if stream is None and not mkstream:
+        raise NoSuchKeyError(_KEY_REQUIRED)
+    if isinstance(last_id, InvalidIdError):
+        raise last_id
+    if stream is not None and find_group(txn, stream, group_name) is not None:
+        raise GroupExistsError("BUSYGROUP Consumer Group name already exists")
+    if stream is None:
+        stream = txn.create_stream(name)
+    group = create_group(txn, stream, group_name, _resolve(stream, last_id))
+    if entries_read is not None:
+        group.record.entries_read = min(entries_read, stream.record.entries_added)
+    return True
+
+
+def xgroup_setid(
+    txn: WriteTxn,
+    name: bytes,
+    group_name: bytes,
+    last_id: StartId,
+    entries_read: int | None,
+) -> bool:
+    """Set how far a group has read (XGROUP SETID)."""
+    check_entries_read(entries_read)
+    stream, group = _existing(txn, name, group_name)
+    record = group.record
+    record.last_ms, record.last_seq = _resolve(stream, last_id)
+    record.entries_read = UNKNOWN
+    if entries_read is not None:
+        record.entries_read = min(entries_read, stream.record.entries_added)
+    return True
+
+
+def xgroup_destroy(txn: WriteTxn, name: bytes, group_name: bytes) -> bool:
+    """Destroy a group with its consumers and pending entries (XGROUP DESTROY)."""
+    stream = _existing_stream(txn, name)
+    group = find_group(txn, stream, group_name)
+    if group is None:
+        return False
+    destroy_group(txn, stream, group)
+    txn.events.append(removed(name, group_name))
+    return True
+
+
+def xgroup_createconsumer(
+    txn: WriteTxn, name: bytes, group_name: bytes, consumer_name: bytes
+) -> int:
+    """Create a consumer; return 0 when it exists (XGROUP CREATECONSUMER)."""
+    _, group = _existing(txn, name, group_name)
+    if group.find_consumer(consumer_name) is not None:
+        return 0
+    group.make_consumer(consumer_name, txn.now_ms())
+    return 1
+
+
+def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_name: bytes) -> int:
+    """Delete a consumer; return how many entries it had pending (XGROUP DELCONSUMER).
+
+    They are pending for nobody afterwards, and never delivered again.
+    """
+    _, group = _existing(txn, name, group_name)
+    consumer = group.find_consumer(consumer_name)
+    if consumer is None:
+        return 0
+    own = group.pel.owned_by(consumer.number, (0, 0), consumer.pending)
+    group.ack_many([nack.id() for nack in own])
+    group.save()
+    group.remove_consumer(consumer)
+    return len(own)
+
+
+def _resolve(stream: Stream, last_id: StartId) -> tuple[int, int]:
+    if isinstance(last_id, InvalidIdError):
+        raise last_id
+    if last_id is None:
+        return stream.record.last_ms, stream.record.last_seq
+    return last_id
+
+
+def _existing_stream(txn: WriteTxn, name: bytes) -> Stream:
+    stream = txn.find_stream(name)
+    if stream is None:
+        raise NoSuchKeyError(_KEY_REQUIRED)
+    return stream
+
+
+def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
+    stream = _existing_stream(txn, name)
+    group = find_group(txn, stream, group_name)
+    if group is None:
+        raise no_such_group(name, group_name)
+    return stream, group

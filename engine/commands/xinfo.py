@@ -1,0 +1,231 @@
+"""XINFO and XSETID, and the figures that `stat` shows."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.commands.history import last_archived
+from streamkeep.engine.commands.reply_budget import NO_LIMIT
+from streamkeep.engine.commands.xrange import read_entries
+from streamkeep.engine.model.group import Group, find_group, groups_of, no_such_group
+from streamkeep.engine.model.lag import lag
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.entry import Entry
+from streamkeep.format.core.errors import CommandError, NoSuchKeyError
+from streamkeep.format.core.id_codec import MAX, id_text
+from streamkeep.format.node.node import ENTRY, Range
+from streamkeep.format.rows.extension import idempotence_of
+from streamkeep.format.rows.group_records import NEVER, UNKNOWN
+
+NO_SUCH_KEY: Final = "no such key"
+NOTHING: Final = (0, 0)
+
+
+def find_existing(txn: Txn, name: bytes) -> Stream:
+    """Return the stream `name`; raise NoSuchKeyError when it is missing."""
+    stream = txn.find_stream(name)
+    if stream is None:
+        raise NoSuchKeyError(NO_SUCH_KEY)
+    return stream
+
+
+def end_entry(txn: Txn, stream: Stream, *, newest: bool, shape: int = ENTRY) -> Any:
+    """Return the first or the last live entry of a stream, or None."""
+    out: list[object] = []
+    read_entries(txn, stream, Range(0, 0, MAX, MAX, 1, newest, shape), out)
+    return out[0] if out else None
+
+
+def xinfo_stream(txn: Txn, name: bytes, shape: int) -> dict[str, Any]:
+    """Return XINFO STREAM in redis-py's shape."""
+    stream = find_existing(txn, name)
+    return {
+        **_summary(stream),
+        "groups": len(groups_of(txn, stream)),
+        "first-entry": end_entry(txn, stream, newest=False, shape=shape),
+        "last-entry": end_entry(txn, stream, newest=True, shape=shape),
+    }
+
+
+def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> dict[str, Any]:
+    """Return XINFO STREAM FULL in redis-py's shape; `count` 0 for all entries."""
+    stream = find_existing(txn, name)
+    out: list[Any] = []
+    read_entries(txn, stream, Range(0, 0, MAX, MAX, count or NO_LIMIT, False, shape), out)
+    entries: list[Entry] = out
+    return {
+        **_summary(stream),
+        "entries": {entry.id: entry.fields for entry in entries},
+        "groups": [_full_group(stream, group, count) for group in groups_of(txn, stream)],
+    }
+
+
+def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
+    """Return one group of XINFO STREAM FULL; `count` 0 for all pending entries."""
+    record = group.record
+    most = count or NO_LIMIT
+    return {
+        "name": record.name,
+        "last-delivered-id": id_text(record.last_ms, record.last_seq),
+        "entries-read": None if record.entries_read == UNKNOWN else record.entries_read,
+        "lag": lag(stream.record, record),
+        "pel-count": record.pending,
+        "nacked-count": record.nacked,
+        "pending": [
+            [
+                id_text(nack.ms, nack.seq),
+                group.consumer_name(nack.consumer),
+                nack.delivery_time,
+                nack.delivery_count,
+            ]
+            for nack in group.pel.first(most)
+        ],
+        "consumers": [
+            {
+                "name": consumer.name,
+                "seen-time": consumer.seen_time,
+                "active-time": consumer.active_time,
+                "pel-count": consumer.pending,
+                "pending": [
+                    [id_text(nack.ms, nack.seq), nack.delivery_time, nack.delivery_count]
+                    for nack in group.pel.owned_by(consumer.number, NOTHING, most)
+                ],
+            }
+            for consumer in group.consumers()
+        ],
+    }
+
+
+def xinfo_groups(txn: Txn, name: bytes) -> list[dict[str, Any]]:
+    """Return XINFO GROUPS in redis-py's shape."""
+    stream = find_existing(txn, name)
+    return [
+        {
+            "name": group.record.name,
+            "consumers": group.record.consumers,
+            "pending": group.record.pending,
+            "last-delivered-id": id_text(group.record.last_ms, group.record.last_seq),
+            "entries-read": (
+                None if group.record.entries_read == UNKNOWN else group.record.entries_read
+            ),
+            "lag": lag(stream.record, group.record),
+        }
+        for group in groups_of(txn, stream)
+    ]
+
+
+def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[dict[str, Any]]:
+    """Return XINFO CONSUMERS in redis-py's shape."""
+    stream = find_existing(txn, name)
+    group = find_group(txn, stream, group_name)
+    if group is None:
+        raise no_such_group(name, group_name)
+    now_ms = txn.now_ms()
+    return [
+        {
+            "name": consumer.name,
+            "pending": consumer.pending,
+            "idle": max(0, now_ms - consumer.seen_time),
+            "inactive": (
+                NEVER if consumer.active_time == NEVER else max(0, now_ms - consumer.active_time)
+            ),
+        }
+        for consumer in group.consumers()
+    ]
+
+
+def _summary(stream: Stream) -> dict[str, Any]:
+    """Return the fields that both forms of XINFO STREAM begin with."""
+    record = stream.record
+    nodes = stream.nodes()
+    messages = idempotence_of(record.extension, f"stream {stream.number}")
+    return {
+        "length": record.length,
+        "radix-tree-keys": nodes,
+        "radix-tree-nodes": nodes + 1,
+        "last-generated-id": id_text(record.last_ms, record.last_seq),
+        "max-deleted-entry-id": id_text(record.max_deleted_ms, record.max_deleted_seq),
+        "entries-added": record.entries_added,
+        "recorded-first-entry-id": id_text(record.first_ms, record.first_seq),
+        "idmp-duration": messages.duration,
+        "idmp-maxsize": messages.maxsize,
+        "pids-tracked": messages.producers,
+        "iids-tracked": messages.tracked,
+        "iids-added": messages.added,
+        "iids-duplicates": messages.duplicates,
+    }
+
+
+def xsetid(
+    txn: WriteTxn,
+    name: bytes,
+    last_id: tuple[int, int],
+    entries_added: int | None,
+    max_deleted_id: tuple[int, int] | None,
+) -> bool:
+    """Set last_generated_id, and entries_added and max_deleted_id where given (XSETID).
+
+    No group has then read more than was ever added: its lag would be negative.
+    """
+    if entries_added is not None and entries_added < 0:
+        raise CommandError("entries_added must be positive")
+    if max_deleted_id is not None and last_id < max_deleted_id:
+        raise CommandError(
+            "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+        )
+    stream = find_existing(txn, name)
+    record = stream.record
+    if last_id < (record.max_deleted_ms, record.max_deleted_seq):
+        raise CommandError(
+            "The ID specified in XSETID is smaller than current max_deleted_entry_id"
+        )
+    if record.length:
+        if last_id < (record.last_live_ms, record.last_live_seq):
+            raise CommandError(
+                "The ID specified in XSETID is smaller than the target stream top item"
+            )
+        if entries_added is not None and entries_added < record.length:
+            raise CommandError(
+                "The entries_added specified in XSETID is smaller than the target stream length"
+            )
+    if last_id < (record.last_ms, record.last_seq) and last_id < last_archived(txn, stream.number):
+        raise CommandError(
+            "The ID specified in XSETID is smaller than the last entry in the stream's archive"
+        )
+    record.last_ms, record.last_seq = last_id
+    if entries_added is not None:
+        record.entries_added = entries_added
+        for group in groups_of(txn, stream):
+            if group.record.entries_read > entries_added:
+                group.record.entries_read = entries_added
+    if max_deleted_id is not None and max_deleted_id != (0, 0):
+        record.max_deleted_ms, record.max_deleted_seq = max_deleted_id
+    return True
+
+
+class StreamStat(NamedTuple):
+    """How much a stream holds, and how much room it takes."""
+
+    name: bytes
+    length: int
+    nodes: int
+    tombstones: int
+    node_bytes: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+def stream_stat(stream: Stream) -> StreamStat:
+    """Return the figures of one stream; they are all in its record."""
+    record = stream.record
+    empty = record.length == 0
+    return StreamStat(
+        stream.name,
+        record.length,
+        stream.nodes(),
+        record.tombstones,
+        stream.node_bytes(),
+        None if empty else record.first_ms,
+        None if empty else record.last_live_ms,
+    )

@@ -1,0 +1,100 @@
+"""XPENDING: what is pending in a group, in sum and in detail."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from streamkeep.engine.model.group import Group, find_group, no_such_key_or_group
+from streamkeep.engine.model.pel import OwnedWalk, Page
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.rows.nacks import count_nacks, decode_nack, place_of
+
+Id = tuple[int, int]
+
+
+class PendingSummary(NamedTuple):
+    """The short form of XPENDING."""
+
+    total: int
+    lowest: Id | None
+    highest: Id | None
+    consumers: list[tuple[bytes, int]]
+
+
+class PendingEntry(NamedTuple):
+    """One row of the long form: idle time -1 and no consumer for an entry that nobody owns."""
+
+    id: Id
+    consumer: bytes
+    idle_ms: int
+    delivery_count: int
+
+
+def existing_group(txn: Txn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
+    """Return a stream and its group; raise NoSuchGroupError when either is missing."""
+    stream = txn.find_stream(name)
+    group = None if stream is None else find_group(txn, stream, group_name)
+    if stream is None or group is None:
+        raise no_such_key_or_group(name, group_name)
+    return stream, group
+
+
+def xpending(txn: Txn, name: bytes, group_name: bytes) -> PendingSummary:
+    """Return number and range of the pending entries, and the number of each consumer."""
+    _, group = existing_group(txn, name, group_name)
+    if group.record.pending == 0:
+        return PendingSummary(0, None, None, [])
+    counts = [(one.name, one.pending) for one in group.consumers() if one.pending]
+    return PendingSummary(group.record.pending, group.pel.lowest(), group.pel.highest(), counts)
+
+
+def xpending_range(
+    txn: Txn,
+    name: bytes,
+    group_name: bytes,
+    start: Id,
+    end: Id,
+    count: int,
+    consumer_name: bytes | None,
+    idle: int,
+) -> list[PendingEntry]:
+    """Return pending entries by ID, of one consumer where it is named, idle for at least `idle`."""
+    _, group = existing_group(txn, name, group_name)
+    now_ms = txn.now_ms()
+    pel = group.pel
+    rows: list[PendingEntry] = []
+    if count <= 0 or start > end:
+        return rows
+    only = 0
+    owned: OwnedWalk | None = None
+    page: Page | None
+    if consumer_name is None:
+        page = pel.page_from(*start)
+    else:
+        consumer = group.find_consumer(consumer_name)
+        if consumer is None:
+            return rows
+        only = consumer.number
+        owned = OwnedWalk(pel, only, start)
+        page = owned.next()
+    while page is not None:
+        data = page.data
+        for index in range(place_of(data, *start), count_nacks(data)):
+            nack = decode_nack(data, index)
+            if nack.id() > end:
+                return rows
+            if only and nack.consumer != only:
+                continue
+            if nack.consumer == 0:
+                rows.append(PendingEntry(nack.id(), b"", -1, nack.delivery_count))
+            else:
+                idle_ms = nack.idle_ms(now_ms)
+                if idle_ms < idle:
+                    continue
+                owner = group.consumer_name(nack.consumer)
+                rows.append(PendingEntry(nack.id(), owner, idle_ms, nack.delivery_count))
+            if len(rows) == count:
+                return rows
+        page = pel.page_behind(page) if owned is None else owned.next()
+    return rows

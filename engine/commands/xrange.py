@@ -1,0 +1,67 @@
+"""XRANGE, XREVRANGE and everything else that reads entries of one stream in ID order. Compiled
+by mypyc.
+"""
+
+from __future__ import annotations
+
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.node.node import Range, has_live, pick, read_range
+
+
+def read_entries(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> None:
+    """Append to `out` the live entries of a stream that are `wanted`, in the order it says."""
+    walk = NodeWalk(txn, stream)
+    if wanted.newest_first:
+        if not walk.seek(*wanted.end()) or (walk.ms, walk.seq) > wanted.end():
+            return
+        while read_range(walk.load(), walk.ms, walk.seq, wanted, out) and walk.previous():
+            pass
+    elif walk.seek(*wanted.start()):
+        while read_range(walk.load(), walk.ms, walk.seq, wanted, out) and walk.next():
+            pass
+
+
+def xrange(txn: Txn, name: bytes, wanted: Range) -> list[object]:
+    """Return the live entries of the stream `name` that are `wanted`; [] when it is missing."""
+    out: list[object] = []
+    stream = txn.find_stream(name)
+    if stream is not None and stream.record.length:
+        read_entries(txn, stream, wanted, out)
+    return out
+
+
+def exists(txn: Txn, stream: Stream, ms: int, seq: int) -> bool:
+    """Say whether the entry `ms-seq` is live."""
+    record = stream.record
+    if not record.length or not (
+        (record.first_ms, record.first_seq)
+        <= (ms, seq)
+        <= (record.last_live_ms, record.last_live_seq)
+    ):
+        return False
+    walk = NodeWalk(txn, stream)
+    return walk.seek(ms, seq) and has_live(walk.load(), walk.ms, walk.seq, ms, seq)
+
+
+def read_ids(
+    txn: Txn, stream: Stream, ids: list[tuple[int, int]], shape: int
+) -> dict[tuple[int, int], object]:
+    """Return the live entries among `ids`, by ID, each node loaded once.
+
+    Args:
+        shape: as of a Range; -1 for True instead of the entry.
+    """
+    found: dict[tuple[int, int], object] = {}
+    record = stream.record
+    if not record.length:
+        return found
+    low = (record.first_ms, record.first_seq)
+    high = (record.last_live_ms, record.last_live_seq)
+    wanted = sorted({one for one in ids if low <= one <= high})
+    walk = NodeWalk(txn, stream)
+    start = 0
+    while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
+        start += pick(walk.load(), walk.ms, walk.seq, wanted, start, shape, found)
+    return found

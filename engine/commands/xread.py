@@ -1,0 +1,154 @@
+"""XREAD: entries above given IDs, from several streams."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Allowance, shape_entry
+from streamkeep.engine.commands.xrange import read_entries
+from streamkeep.engine.model.read_cursor import Resume
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id, visible
+from streamkeep.format.node.node import PAIRS, Range
+
+AFTER_LAST: Final = "$"
+LAST_ENTRY: Final = "+"
+_CHUNK: Final = 128
+
+Id = tuple[int, int]
+ReadId = Id | str  # an ID, or one of the two above
+
+
+def parse_read_id(text: bytes) -> ReadId:
+    """Parse an ID argument of XREAD."""
+    special = visible(text)
+    if special == b">":
+        raise CommandError(
+            "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+            "<consumer> option."
+        )
+    if special in (b"$", b"+"):
+        return special.decode()
+    return parse_id(text, 0)
+
+
+def resolve(stream: Stream | None, read_id: ReadId) -> Id:
+    """Return the ID that entries must be above."""
+    if isinstance(read_id, tuple):
+        return read_id
+    if stream is None:
+        return 0, 0
+    record = stream.record
+    if read_id == AFTER_LAST:
+        return record.last_ms, record.last_seq
+    if not record.length:
+        return 0, 0
+    return previous_id(record.last_live_ms, record.last_live_seq)
+
+
+def xread(
+    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, allowance: Allowance, shape: int
+) -> list[list[Any]]:
+    """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
+    result: list[list[Any]] = []
+    for name, read_id in streams:
+        if allowance.used_up:
+            break
+        stream = txn.find_stream(name)
+        after = resolve(stream, read_id)
+        if stream is None or not has_above(stream, after):
+            continue
+        allowance.begin_stream(name)
+        entries, _ = read_above(txn, stream, after, count or NO_LIMIT, allowance, shape)
+        allowance.end_stream(len(entries))
+        result.append([name, entries])
+    return result
+
+
+def freeze(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> list[tuple[bytes, ReadId]]:
+    """Return the streams with `$` as what it means now, and means as long as XREAD waits."""
+    frozen: list[tuple[bytes, ReadId]] = []
+    for name, read_id in streams:
+        if read_id == AFTER_LAST:
+            read_id = resolve(txn.find_stream(name), read_id)
+        frozen.append((name, read_id))
+    return frozen
+
+
+def ready(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> bool:
+    """Say whether `xread` would return something."""
+    for name, read_id in streams:
+        stream = txn.find_stream(name)
+        if stream is not None and has_above(stream, resolve(stream, read_id)):
+            return True
+    return False
+
+
+def has_above(stream: Stream, after: Id) -> bool:
+    """Say whether a live entry has an ID above `after`."""
+    record = stream.record
+    ms, seq = after
+    if record.length == 0 or record.last_live_ms < ms:
+        return False
+    return record.last_live_ms > ms or record.last_live_seq > seq
+
+
+def read_above(
+    txn: Txn,
+    stream: Stream,
+    after: Id,
+    most: int,
+    allowance: Allowance,
+    shape: int,
+    extra: tuple[int, ...] = (),
+    resume: Resume | None = None,
+) -> tuple[list[Any], list[Id]]:
+    """Return entries above an ID as far as the allowance goes, and their IDs.
+
+    Args:
+        extra: numbers that the reply adds to each entry.
+        resume: of a group that reads on.
+    """
+    if allowance.max_size:
+        return _read_by_size(txn, stream, after, most, allowance, shape, extra)
+    ms, seq = next_id(after[0], after[1])
+    wanted = Range(ms, seq, MAX, MAX, allowance.left(most), False, shape)
+    ids: list[Id] = []
+    wanted.ids = ids
+    out: list[Any] = []
+    if resume is None:
+        read_entries(txn, stream, wanted, out)
+    else:
+        resume.read(txn, stream, after, wanted, out)
+    allowance.add(len(out))
+    return out, ids
+
+
+def _read_by_size(
+    txn: Txn,
+    stream: Stream,
+    after: Id,
+    most: int,
+    allowance: Allowance,
+    shape: int,
+    extra: tuple[int, ...],
+) -> tuple[list[Any], list[Id]]:
+    """As `read_above`, counting the size of each entry; reads a chunk at a time."""
+    out: list[Any] = []
+    ids: list[Id] = []
+    while len(out) < most:
+        chunk: list[Any] = []
+        start = next_id(*(ids[-1] if ids else after))
+        limit = min(_CHUNK, most - len(out))
+        read_entries(txn, stream, Range(*start, MAX, MAX, limit, False, int(PAIRS)), chunk)
+        for ms, seq, flat in chunk:
+            if allowance.used_up:
+                return out, ids
+            allowance.add_entry(ms, seq, flat, *extra)
+            ids.append((ms, seq))
+            out.append(shape_entry(ms, seq, flat, shape))
+        if len(chunk) < limit:
+            break
+    return out, ids

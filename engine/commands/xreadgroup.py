@@ -1,0 +1,297 @@
+"""XREADGROUP: deliver entries to the consumers of a group.
+
+Per stream and in this order: the consumer is created and seen; an ID other than `>` serves the
+consumer's history; CLAIM takes over what has been pending too long; then come new entries. What was
+delivered is pending, unless NOACK.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.engine.commands.arguments import as_given, to_integer
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Allowance, shape_entry
+from streamkeep.engine.commands.xclaim import claim_one, claimable, idle_left
+from streamkeep.engine.commands.xrange import read_ids
+from streamkeep.engine.commands.xread import has_above, read_above
+from streamkeep.engine.model.group import Group, find_group, no_such_key_or_group
+from streamkeep.engine.model.lag import advance
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.entry import Entry
+from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.format.core.id_codec import MAX, clean, id_text, parse_id
+from streamkeep.format.node.node import PAIRS, TEXT
+from streamkeep.format.rows.group_records import Consumer
+from streamkeep.format.rows.nacks import MAX_COUNT, Nack
+
+Id = tuple[int, int]
+
+NEW: Final = ">"
+_MEANINGLESS: Final = (
+    "The {} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
+    "consumer by specifying a proper ID, or use the > ID to get new messages. The {} ID would just "
+    "return an empty result set."
+)
+_ENDING: Final = " in XREADGROUP with GROUP option"
+
+Position = Id | str | CommandError  # an ID, NEW, or what is wrong with it
+
+
+def parse_position(text: bytes) -> Position:
+    """Parse an ID argument of XREADGROUP; what is wrong with one is told where there is a group."""
+    try:
+        return _parse_position(text)
+    except CommandError as error:
+        return error
+
+
+def _parse_position(text: bytes) -> Position:
+    special = clean(text)
+    if special == b">":
+        return NEW
+    if special in (b"$", b"+"):
+        raise CommandError(_MEANINGLESS.format(special.decode(), special.decode()))
+    one = parse_id(text, 0)
+    return NEW if one == (MAX, MAX) else one  # Redis keeps `>` as the highest ID
+
+
+def check_idle(value: object) -> int | None:
+    """Check the idle time from which on entries are claimed, as redis-py does; None: none is."""
+    if value is None:
+        return None
+    problem = "XREADGROUP claim_min_idle_time must be a non-negative integer"
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"{problem}, not {as_given(value)}")
+    server = "min-idle-time is not an integer or out of range"
+    return to_integer("claim_min_idle_time", value, server)
+
+
+class Delivery:
+    """One call of XREADGROUP: who reads, and how."""
+
+    def __init__(
+        self,
+        group_name: bytes,
+        consumer_name: bytes,
+        count: int,
+        noack: bool,
+        min_idle: int | None,
+        shape: int,
+    ) -> None:
+        self.group_name = group_name
+        self.consumer_name = consumer_name
+        self.most = count or NO_LIMIT
+        self.noack = noack
+        self.min_idle = min_idle
+        self.shape = shape
+
+
+class Seen:
+    """A consumer before it was seen; None when it did not exist."""
+
+    def __init__(self, group: Group, consumer: Consumer | None) -> None:
+        self.group = group
+        self._consumer = consumer
+        self._seen_time = 0 if consumer is None else consumer.seen_time
+        self._changed = False if consumer is None else consumer.changed
+
+    def undo(self) -> None:
+        """Have the consumer as it was; one that is new stays."""
+        if self._consumer is not None:
+            self._consumer.seen_time = self._seen_time
+            self._consumer.changed = self._changed
+
+
+def xreadgroup(
+    txn: WriteTxn,
+    streams: list[tuple[bytes, Position]],
+    delivery: Delivery,
+    allowance: Allowance,
+    lazy: bool = False,
+) -> list[list[Any]]:
+    """Return [name, entries] of each stream that has something for the consumer.
+
+    Args:
+        lazy: where nothing has, leave it unwritten that the consumer was seen.
+    """
+    allowance = allowance.fresh()  # when the map is full it grows, and the command runs again
+    found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
+    result: list[list[Any]] = []
+    unwritten: list[Seen] = []
+    min_idle = delivery.min_idle
+    for index, (name, position) in enumerate(streams):
+        if allowance.used_up:
+            break
+        stream, group = found[index]
+        seen = Seen(group, group.find_consumer(delivery.consumer_name)) if lazy else None
+        consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
+        if isinstance(position, tuple):
+            min_idle = None  # for the streams that follow, too, as in Redis
+            allowance.begin_stream(name)
+            entries = _history(txn, stream, group, consumer, position, delivery, allowance)
+            result.append([name, entries])
+            group.save()
+            continue
+        due: list[tuple[Nack, object]] = []
+        if min_idle is not None:
+            due = _due(txn, stream, group, delivery, min_idle, allowance)
+        if due or has_above(stream, group.last_id()):
+            allowance.begin_stream(name)
+            entries = _take_over(txn, group, consumer, due, delivery, allowance)
+            extra = () if min_idle is None else (0, 0)
+            entries += _deliver(
+                txn, stream, group, consumer, delivery, len(entries), allowance, extra
+            )
+            allowance.end_stream(len(entries))
+            result.append([name, entries])
+        elif seen is not None:
+            unwritten.append(seen)
+            continue
+        group.save()
+    for seen in reversed(unwritten):
+        if not result:
+            seen.undo()
+        seen.group.save()
+    return result
+
+
+def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: Delivery) -> None:
+    """Note that a consumer was seen, and deliver nothing."""
+    for name, _ in streams:
+        _, group = _existing(txn, name, delivery.group_name)
+        group.see_consumer(delivery.consumer_name, txn.now_ms())
+        group.save()
+
+
+def pause(
+    txn: Txn, streams: list[tuple[bytes, Position]], group_name: bytes, min_idle: int | None
+) -> int:
+    """Return in how many milliseconds `xreadgroup` may have something to do, an error among it;
+    0 for at once, -1 when only a commit can change that.
+    """
+    soonest = -1
+    for name, _ in streams:
+        stream = txn.find_stream(name)
+        group = None if stream is None else find_group(txn, stream, group_name)
+        if stream is None or group is None or has_above(stream, group.last_id()):
+            return 0
+        if min_idle is not None:
+            left = idle_left(txn, stream, group, min_idle, txn.now_ms())
+            if left == 0:
+                return 0
+            soonest = left if soonest < 0 else min(soonest, left)
+    return soonest
+
+
+def _existing_at(
+    txn: WriteTxn, name: bytes, group_name: bytes, position: Position
+) -> tuple[Stream, Group]:
+    existing = _existing(txn, name, group_name)
+    if isinstance(position, CommandError):
+        raise position
+    return existing
+
+
+def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
+    stream = txn.find_stream(name)
+    group = None if stream is None else find_group(txn, stream, group_name)
+    if stream is None or group is None:
+        raise no_such_key_or_group(name, group_name, _ENDING)
+    return stream, group
+
+
+def _history(
+    txn: WriteTxn,
+    stream: Stream,
+    group: Group,
+    consumer: Consumer,
+    after: Id,
+    delivery: Delivery,
+    allowance: Allowance,
+) -> list[Any]:
+    """Deliver again what the consumer has pending above an ID; what is gone has no fields."""
+    now_ms = txn.now_ms()
+    most = min(allowance.left(delivery.most), consumer.pending)
+    nacks = group.pel.owned_by(consumer.number, after, most)
+    found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
+    entries: list[Any] = []
+    for nack in nacks:
+        if allowance.used_up:
+            break
+        entry: Any = found.get(nack.id())
+        flat = None if entry is None else entry[2]
+        allowance.add_entry(nack.ms, nack.seq, flat)
+        if flat is None:
+            entries.append(_gone(nack, delivery.shape))
+            continue
+        entries.append(shape_entry(nack.ms, nack.seq, flat, delivery.shape))
+        again = min(nack.delivery_count + 1, MAX_COUNT)
+        group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
+    allowance.end_stream(len(entries))
+    return entries
+
+
+def _gone(nack: Nack, shape: int) -> Entry[Any]:
+    """Return what redis-py makes of a pending entry that is gone from the stream."""
+    text = id_text(nack.ms, nack.seq)
+    return Entry(text.decode(), {}) if shape == TEXT else Entry(text, {})
+
+
+def _due(
+    txn: WriteTxn,
+    stream: Stream,
+    group: Group,
+    delivery: Delivery,
+    min_idle: int,
+    allowance: Allowance,
+) -> list[tuple[Nack, object]]:
+    group.save()
+    most = allowance.left(delivery.most)
+    return claimable(txn, stream, group, min_idle, txn.now_ms(), most, int(PAIRS))
+
+
+def _take_over(
+    txn: WriteTxn,
+    group: Group,
+    consumer: Consumer,
+    due: list[tuple[Nack, Any]],
+    delivery: Delivery,
+    allowance: Allowance,
+) -> list[Any]:
+    """Claim what is due; each entry shows how it was pending before."""
+    now_ms = txn.now_ms()
+    taken: list[Any] = []
+    for nack, (ms, seq, flat) in due:
+        if allowance.used_up:
+            break
+        extra = (nack.idle_ms(now_ms), nack.delivery_count)
+        allowance.add_entry(ms, seq, flat, *extra)
+        claim_one(group, consumer, nack, now_ms)
+        taken.append((*shape_entry(ms, seq, flat, delivery.shape), *extra))
+    return taken
+
+
+def _deliver(
+    txn: WriteTxn,
+    stream: Stream,
+    group: Group,
+    consumer: Consumer,
+    delivery: Delivery,
+    taken: int,
+    allowance: Allowance,
+    extra: tuple[int, ...],
+) -> list[Any]:
+    """Deliver new entries: those above the group's last_delivered_id."""
+    most = delivery.most - taken
+    if most <= 0 or allowance.used_up or not has_above(stream, group.last_id()):
+        return []
+    now_ms = txn.now_ms()
+    entries, ids = read_above(
+        txn, stream, group.last_id(), most, allowance, delivery.shape, extra, group.resume
+    )
+    advance(stream.record, group.record, ids)
+    if not delivery.noack and ids:
+        group.deliver(ids, consumer, now_ms)
+        consumer.active_time = now_ms
+    return [(*entry, *extra) for entry in entries] if extra else entries

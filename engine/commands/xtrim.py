@@ -1,0 +1,242 @@
+"""Trimming: XTRIM and the MAXLEN and MINID options of XADD.
+
+The loop walks nodes from the oldest, as Redis does, and stops at the first that must stay:
+
+1. MAXLEN: stop when the length is reached.
+2. LIMIT: stop when this node's live entries would exceed it. So LIMIT never splits a node.
+3. A node may go whole when the length stays at or above MAXLEN without it, or when all its IDs
+   (tombstones
+   included) are below MINID.
+4. `~` stops at the first node that may not go whole.
+5. Otherwise its oldest entries become tombstones, marked as trimmed.
+
+Under DELREF and ACKED each entry is looked at, so that nodes never go unseen and `~` has no effect;
+ACKED passes over entries that a group still needs.
+
+Trimming changes first_id, and neither max_deleted_id nor entries_added: what is trimmed was not
+deleted. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.commands.ref_policy import ACKED, DELREF, KEEPREF, References
+from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.id_codec import MAX, previous_id
+from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
+from streamkeep.format.node.node import end_ids, live_ids, peek_counts
+from streamkeep.format.node.tombstones import mark, mark_oldest, rewrite
+from streamkeep.format.rows.records import PAGE_FIT
+
+MAXLEN: Final = 0
+MINID: Final = 1
+
+DEFAULT_LIMIT: Final = -1
+NO_TRIM_LIMIT: Final = 0
+_PAGE_ENTRIES: Final = 100  # Redis's default stream-node-max-entries, for the limit of `~`
+_MOST_LIMIT: Final = 1_000_000
+_ALL_NODES: Final = (1 << 62) - 1
+
+
+class TrimSpec:
+    """What to trim.
+
+    Args:
+        strategy: MAXLEN or MINID.
+        maxlen: how many entries stay (MAXLEN).
+        ms, seq: the lowest ID that stays (MINID).
+        approximate: only whole nodes go (`~`).
+        limit: most entries to remove; 0 for no limit, DEFAULT_LIMIT for Redis's default.
+        policy: KEEPREF, DELREF or ACKED.
+
+    Attributes:
+        stop: no ID from here on goes, whatever the strategy says; None for no such ID.
+        most_nodes: how many nodes one call looks at.
+    """
+
+    def __init__(
+        self,
+        strategy: int,
+        maxlen: int,
+        ms: int,
+        seq: int,
+        approximate: bool,
+        limit: int,
+        policy: int,
+    ) -> None:
+        self.strategy = strategy
+        self.maxlen = maxlen
+        self.ms = ms
+        self.seq = seq
+        self.approximate = approximate
+        self.limit = limit
+        self.policy = policy
+        self.stop: tuple[int, int] | None = None
+        self.most_nodes = _ALL_NODES
+
+
+def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
+    """Trim the stream `name`; return how many entries went."""
+    stream = txn.find_stream(name)
+    return 0 if stream is None else trim_stream(txn, stream, spec)
+
+
+def effective_limit(spec: TrimSpec, node_max_bytes: int, node_max_entries: int) -> int:
+    """Return how many entries a call removes at most; 0 for no limit."""
+    if spec.limit != DEFAULT_LIMIT:
+        return spec.limit
+    if not spec.approximate:
+        return 0
+    per_node = _PAGE_ENTRIES if node_max_bytes == PAGE_FIT else node_max_entries
+    return 10_000 if per_node <= 0 else min(100 * per_node, _MOST_LIMIT)
+
+
+def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
+    """Trim a stream; return how many entries went."""
+    record = stream.record
+    limit = effective_limit(spec, record.node_max_bytes, record.node_max_entries)
+    by_length = spec.strategy == MAXLEN
+    floor = spec.maxlen if by_length else 0
+    references = None if spec.policy == KEEPREF else References(txn, stream)
+    removed = 0
+    walk = NodeWalk(txn, stream)
+    stop = spec.stop
+    left = spec.most_nodes
+    found = record.length > floor and walk.first()
+    while found and record.length > floor and left > 0:
+        left -= 1
+        data = walk.load()
+        live, dead = peek_counts(data[:32])
+        if limit and removed + live > limit:
+            break
+        if by_length:
+            whole = record.length - live >= spec.maxlen
+        else:
+            whole = end_ids(data, walk.ms, walk.seq).last_slot < (spec.ms, spec.seq)
+        if stop is not None and whole:
+            whole = end_ids(data, walk.ms, walk.seq).last_slot < stop
+        if whole and references is None:
+            walk.retire(data)
+            record.length -= live
+            record.tombstones -= dead
+            removed += live
+            found = walk.first()
+            continue
+        if spec.approximate and references is None:
+            break
+        removed += _trim_inside(walk, data, spec, references)
+        if not whole:
+            break
+        found = walk.above(walk.ms, walk.seq)
+    if removed:
+        refresh_ends(txn, stream, first=True, last=references is not None)
+    if references is not None:
+        references.flush()
+    return removed
+
+
+def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: References | None) -> int:
+    """Make tombstones of the oldest entries of a node that may go; return how many."""
+    record = walk.stream.record
+    kept: set[tuple[int, int]] = set()
+    if references is not None and spec.policy == ACKED:
+        for ms, seq in live_ids(data, walk.ms, walk.seq):
+            if references.held(ms, seq):
+                kept.add((ms, seq))
+    budget = record.length - (spec.maxlen if spec.strategy == MAXLEN else 0)
+    last_ms, last_seq = MAX, MAX
+    for below in (spec.stop, (spec.ms, spec.seq) if spec.strategy == MINID else None):
+        if below == (0, 0):
+            return 0
+        if below is not None:
+            last_ms, last_seq = min((last_ms, last_seq), previous_id(below[0], below[1]))
+    marked = mark_oldest(data, walk.ms, walk.seq, budget, last_ms, last_seq, kept)
+    count = len(marked.ids)
+    if count == 0:
+        return 0
+    if references is not None and spec.policy == DELREF:
+        for ms, seq in marked.ids:
+            references.drop(ms, seq)
+    record.length -= count
+    if marked.live == 0:
+        walk.retire(data)
+        record.tombstones -= marked.deleted - count
+    else:
+        record.tombstones += count
+        archiving = walk.stream.archiving()
+        bitmap = set_trimmed(walk.trimmed, marked.slots) if archiving else walk.trimmed
+        store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
+    return count
+
+
+def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[int, int]) -> int:
+    """Trim the entries from `start` to `end`, wherever in the stream they are; return how many.
+
+    Nodes that lie in the range go as nodes. What Redis derives from its counters stays right:
+    entries at the front go as XTRIM removes them, and others count as deleted in max_deleted_id,
+    so that the lag of a group which has yet to come there is unknown, and not wrong.
+    """
+    stream = txn.find_stream(name)
+    if stream is None or stream.record.length == 0:
+        return 0
+    record = stream.record
+    first = record.first_ms, record.first_seq
+    last = record.last_live_ms, record.last_live_seq
+    removed = 0
+    highest = start
+    walk = NodeWalk(txn, stream)
+    found = start <= last and first <= end and walk.seek(start[0], start[1])
+    while found and (walk.ms, walk.seq) <= end:
+        data = walk.load()
+        ids = end_ids(data, walk.ms, walk.seq)
+        if start <= ids.first_live and ids.last_live <= end:
+            count = int(ids.live)
+            highest = ids.last_live
+            record.length -= count
+            record.tombstones -= peek_counts(data[:32])[1]
+            walk.retire(data)
+        else:
+            going = [one for one in live_ids(data, walk.ms, walk.seq) if start <= one <= end]
+            count = len(going)
+            if count:
+                highest = going[-1]
+                _trim_some(walk, data, going)
+        removed += count
+        found = walk.above(walk.ms, walk.seq)
+    if removed:
+        deleted = record.max_deleted_ms, record.max_deleted_seq
+        if start > first and highest > deleted:
+            record.max_deleted_ms, record.max_deleted_seq = highest
+        refresh_ends(txn, stream, first=start <= first, last=last <= end)
+    return removed
+
+
+def _trim_some(walk: NodeWalk, data: bytes, going: list[tuple[int, int]]) -> None:
+    """Trim some of the live entries of a node, and not all."""
+    record = walk.stream.record
+    marked = mark(data, walk.ms, walk.seq, going, 0)
+    record.length -= len(going)
+    record.tombstones += len(going)
+    bitmap = walk.trimmed
+    if walk.stream.archiving():
+        bitmap = set_trimmed(bitmap, marked.slots)
+    store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
+
+
+def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes) -> None:
+    """Store a node that has new tombstones; rewrite it when they outnumber what is needed.
+
+    That is what lives, and what the archive is owed. The tail is never rewritten: Redis counts its
+    tombstones against stream-node-max-entries.
+    """
+    old_bits = trimmed_slots(trimmed)
+    if deleted <= live + 2 * len(old_bits) or walk.on_tail:
+        walk.store(data, trimmed)
+        return
+    rewritten = rewrite(data, walk.ms, walk.seq, old_bits)
+    bits = [slot for slot, old in enumerate(rewritten.kept) if old in old_bits]
+    walk.stream.record.tombstones -= live + deleted - len(rewritten.kept)
+    walk.store(rewritten.data, set_trimmed(b"", bits))

@@ -1,0 +1,390 @@
+"""One consumer group as a transaction sees it: its record, its consumers, its pending entries.
+
+A group is attached to the write transaction that found it, which saves it at commit. Between
+transactions it stays decoded, like streams do; of its NACK pages only the current one. After a
+commit of another process its row is compared: where the bytes are the same, so are the pending
+entries, since each change to them changes its counters. Consumers are read anew, since a consumer
+may be seen without a change to the group. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.model.pel import Pel
+from streamkeep.engine.model.read_cursor import Resume
+from streamkeep.engine.txn.context import Attached
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.errors import CorruptionError, NoSuchGroupError
+from streamkeep.format.core.id_codec import rises
+from streamkeep.format.core.keys import (
+    CONSUMERS,
+    GROUPS,
+    LAST_MEMBER,
+    check_number,
+    is_name_key,
+    name_key,
+    number_key,
+    pack_number,
+)
+from streamkeep.format.rows.group_records import (
+    Consumer,
+    GroupRecord,
+    decode_consumer,
+    decode_group,
+)
+from streamkeep.format.rows.nacks import MAX_COUNT, OWNED, Nack, encode_run, make_order_key
+from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage
+
+NEXT_GROUP: Final = b"next_group_number"
+_MOST_TIME: Final = OWNED - 1
+
+
+class Group(Attached):
+    """A consumer group of a stream.
+
+    Its record may be changed at any time: `save` compares it with what is stored. Consumers, of
+    which there may be many, are marked as `changed`.
+    """
+
+    def __init__(self, txn: Txn, stream: Stream, record: GroupRecord) -> None:
+        self.txn = txn
+        self.stream_number = stream.number
+        self.stream_key: bytes = stream.db_key
+        self.record = record
+        self.prefix: bytes = pack_number(record.number)
+        self.pel = Pel(txn, record)
+        self.resume = Resume()
+        self.stored = b""  # the value of its row
+        self._stored_body = b""  # the record in it
+        self.generation = 0  # of the cache, when that was last compared
+        self._consumers: dict[bytes, Consumer] = {}
+        self._names: dict[int, bytes] = {}
+
+    def enter(self, txn: WriteTxn) -> bool:
+        """Go on in a later transaction; False when this group is gone."""
+        generation = txn.shared.generation
+        if self.generation != generation:
+            db_key = name_key(self.stream_key, self.record.name)
+            value = txn.get(GROUPS, db_key)
+            if value is None:
+                return False
+            if value != self.stored:
+                body = open_row(GROUPS, db_key, value, self._where())
+                record = decode_group(body, self._where())
+                if record.number != self.record.number:
+                    return False
+                self.record = record
+                self.pel = Pel(txn, record)
+                self.note_stored(value, body)
+            self._consumers = {}
+            self.generation = generation
+        self.txn = txn
+        self.pel.enter(txn)
+        return True
+
+    def writer(self) -> WriteTxn:
+        """Return the transaction, which must be one that writes."""
+        txn = self.txn
+        if not isinstance(txn, WriteTxn):
+            raise TypeError("a read transaction changes nothing")
+        return txn
+
+    def last_id(self) -> tuple[int, int]:
+        """Return last_delivered_id."""
+        return self.record.last_ms, self.record.last_seq
+
+    # --- consumers --------------------------------------------------------------------------
+
+    def find_consumer(self, name: bytes) -> Consumer | None:
+        """Return a consumer by name."""
+        consumer = self._consumers.get(name)
+        if consumer is None:
+            db_key = name_key(self.prefix, name)
+            body = self.txn.get_row(CONSUMERS, db_key, self._where())
+            if body is None:
+                return None
+            consumer = decode_consumer(body, self._where())
+            if consumer.name != name:
+                raise CorruptionError(self._where(), f"the row of {name!r} holds another name")
+            self._consumers[name] = consumer
+        return consumer
+
+    def make_consumer(self, name: bytes, now_ms: int) -> Consumer:
+        """Return a consumer, created when missing, without touching its times."""
+        consumer = self.find_consumer(name)
+        if consumer is None:
+            number = self.record.next_consumer
+            check_number(number, LAST_MEMBER, self._where())
+            consumer = Consumer(name, number, now_ms)
+            consumer.changed = True
+            self._consumers[name] = consumer
+            self.record.next_consumer += 1
+            self.record.consumers += 1
+            self.writer().put_row(CONSUMERS, number_key(self.prefix, number), name)
+        return consumer
+
+    def see_consumer(self, name: bytes, now_ms: int) -> Consumer:
+        """Return a consumer, created when missing, and note that it was seen."""
+        consumer = self.make_consumer(name, now_ms)
+        consumer.seen_time = now_ms
+        consumer.changed = True
+        return consumer
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Remove a consumer, which must own nothing any more."""
+        txn = self.writer()
+        txn.delete(CONSUMERS, name_key(self.prefix, consumer.name))
+        txn.delete(CONSUMERS, number_key(self.prefix, consumer.number))
+        del self._consumers[consumer.name]
+        self._names.pop(consumer.number, None)
+        self.record.consumers -= 1
+
+    def consumers(self) -> list[Consumer]:
+        """Return all consumers, ascending by name."""
+        cursor = self.txn.cursor(CONSUMERS)
+        found = cursor.set_range(self.prefix)
+        everyone: dict[bytes, Consumer] = {}
+        while found and cursor.key()[:8] == self.prefix:
+            if is_name_key(cursor.key()):
+                body = open_row(CONSUMERS, cursor.key(), cursor.value(), self._where())
+                consumer = decode_consumer(body, self._where())
+                everyone[consumer.name] = self._consumers.get(consumer.name, consumer)
+            found = cursor.next()
+        for name, consumer in self._consumers.items():  # those not written yet
+            everyone[name] = consumer
+        return [everyone[name] for name in sorted(everyone)]
+
+    def consumer_name(self, number: int) -> bytes:
+        """Return the name of the consumer with a number; empty for 0, which is nobody."""
+        if number == 0:
+            return b""
+        name = self._names.get(number)
+        if name is None:
+            db_key = number_key(self.prefix, number)
+            name = self.txn.get_row(CONSUMERS, db_key, self._where())
+            if name is None:
+                raise CorruptionError(self._where(), f"consumer {number} does not exist")
+            self._names[number] = name
+        return name
+
+    def _owner(self, number: int) -> Consumer:
+        consumer = self.find_consumer(self.consumer_name(number))
+        if consumer is None:
+            raise CorruptionError(self._where(), f"consumer {number} has no record")
+        return consumer
+
+    def _where(self) -> str:
+        return f"group {self.record.number}"
+
+    # --- pending entries --------------------------------------------------------------------
+
+    def give(
+        self,
+        ms: int,
+        seq: int,
+        consumer: Consumer,
+        *,
+        delivery_time: int,
+        delivery_count: int,
+        sort_by_time: bool = False,
+    ) -> None:
+        """Make an entry pending for a consumer, whoever had it before.
+
+        Args:
+            sort_by_time: sort it in by `delivery_time`, behind its equals; otherwise it becomes
+                the last in the order of delivery.
+        """
+        record = self.record
+        time = min(delivery_time, _MOST_TIME)
+        order_time = time if sort_by_time else max(time, record.last_order_time)
+        record.last_order_time = max(order_time, record.last_order_time)
+        key = make_order_key(True, order_time, record.next_order)
+        record.next_order += 1
+        count = min(delivery_count, MAX_COUNT)
+        self._replace(Nack(ms, seq, consumer.number, time, count, key), consumer)
+
+    def deliver(self, ids: list[tuple[int, int]], consumer: Consumer, now_ms: int) -> None:
+        """Make entries, ascending, pending for a consumer, delivered for the first time."""
+        highest = self.pel.highest()
+        if highest is not None and ids[0] <= highest:  # the group was set back
+            for ms, seq in ids:
+                self.give(ms, seq, consumer, delivery_time=now_ms, delivery_count=1)
+            return
+        record = self.record
+        time = min(now_ms, _MOST_TIME)
+        record.last_order_time = max(time, record.last_order_time)
+        run = encode_run(ids, consumer.number, time, record.last_order_time, record.next_order)
+        self.pel.append_run(ids[0], run, consumer.number)
+        count = len(ids)
+        record.next_order += count
+        record.pending += count
+        consumer.pending += count
+        consumer.changed = True
+
+    def give_back(self, ms: int, seq: int, delivery_count: int) -> None:
+        """Leave an entry pending without an owner: the last of the NACK zone."""
+        record = self.record
+        key = make_order_key(False, 0, record.next_order)
+        record.next_order += 1
+        self._replace(Nack(ms, seq, 0, 0, delivery_count, key), None)
+
+    def _replace(self, nack: Nack, consumer: Consumer | None) -> None:
+        former = self.pel.put(nack)
+        if former is not None:
+            self._uncount(former)
+        self.record.pending += 1
+        if consumer is None:
+            self.record.nacked += 1
+        else:
+            consumer.pending += 1
+            consumer.changed = True
+
+    def ack(self, ms: int, seq: int) -> bool:
+        """Remove an entry from the pending entries; say whether it was there."""
+        nack = self.pel.remove(ms, seq)
+        if nack is None:
+            return False
+        self._uncount(nack)
+        return True
+
+    def ack_many(self, ids: list[tuple[int, int]]) -> int:
+        """Remove entries from the pending entries; return how many were there."""
+        acknowledged = 0
+        if not rises(ids):
+            ids = sorted(set(ids))
+        for number, count in self.pel.remove_many(ids).items():
+            acknowledged += count
+            if number == 0:
+                self.record.nacked -= count
+            else:
+                owner = self._owner(number)
+                owner.pending -= count
+                owner.changed = True
+        if acknowledged:
+            self.record.pending -= acknowledged
+        return acknowledged
+
+    def _uncount(self, nack: Nack) -> None:
+        self.record.pending -= 1
+        if nack.consumer == 0:
+            self.record.nacked -= 1
+            return
+        owner = self._owner(nack.consumer)
+        owner.pending -= 1
+        owner.changed = True
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write what changed into the transaction."""
+        self.pel.flush()
+        txn = self.writer()
+        for name, consumer in self._consumers.items():
+            if consumer.changed:
+                txn.put_row(CONSUMERS, name_key(self.prefix, name), consumer.encode())
+                consumer.changed = False
+        body = self.record.encode()
+        if body != self._stored_body:
+            db_key = name_key(self.stream_key, self.record.name)
+            self.note_stored(seal_row(GROUPS, db_key, body), body)
+            txn.put(GROUPS, db_key, self.stored)
+
+    def note_stored(self, value: bytes, body: bytes) -> None:
+        """Note the value of its row, and the record in it."""
+        self.stored = value
+        self._stored_body = body
+
+
+def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
+    """Return the group `name` of a stream as it is stored."""
+    where = f"group {name!r} of stream {stream.number}"
+    db_key = name_key(stream.db_key, name)
+    value = txn.get(GROUPS, db_key)
+    if value is None:
+        return None
+    body = open_row(GROUPS, db_key, value, where)
+    record = decode_group(body, where)
+    if record.name != name:
+        raise CorruptionError(where, "the row holds another name")
+    group = Group(txn, stream, record)
+    group.note_stored(value, body)
+    group.generation = txn.shared.generation
+    return group
+
+
+def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
+    """Return the group `name` of a stream, with what this transaction changed."""
+    if not isinstance(txn, WriteTxn):
+        return load_group(txn, stream, name)
+    key = (stream.number, name)
+    attached = txn.find_attached(key)
+    if isinstance(attached, Group):
+        if attached.txn is txn or attached.enter(txn):
+            return attached
+        txn.detach(key)
+    group = load_group(txn, stream, name)
+    if group is not None:
+        txn.attach(key, group)
+    return group
+
+
+def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int, int]) -> Group:
+    """Create a group, which must not exist."""
+    number = txn.take_number(NEXT_GROUP)
+    group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
+    group.generation = txn.shared.generation
+    txn.attach((stream.number, name), group)
+    group.save()
+    return group
+
+
+def destroy_group(txn: WriteTxn, stream: Stream, group: Group) -> None:
+    """Remove a group at once; its consumers and pending entries become garbage."""
+    name = group.record.name
+    txn.detach((stream.number, name))
+    txn.delete(GROUPS, name_key(stream.db_key, name))
+    txn.add_garbage(encode_garbage(GROUP_ROWS, group.record.number))
+
+
+def groups_of(txn: Txn, stream: Stream) -> list[Group]:
+    """Return all groups of a stream, ascending by name."""
+    names: list[bytes] = []
+    cursor = txn.cursor(GROUPS)
+    found = cursor.set_range(stream.db_key)
+    while found and cursor.key()[:8] == stream.db_key:
+        body = open_row(GROUPS, cursor.key(), cursor.value(), f"groups of {stream.number}")
+        names.append(decode_group(body, f"groups of {stream.number}").name)
+        found = cursor.next()
+    groups: list[Group] = []
+    for name in sorted(names):
+        group = find_group(txn, stream, name)
+        if group is not None:
+            groups.append(group)
+    return groups
+
+
+def no_such_group(key: bytes, name: bytes) -> NoSuchGroupError:
+    """Return the error of XGROUP and XINFO for a group that is missing."""
+    return NoSuchGroupError(
+        f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
+    )
+
+
+def no_such_key_or_group(key: bytes, name: bytes, ending: str = "") -> NoSuchGroupError:
+    """Return the error of the commands that miss a key and a group alike."""
+    return NoSuchGroupError(
+        f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'{ending}"
+    )
+
+
+def shown(name: bytes) -> str:
+    """Return a name as redis-py makes it of an error line of Redis.
+
+    That is a line of C: it ends at NUL, and the name must not end it earlier.
+    """
+    end = name.find(b"\0")
+    line = name if end < 0 else name[:end]
+    return line.replace(b"\r", b" ").replace(b"\n", b" ").decode("utf-8", "replace")

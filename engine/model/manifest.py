@@ -1,0 +1,172 @@
+"""The manifest inside transactions: rows of `segments` and `erasures`.
+
+Changes of the manifest happen in write transactions, so that they come one after the other:
+`put_segment` gives each row the next sequence there, and whoever has seen the rows up to some
+sequence has missed none below it. Files, on the other hand, are written long before their row;
+their numbers are given out in a transaction of its own and may have gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.keys import (
+    ERASURES,
+    META,
+    SEGMENTS,
+    node_key,
+    pack_number,
+    unpack_node_key,
+)
+from streamkeep.format.rows.records import decode_counter
+from streamkeep.format.segment.manifest import (
+    SegmentRecord,
+    decode_erasure,
+    decode_segment_record,
+    encode_erasure,
+    erasure_key,
+)
+
+NEXT_SEQUENCE: Final = b"next_manifest_sequence"
+NEXT_FILE: Final = b"next_segment_file"
+
+Id = tuple[int, int]
+
+
+def take_file_number(txn: WriteTxn) -> int:
+    """Return the number of the next segment file; none is given twice."""
+    return txn.take_number(NEXT_FILE)
+
+
+def put_segment(txn: WriteTxn, record: SegmentRecord) -> SegmentRecord:
+    """Write a row with the next sequence; return it as it was written.
+
+    Raises:
+        CorruptionError: the segment overlaps another one of its stream, or there is a row of the
+            same first ID; a row that is to be replaced is deleted before.
+    """
+    other = find_segment(txn, record.stream_number, *record.last_id)
+    if other is not None and other.last_id >= record.first_id:
+        problem = f"it overlaps {other.where}"
+        raise CorruptionError(record.where, problem)
+    record = record._replace(sequence=txn.take_number(NEXT_SEQUENCE))
+    txn.put_row(SEGMENTS, record.db_key(), record.encode())
+    return record
+
+
+def delete_segment(txn: WriteTxn, record: SegmentRecord) -> None:
+    """Take a row out of the manifest. The file is left to the caller, see `garbage`."""
+    txn.delete(SEGMENTS, record.db_key())
+    txn.take_number(NEXT_SEQUENCE)
+
+
+def sequence(txn: Txn) -> int:
+    """Return the sequence of the newest change of the manifest; 0 before the first."""
+    body = txn.get_row(META, NEXT_SEQUENCE, "meta")
+    return 0 if body is None else decode_counter(body, "meta") - 1
+
+
+def iter_segments(txn: Txn, number: int | None = None) -> Iterator[SegmentRecord]:
+    """Yield the rows of one stream, ascending by ID; of all streams by number without one."""
+    return segments_from(txn, number, 0, 0)
+
+
+def list_segments(txn: Txn, number: int) -> list[SegmentRecord]:
+    """Return the rows of one stream, ascending by ID."""
+    return list(iter_segments(txn, number))
+
+
+def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[SegmentRecord]:
+    """Yield the rows of a stream whose first ID is not below `ms-seq`, ascending."""
+    cursor = txn.cursor(SEGMENTS)
+    found = cursor.set_range(node_key(number or 0, ms, seq))
+    prefix = b"" if number is None else pack_number(number)
+    while found and cursor.key().startswith(prefix):
+        yield _decode(cursor.key(), cursor.value())
+        found = cursor.next()
+
+
+def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | None:
+    """Return the last segment of a stream whose first ID is not above `ms-seq`.
+
+    When any segment of the stream holds the ID, it is this one.
+    """
+    cursor = txn.cursor(SEGMENTS)
+    key = node_key(number, ms, seq)
+    found = cursor.set_range(key)
+    if not (found and cursor.key() == key):
+        found = cursor.prev() if found else cursor.last()
+    if not found or not cursor.key().startswith(pack_number(number)):
+        return None
+    return _decode(cursor.key(), cursor.value())
+
+
+def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[SegmentRecord]:
+    """Yield the segments of a stream with a range that touches `first` to `last`, ascending."""
+    start = find_segment(txn, number, *first)
+    if start is not None and start.last_id >= first:
+        yield start
+    after = first if start is None or start.first_id < first else next_id(*first)
+    for record in segments_from(txn, number, *after):
+        if record.first_id > last:
+            return
+        yield record
+
+
+def is_named(txn: Txn, record: SegmentRecord) -> bool:
+    """Say whether the manifest still names the file of a row that was read from it."""
+    value = txn.get(SEGMENTS, record.db_key())
+    return value is not None and _decode(record.db_key(), value).path == record.path
+
+
+def archived_streams(txn: Txn) -> Iterator[int]:
+    """Yield the numbers of the streams that have segments, ascending; deleted ones, too."""
+    cursor = txn.cursor(SEGMENTS)
+    found = cursor.first()
+    before = -1
+    while found:
+        number, _, _ = unpack_node_key(cursor.key())
+        if number <= before:  # damaged pages: do not go round in circles
+            raise CorruptionError("manifest", f"stream {number} is behind {before}")
+        yield number
+        before = number
+        found = cursor.set_range(pack_number(number + 1))
+
+
+def _decode(db_key: bytes, value: bytes) -> SegmentRecord:
+    where = f"manifest row {db_key.hex()}"
+    return decode_segment_record(db_key, open_row(SEGMENTS, db_key, value, where), where)
+
+
+# --- erasures -----------------------------------------------------------------------------------
+
+
+def put_erasure(txn: WriteTxn, number: int, ms: int, seq: int) -> None:
+    """Note that an entry was erased now; the first time stays."""
+    db_key = erasure_key(number, ms, seq)
+    if txn.get(ERASURES, db_key) is None:
+        txn.put_row(ERASURES, db_key, encode_erasure(txn.now_ms()))
+
+
+def iter_erasures(txn: Txn, number: int, first: Id, last: Id) -> Iterator[tuple[Id, int]]:
+    """Yield (ID, Unix milliseconds) of each erased entry of a stream in a range, ascending."""
+    cursor = txn.cursor(ERASURES)
+    found = cursor.set_range(erasure_key(number, *first))
+    while found:
+        db_key = cursor.key()
+        stream, ms, seq = unpack_node_key(db_key)
+        if stream != number or (ms, seq) > last:
+            return
+        where = f"erasure of {ms}-{seq} of stream {number}"
+        yield (ms, seq), decode_erasure(open_row(ERASURES, db_key, cursor.value(), where), where)
+        found = cursor.next()
+
+
+def erased_ids(txn: Txn, number: int, first: Id, last: Id) -> set[Id]:
+    """Return the IDs of a stream in a range that were erased."""
+    return {one for one, _ in iter_erasures(txn, number, first, last)}

@@ -1,0 +1,325 @@
+"""Walking the macro nodes of a stream: the sealed ones in `nodes`, then the tail.
+
+A `NodeWalk` stands on one node at a time. Its bytes are checked when they are loaded, so that a
+walk which only needs keys does not pay for them. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.txn.stream import ABSENT, Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.keys import NODES, RETIRED, SEGMENTS, node_key, unpack_node_key
+from streamkeep.format.node.columns import CopiedNode
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.node.node import end_ids, live_ids
+from streamkeep.format.node.tombstones import history_form, mark
+from streamkeep.format.rows.records import REOPEN
+
+NODE_OVERHEAD: Final = 128  # bytes that a copied node takes besides its listpack, about
+
+
+class NodeWalk:
+    """A position among the nodes of one stream.
+
+    `first`, `last`, `seek`, `next` and `previous` say whether there is such a node. While they
+    do, `ms` and `seq` are the key of the node, and `load` gives its listpack.
+    """
+
+    def __init__(self, txn: Txn, stream: Stream) -> None:
+        self.txn = txn
+        self.stream = stream
+        self.on_tail = False
+        self.ms = 0
+        self.seq = 0
+        self.size = 0  # of the loaded listpack
+        self.trimmed = b""  # its bitmap
+        self.more = False  # see `copy`
+        self._cursor: lmdb.Cursor[bytes] | None = None
+
+    def first(self) -> bool:
+        """Go to the oldest node."""
+        if self.stream.record.sealed_nodes:
+            if self._sealed().set_range(node_key(self.stream.number, 0, 0)) and self._take():
+                return True
+            raise self._missing()
+        return self._take_tail()
+
+    def last(self) -> bool:
+        """Go to the newest node."""
+        return self._take_tail() or self._last_sealed()
+
+    def seek(self, ms: int, seq: int) -> bool:
+        """Go to the node that holds the ID `ms-seq` or would; to the first one if all are above."""
+        stream = self.stream
+        if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= (ms, seq):
+            return self._take_tail()
+        if stream.record.sealed_nodes:
+            cursor = self._sealed()
+            if cursor.set_range(node_key(stream.number, ms, seq)):
+                if self._take() and self.ms == ms and self.seq == seq:
+                    return True
+                if cursor.prev() and self._take():
+                    return True
+            elif cursor.last() and self._take():
+                return True
+        return self.first()
+
+    def above(self, ms: int, seq: int) -> bool:
+        """Go to the first node whose key is above `ms-seq`."""
+        stream = self.stream
+        after_ms, after_seq = next_id(ms, seq)
+        if stream.record.sealed_nodes and (after_ms, after_seq) > (ms, seq):
+            found = self._sealed().set_range(node_key(stream.number, after_ms, after_seq))
+            if found and self._take():
+                return True
+        return (stream.tail_ms, stream.tail_seq) > (ms, seq) and self._take_tail()
+
+    def next(self) -> bool:
+        """Go to the next newer node."""
+        if self.on_tail:
+            return False
+        if self._sealed().next() and self._take():
+            return True
+        return self._take_tail()
+
+    def previous(self) -> bool:
+        """Go to the next older node."""
+        if self.on_tail:
+            return self._last_sealed()
+        return self._sealed().prev() and self._take()
+
+    def load(self) -> bytes:
+        """Return the listpack of this node, its checksum and its place checked."""
+        if self.on_tail:
+            self.trimmed = self.stream.trimmed
+            data = self.stream.tail_data()
+            self.size = len(data)
+            return data
+        try:
+            envelope = decode_envelope(self._sealed().value(), "macro node")
+        except CorruptionError as error:  # only now is its place worth making a text of
+            raise type(error)(self._where(), error.problem, offset=error.offset) from None
+        if (
+            envelope.number != self.stream.number
+            or envelope.ms != self.ms
+            or envelope.seq != self.seq
+        ):
+            found = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
+            raise CorruptionError(self._where(), f"the envelope is of node {found}")
+        self.trimmed = envelope.trimmed
+        self.size = len(envelope.listpack)
+        return envelope.listpack
+
+    def copy(self, end_ms: int, end_seq: int, enough: int, trimmed: bool) -> list[CopiedNode]:
+        """Return this node and those behind it with keys up to `end`; stand behind the last one.
+
+        Args:
+            enough: bytes after which it stops.
+            trimmed: show trimmed entries, too; a node that shows nothing then is b"".
+
+        `self.more` says afterwards whether there is a node to stand on.
+        """
+        nodes: list[CopiedNode] = []
+        size = 0
+        self.more = True
+        while self.more and size < enough:
+            ms = self.ms
+            seq = self.seq
+            if ms > end_ms or (ms == end_ms and seq > end_seq):
+                break
+            data = self.load()
+            if trimmed:
+                data = history_form(data, ms, seq, self.trimmed)
+            nodes.append((ms, seq, data, b""))
+            size += len(data) + NODE_OVERHEAD
+            self.more = self.next()
+        return nodes
+
+    def _where(self) -> str:
+        return f"macro node {self.ms}-{self.seq} of stream {self.stream.number}"
+
+    def retire(self, data: bytes) -> None:
+        """Remove this node, whose live entries are trimmed; the archive gets what it is owed.
+
+        That is all live slots where the stream archives, and those that were trimmed while it
+        did. Afterwards the walk stands nowhere.
+
+        Args:
+            data: the node's listpack, as `load` gave it.
+        """
+        if self.stream.archiving():
+            if not self.on_tail:
+                txn = self._writer()
+                txn.move(NODES, node_key(self.stream.number, self.ms, self.seq), RETIRED)
+                txn.retired = True
+                self._uncount()
+                return
+            self._put_retired(data)
+        elif self.trimmed:
+            ids = live_ids(data, self.ms, self.seq)
+            self._put_retired(mark(data, self.ms, self.seq, ids, 0).data)
+        self.drop()
+
+    def bury(self, data: bytes) -> None:
+        """Remove this node, whose live entries are deleted; the archive gets what was trimmed.
+
+        Args:
+            data: the node's listpack, all tombstones.
+        """
+        if self.trimmed:
+            self._put_retired(data)
+        self.drop()
+
+    def drop(self) -> None:
+        """Remove this node, which was loaded; afterwards the walk stands nowhere."""
+        if not self.on_tail:
+            txn = self._writer()
+            txn.delete(NODES, node_key(self.stream.number, self.ms, self.seq))
+        self._uncount()
+
+    def _put_retired(self, data: bytes) -> None:
+        """Give the archive this node with these bytes."""
+        put_retired(self._writer(), self.stream.number, self.ms, self.seq, data, self.trimmed)
+
+    def _uncount(self) -> None:
+        """Note in the record that this node is gone."""
+        record = self.stream.record
+        if self.on_tail:
+            self.stream.drop_tail()
+        else:
+            record.sealed_nodes -= 1
+            record.sealed_bytes -= self.size
+            self.stream.sealed_changes += 1
+        if not self.stream.has_tail():
+            record.flags |= REOPEN
+
+    def store(self, data: bytes, trimmed: bytes) -> None:
+        """Replace the bytes of this node, which was loaded."""
+        txn = self._writer()
+        stream = self.stream
+        if self.on_tail:
+            stream.replace_tail(self.ms, self.seq, data, trimmed)
+            return
+        stream.record.sealed_bytes += len(data) - self.size
+        stream.sealed_changes += 1
+        put_node(txn, stream, self.ms, self.seq, data, trimmed)
+        stream.changed = True  # also with the same counters: by its row others learn of it
+
+    def _writer(self) -> WriteTxn:
+        txn = self.txn
+        if not isinstance(txn, WriteTxn):
+            raise TypeError("a read transaction changes nothing")
+        return txn
+
+    def _sealed(self) -> lmdb.Cursor[bytes]:
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self.txn.cursor(NODES)
+            self._cursor = cursor
+        return cursor
+
+    def _take(self) -> bool:
+        """Take key and position from the cursor, if it stands in this stream."""
+        cursor = self._cursor
+        if cursor is None:
+            return False
+        number, ms, seq = unpack_node_key(cursor.key())
+        if number != self.stream.number:
+            return False
+        self.ms = ms
+        self.seq = seq
+        self.on_tail = False
+        return True
+
+    def _last_sealed(self) -> bool:
+        if not self.stream.record.sealed_nodes:
+            return False
+        cursor = self._sealed()
+        after = node_key(self.stream.number + 1, 0, 0)
+        found = cursor.prev() if cursor.set_range(after) else cursor.last()
+        if found and self._take():
+            return True
+        raise self._missing()
+
+    def _missing(self) -> CorruptionError:
+        count = self.stream.record.sealed_nodes
+        return CorruptionError(
+            f"stream {self.stream.number}", f"its record counts {count} sealed nodes, none is there"
+        )
+
+    def _take_tail(self) -> bool:
+        stream = self.stream
+        if not stream.has_tail():
+            return False
+        self.ms = stream.tail_ms
+        self.seq = stream.tail_seq
+        self.on_tail = True
+        return True
+
+
+def put_node(txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
+    """Write a sealed node; the stream's record is the caller's business."""
+    value = encode_envelope(
+        stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+    )
+    txn.put(NODES, node_key(stream.number, ms, seq), value)
+
+
+def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
+    """Write a node that the archive is owed."""
+    value = encode_envelope(
+        number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+    )
+    txn.put(RETIRED, node_key(number, ms, seq), value)
+    txn.retired = True
+
+
+def trimmed_above(txn: Txn, number: int, ms: int, seq: int) -> bool:
+    """Say whether a node of a stream that begins above `ms-seq` is retired or archived."""
+    after = node_key(number, *next_id(ms, seq))
+    for table in (RETIRED, SEGMENTS):
+        cursor = txn.cursor(table)
+        if cursor.set_range(after) and unpack_node_key(cursor.key())[0] == number:
+            return True
+    return False
+
+
+def add_newest_node(
+    txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes
+) -> None:
+    """Write a sealed node that is above all others of the stream, and count it."""
+    value = encode_envelope(
+        stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+    )
+    txn.put_newest(NODES, node_key(stream.number, ms, seq), value)
+    stream.record.sealed_nodes += 1
+    stream.record.sealed_bytes += len(data)
+
+
+def seal_tail(txn: WriteTxn, stream: Stream) -> None:
+    """Move the tail to `nodes`."""
+    data = stream.tail_data()
+    if data != ABSENT:
+        add_newest_node(txn, stream, stream.tail_ms, stream.tail_seq, data, stream.trimmed)
+        stream.drop_tail()
+
+
+def refresh_ends(txn: Txn, stream: Stream, *, first: bool, last: bool) -> None:
+    """Set first_id and last live ID of the record from the nodes, after a removal."""
+    record = stream.record
+    if record.length == 0:
+        record.first_ms = record.first_seq = 0
+        record.last_live_ms = record.last_live_seq = 0
+        return
+    walk = NodeWalk(txn, stream)
+    if first and walk.first():
+        record.first_ms, record.first_seq = end_ids(walk.load(), walk.ms, walk.seq).first_live
+    if last and walk.last():
+        ids = end_ids(walk.load(), walk.ms, walk.seq)
+        record.last_live_ms, record.last_live_seq = ids.last_live

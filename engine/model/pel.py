@@ -1,0 +1,521 @@
+"""The pending entries list of one group: NACK pages, and the two indexes over them.
+
+    pel           (group, ms, seq)            a page of NACKs, sorted by ID
+    pel_order     (group, order of delivery)  which page holds the NACK with this order key;
+                                              one row per page, for its earliest NACK
+    consumer_pel  (group, consumer, ms, seq)  the consumer owns a NACK of that page
+
+One row per page in each index is enough. By ID: pages are disjoint and sorted. Of one consumer:
+its rows name exactly the pages with something of its own. By time: `OrderWalk` takes pages in the
+order of their earliest NACK into a heap, and takes NACKs out as long as no page that is yet to
+come can hold an earlier one; so it loads at most one page more than it yields NACKs.
+
+As long as a list has few NACKs, they stand in the row of the group itself, as the *inline* page,
+and there are no other rows: a queue whose consumers keep up touches fewer pages of the disk. A list
+that grows moves to pages of its own, and comes back when it is empty.
+
+Changes are made to pages in memory and written by `flush`, each page once, with the changes of its
+index rows. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import MAX, unpack_id
+from streamkeep.format.core.keys import (
+    CONSUMER_PEL,
+    PEL,
+    PEL_ORDER,
+    owned_key,
+    pack_number,
+    page_key,
+    unpack_owned_key,
+)
+from streamkeep.format.rows.group_records import GroupRecord
+from streamkeep.format.rows.nacks import (
+    INLINE_NACKS,
+    NACK_SIZE,
+    PAGE_NACKS,
+    Nack,
+    consumer_at,
+    count_nacks,
+    decode_nack,
+    encode_nack,
+    find,
+    first_order_key,
+    id_at,
+    owners_of,
+    owns,
+    place_of,
+    remove_ids,
+)
+
+_WHERE: Final = "pending entries"
+_OWNED_PREFIX: Final = 12  # group and consumer number
+_PAGE_SIZE: Final = PAGE_NACKS * NACK_SIZE
+_INLINE_SIZE: Final = INLINE_NACKS * NACK_SIZE
+
+Id = tuple[int, int]
+
+
+class Page:
+    """A NACK page in memory; `stored` is what its rows say, empty when there are none."""
+
+    def __init__(self, db_key: bytes, stored: bytes) -> None:
+        self.db_key = db_key  # empty: the inline page
+        self.stored = stored
+        self.data = stored
+        self.touched: set[int] = set()  # consumers that own more or less of it than stored
+
+    def replace(self, data: bytes, consumer: int) -> None:
+        """Change the page: a consumer owns more or less of it."""
+        self.data = data
+        if consumer:
+            self.touched.add(consumer)
+
+
+class Pel:
+    """The pending entries list of a group in one transaction."""
+
+    def __init__(self, txn: Txn, record: GroupRecord) -> None:
+        self.txn = txn
+        self.record = record
+        self.number = record.number
+        self.prefix: bytes = pack_number(record.number)
+        self._inlined: Page | None = None  # while the list is inline
+        self._pages: dict[bytes, Page] = {}
+        self._fresh: list[bytes] = []  # keys of pages that are not in the table yet, sorted
+        self._current: Page | None = None
+        self._next_key = b""  # key of the page after the current one; empty: it is the last
+        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._start()
+
+    def enter(self, txn: Txn) -> None:
+        """Go on in a later transaction, after a `flush`."""
+        self.txn = txn
+
+    def _start(self) -> None:
+        record = self.record
+        if record.inline_nacks or record.pending == 0:
+            count_nacks(record.inline_nacks)
+            self._inlined = Page(b"", record.inline_nacks)
+
+    # --- one NACK ---------------------------------------------------------------------------
+
+    def get(self, ms: int, seq: int) -> Nack | None:
+        """Return the NACK of an entry, or None."""
+        page = self._locate(ms, seq)
+        if page is None:
+            return None
+        index = find(page.data, ms, seq)
+        return None if index < 0 else decode_nack(page.data, index)
+
+    def put(self, nack: Nack) -> Nack | None:
+        """Add a NACK, or replace the one of the same entry, which is returned."""
+        page = self._locate(nack.ms, nack.seq)
+        if page is None:
+            page = self._create(nack.ms, nack.seq)
+        index = place_of(page.data, nack.ms, nack.seq)
+        at = index * NACK_SIZE
+        data = page.data
+        former: Nack | None = None
+        rest = at
+        if at < len(data) and id_at(data, index) == (nack.ms, nack.seq):
+            former = decode_nack(data, index)
+            page.replace(data, former.consumer)
+            rest = at + NACK_SIZE
+        elif page is self._inlined:
+            if len(data) >= _INLINE_SIZE:
+                self._spill()
+                return self.put(nack)
+        elif len(data) >= _PAGE_SIZE:
+            if index == PAGE_NACKS and not self._next_key:
+                page = self._create(nack.ms, nack.seq)
+                data = b""
+                at = rest = 0
+            else:
+                self._split(page)
+                return self.put(nack)
+        encoded = encode_nack(
+            nack.ms,
+            nack.seq,
+            nack.consumer,
+            nack.delivery_time,
+            nack.delivery_count,
+            nack.order_key,
+        )
+        page.replace(data[:at] + encoded + data[rest:], nack.consumer)
+        return former
+
+    def remove(self, ms: int, seq: int) -> Nack | None:
+        """Remove the NACK of an entry and return it."""
+        page = self._locate(ms, seq)
+        if page is None:
+            return None
+        index = find(page.data, ms, seq)
+        if index < 0:
+            return None
+        nack = decode_nack(page.data, index)
+        at = index * NACK_SIZE
+        page.replace(page.data[:at] + page.data[at + NACK_SIZE :], nack.consumer)
+        return nack
+
+    # --- many NACKs -------------------------------------------------------------------------
+
+    def append_run(self, first: Id, run: bytes, consumer: int) -> None:
+        """Add NACKs of one consumer, as `encode_run` makes them, above all others."""
+        page = self._locate(first[0], first[1])
+        if page is not None and page is self._inlined:
+            if len(page.data) + len(run) <= _INLINE_SIZE:
+                page.replace(page.data + run, consumer)
+                return
+            self._spill()
+            page = self._locate(first[0], first[1])
+        at = 0
+        while at < len(run):
+            room = 0 if page is None else _PAGE_SIZE - len(page.data)
+            if page is None or room <= 0:
+                ms, seq = id_at(run, at // NACK_SIZE)
+                page = self._create(ms, seq)
+                room = _PAGE_SIZE
+            part = run[at : at + room]
+            page.replace(page.data + part, consumer)
+            at += len(part)
+
+    def remove_many(self, ids: list[Id]) -> dict[int, int]:
+        """Remove the NACKs of entries, ascending and without duplicates; count them by owner."""
+        owners: dict[int, int] = {}
+        start = 0
+        while start < len(ids):
+            ms, seq = ids[start]
+            page = self._locate(ms, seq)
+            if page is None:
+                start += 1
+                continue
+            stop = self._stop(ids, start)
+            removed = remove_ids(page.data, ids[start:stop])
+            start = stop
+            for consumer, count in removed.owners.items():
+                page.replace(removed.data, consumer)
+                owners[consumer] = owners.get(consumer, 0) + count
+        return owners
+
+    def _stop(self, ids: list[Id], start: int) -> int:
+        """Return the index of the first ID that belongs to the page after the current one."""
+        if not self._next_key:
+            return len(ids)
+        return max(start + 1, bisect_left(ids, unpack_id(self._next_key[8:]), start))
+
+    # --- ends and ranges --------------------------------------------------------------------
+
+    def highest(self) -> Id | None:
+        """Return the highest pending ID, changes in memory included; None when there is none."""
+        page = self._locate(MAX, MAX)
+        if page is not None and page.data:
+            return id_at(page.data, count_nacks(page.data) - 1)
+        if page is None or page is self._inlined or self.record.pending == 0:
+            return None
+        self.flush()  # the last page became empty; what is before it is in the table
+        return self.highest()
+
+    def lowest(self) -> Id | None:
+        """Return the lowest pending ID, of a flushed list."""
+        page = self.page_after(b"")
+        return None if page is None else id_at(page.data, 0)
+
+    def first(self, most: int) -> list[Nack]:
+        """Return the NACKs with the lowest IDs, at most `most`, of a flushed list."""
+        taken: list[Nack] = []
+        page = self.page_after(b"")
+        while page is not None and len(taken) < most:
+            for index in range(min(count_nacks(page.data), most - len(taken))):
+                taken.append(decode_nack(page.data, index))
+            page = self.page_behind(page)
+        return taken
+
+    def page_from(self, ms: int, seq: int) -> Page | None:
+        """Return the page that an ID belongs to, else the first one, of a flushed list."""
+        page = self._locate(ms, seq)
+        if page is not None:
+            return page if page.data else None
+        return self.page_after(b"")
+
+    def page_behind(self, page: Page) -> Page | None:
+        """Return the page behind another, of a flushed list."""
+        return self.page_after(page.db_key) if page.db_key else None
+
+    def page_after(self, db_key: bytes) -> Page | None:
+        """Return the page behind the one under `db_key`, the first for b"", of a flushed list."""
+        if self._inlined is not None:
+            return self._inlined if self._inlined.data and not db_key else None
+        cursor = self.txn.cursor(PEL)
+        found = cursor.set_range(db_key + b"\0" if db_key else self.prefix)
+        if not found or cursor.key()[:8] != self.prefix:
+            return None
+        following = cursor.key()
+        if following <= db_key:  # LMDB looks in damaged pages: do not go round in circles
+            raise CorruptionError(_WHERE, f"page {following.hex()} is behind {db_key.hex()}")
+        return self._read(following, cursor.value())
+
+    def inline_page(self) -> Page | None:
+        """Return the inline page, None when the list has pages of its own."""
+        return self._inlined
+
+    def owned_by(self, consumer: int, after: Id, most: int) -> list[Nack]:
+        """Return NACKs of a consumer with IDs above `after`, at most `most`, of a flushed list."""
+        taken: list[Nack] = []
+        walk = OwnedWalk(self, consumer, after)
+        while len(taken) < most:
+            page = walk.next()
+            if page is None:
+                break
+            for index in range(count_nacks(page.data)):
+                if consumer_at(page.data, index) == consumer and id_at(page.data, index) > after:
+                    taken.append(decode_nack(page.data, index))
+                    if len(taken) == most:
+                        break
+        return taken
+
+    def page(self, db_key: bytes) -> Page:
+        """Return the page under a key that an index names, for reading."""
+        value = self.txn.get(PEL, db_key)
+        if value is None:
+            raise CorruptionError(_WHERE, f"no page {db_key.hex()}, which an index names")
+        return self._read(db_key, value)
+
+    # --- pages ------------------------------------------------------------------------------
+
+    def _locate(self, ms: int, seq: int) -> Page | None:
+        """Return the last page whose key is not above the ID, and remember the key behind it."""
+        if self._inlined is not None:
+            return self._inlined
+        wanted = page_key(self.number, ms, seq)
+        current = self._current
+        if (
+            current is not None
+            and current.db_key <= wanted
+            and (not self._next_key or wanted < self._next_key)
+        ):
+            return current
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self.txn.cursor(PEL)
+            self._cursor = cursor
+        following = b""
+        stored = b""
+        value = b""
+        found = cursor.set_range(wanted)
+        if found and cursor.key() == wanted:
+            stored = wanted
+            value = cursor.value()
+            if cursor.next() and cursor.key()[:8] == self.prefix:
+                following = cursor.key()
+        else:
+            if found and cursor.key()[:8] == self.prefix:
+                following = cursor.key()
+            if (cursor.prev() if found else cursor.last()) and cursor.key()[:8] == self.prefix:
+                stored = cursor.key()
+                value = cursor.value()
+        place = bisect_right(self._fresh, wanted)
+        if place < len(self._fresh) and (not following or self._fresh[place] < following):
+            following = self._fresh[place]
+        self._next_key = following
+        page: Page | None = None
+        if place > 0 and self._fresh[place - 1] > stored:
+            page = self._pages[self._fresh[place - 1]]
+        elif stored:
+            page = self._read(stored, value)
+            self._pages[stored] = page
+        self._current = page
+        return page
+
+    def _read(self, db_key: bytes, value: bytes) -> Page:
+        """Return the page under `db_key`, from memory where it may have been changed."""
+        page = self._pages.get(db_key)
+        if page is None:
+            data = open_row(PEL, db_key, value, _WHERE)
+            if count_nacks(data) == 0:
+                raise CorruptionError(_WHERE, f"an empty page {db_key.hex()}")
+            page = Page(db_key, data)
+        return page
+
+    def _create(self, ms: int, seq: int) -> Page:
+        """Begin a page with the key `ms-seq` and make it the current one."""
+        db_key = page_key(self.number, ms, seq)
+        page = Page(db_key, b"")
+        self._pages[db_key] = page
+        self._fresh.insert(bisect_left(self._fresh, db_key), db_key)
+        self._current = page
+        return page
+
+    def _split(self, page: Page) -> None:
+        """Move the upper half of a full page into a new one."""
+        middle = PAGE_NACKS // 2 * NACK_SIZE
+        lower = page.data[:middle]
+        upper = page.data[middle:]
+        ms, seq = id_at(upper, 0)
+        self._move(page, lower, upper)
+        self._move(self._create(ms, seq), upper, upper)
+        self._current = None
+
+    def _move(self, page: Page, data: bytes, moved: bytes) -> None:
+        """Set a page to `data`, which differs by the NACKs in `moved`."""
+        page.data = data
+        page.touched.update(owners_of(moved))
+
+    def _spill(self) -> None:
+        """Move the inline page to a page of its own."""
+        inline = self._inlined
+        self._inlined = None
+        self.record.inline_nacks = b""
+        if inline is not None and inline.data:
+            ms, seq = id_at(inline.data, 0)
+            self._move(self._create(ms, seq), inline.data, inline.data)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write changed pages and their index rows, and forget all but the current page.
+
+        Most deliveries and acknowledgements concern the page that the one before did.
+        """
+        txn = self.txn
+        if isinstance(txn, WriteTxn):
+            if self._inlined is not None:
+                inline = self._inlined
+                self.record.inline_nacks = inline.data
+                inline.stored = inline.data
+                inline.touched.clear()
+                return
+            for page in self._pages.values():
+                if page.data != page.stored:
+                    self._write(txn, page)
+        self._pages = {}
+        self._fresh = []
+        self._cursor = None
+        self._start()
+        current = self._current
+        if current is None or not current.data or self._inlined is not None:
+            self._current = None
+            self._next_key = b""
+            return
+        current.stored = current.data
+        current.touched.clear()
+        self._pages[current.db_key] = current
+
+    def _write(self, txn: WriteTxn, page: Page) -> None:
+        data = page.data
+        stored = page.stored
+        order = first_order_key(data) if data else b""
+        stored_order = first_order_key(stored) if stored else b""
+        if order != stored_order:
+            if stored_order:
+                txn.delete(PEL_ORDER, self.prefix + stored_order)
+            if order:
+                txn.put_row(PEL_ORDER, self.prefix + order, page.db_key[8:])
+        if not data:
+            txn.delete(PEL, page.db_key)
+        elif stored:
+            txn.put_row(PEL, page.db_key, data)
+        else:
+            txn.put_newest(PEL, page.db_key, seal_row(PEL, page.db_key, data))
+        ms, seq = unpack_id(page.db_key[8:])
+        for consumer in page.touched:
+            before = owns(stored, consumer)
+            after = owns(data, consumer)
+            if after and not before:
+                txn.put_row(CONSUMER_PEL, owned_key(self.number, consumer, ms, seq), b"")
+            elif before and not after:
+                txn.delete(CONSUMER_PEL, owned_key(self.number, consumer, ms, seq))
+
+
+class OwnedWalk:
+    """The pages with NACKs of one consumer, from the one that holds an ID on, of a flushed list."""
+
+    def __init__(self, pel: Pel, consumer: int, start: Id) -> None:
+        self.pel = pel
+        self._inlined = pel.inline_page()
+        self._prefix = owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
+        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._more = False
+        if self._inlined is None:
+            self._seek(consumer, start)
+
+    def _seek(self, consumer: int, start: Id) -> None:
+        cursor = self.pel.txn.cursor(CONSUMER_PEL)
+        self._cursor = cursor
+        wanted = owned_key(self.pel.number, consumer, start[0], start[1])
+        found = cursor.set_range(wanted)
+        if not found or cursor.key() != wanted:
+            # The page before may hold the ID, too: its key is that of its first NACK.
+            before = cursor.prev() if found else cursor.last()
+            if before and cursor.key()[:_OWNED_PREFIX] == self._prefix:
+                found = True
+            else:
+                found = cursor.set_range(wanted)
+        self._more = found
+
+    def next(self) -> Page | None:
+        """Return the next page, or None at the end."""
+        inline = self._inlined
+        if inline is not None:
+            self._inlined = None
+            return inline
+        cursor = self._cursor
+        if cursor is None or not self._more or cursor.key()[:_OWNED_PREFIX] != self._prefix:
+            return None
+        _, _, ms, seq = unpack_owned_key(cursor.key())
+        self._more = cursor.next()
+        return self.pel.page(page_key(self.pel.number, ms, seq))
+
+
+class OrderWalk:
+    """NACKs of a flushed list in the order of delivery, one at a time."""
+
+    def __init__(self, pel: Pel) -> None:
+        self.pel = pel
+        self._heap: list[tuple[bytes, int, Nack]] = []  # order key, tie-breaker, NACK
+        self._loaded = 0
+        self._cursor: lmdb.Cursor[bytes] = pel.txn.cursor(PEL_ORDER)
+        self._more = False
+        inline = pel.inline_page()
+        if inline is not None:
+            self._add(inline.data)
+        else:
+            self._more = self._cursor.set_range(pel.prefix)
+
+    def next(self) -> Nack | None:
+        """Return the next NACK, or None at the end."""
+        heap = self._heap
+        while True:
+            coming = self._coming()
+            if not coming or (heap and heap[0][0] < coming):
+                break
+            self._load()
+        return heapq.heappop(heap)[2] if heap else None
+
+    def _coming(self) -> bytes:
+        """Return the order key of the next page's earliest NACK; empty when there is no page."""
+        if not self._more or self._cursor.key()[:8] != self.pel.prefix:
+            return b""
+        return self._cursor.key()[8:]
+
+    def _load(self) -> None:
+        key = self._cursor.key()
+        ms, seq = unpack_id(open_row(PEL_ORDER, key, self._cursor.value(), _WHERE))
+        self._add(self.pel.page(page_key(self.pel.number, ms, seq)).data)
+        self._more = self._cursor.next()
+
+    def _add(self, data: bytes) -> None:
+        for index in range(count_nacks(data)):
+            nack = decode_nack(data, index)
+            self._loaded += 1
+            heapq.heappush(self._heap, (nack.order_key, self._loaded, nack))

@@ -1,0 +1,170 @@
+"""Segment files: opened by their row of the manifest, read with pread, a few kept open.
+
+A row and its file are written at different times, and a file may go while somebody reads: a drop
+or an erasure takes the row out of the manifest first, and the file later. So whoever reads by the
+manifest of a snapshot may find a file missing, or empty, and nothing is wrong. The rule for
+callers: on `CorruptionError` (`MissingSegmentError` is one), ask the *newest* manifest. Does it not
+name this file any more, renew the snapshot and read on; else the error stands.
+
+An open file lives as long as somebody holds its `Segment`, also when it has left the cache: a
+descriptor is never closed, and so never given to another file, under a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import Segment
+
+ARCHIVE_FOLDER: Final = "archive"
+ARCHIVE_LOCK: Final = "lock"  # the file of `archive_lock`
+_MOST_OPEN: Final = 16
+
+
+class SegmentFile:
+    """An open file; `read_at` is what a `Segment` reads through."""
+
+    def __init__(self, handle: int, where: str) -> None:
+        """Take the descriptor of a file, and close it some time."""
+        self._handle = handle
+        self._where = where
+        self.size = os.fstat(self._handle).st_size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes from an offset, fewer where the file ends."""
+        data = b""
+        try:
+            while len(data) < size:  # the kernel gives at most 2 GiB at once
+                more = os.pread(self._handle, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data = data + more if data else more
+        except OSError as error:
+            problem = f"{size} bytes cannot be read: {error.strerror}"
+            raise CorruptionError(self._where, problem, offset=offset) from error
+        return data
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def stored_name(path: str) -> str:
+    """Return the name in the folder of a store of a file that a row of the manifest names."""
+    return f"{ARCHIVE_FOLDER}/{path}"
+
+
+def open_segment(path: Path, *, max_block_bytes: int | None = None) -> Segment:
+    """Open a segment file that the caller has named, in a store or not; links are followed.
+
+    Args:
+        max_block_bytes: what a block may take when it is decompressed, for a file that the
+            manifest does not name: it may be hostile. See `Segment.open`.
+
+    Raises:
+        MissingSegmentError: it is not there.
+        CorruptionError: it cannot be read, or is no whole segment.
+        FormatVersionError: a newer version of Streamkeep wrote it.
+    """
+    return _open(lambda: open_named(path), f"segment {path}", max_block_bytes)
+
+
+def open_named(path: Path) -> int:
+    """Open a file that the caller has named, to read it; never wait for a named pipe."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def open_stored(
+    store: Folder, path: str, where: str | None = None, *, max_block_bytes: int | None = None
+) -> Segment:
+    """Open a segment file in the archive of a store, whether a manifest names it or not.
+
+    Args:
+        path: of the file below `archive/`.
+        max_block_bytes: as of `open_segment`.
+
+    Raises:
+        UntrustedFileError: it is no regular file, or somebody's who is not trusted.
+        Others as `open_segment`.
+    """
+    name = stored_name(path)
+    return _open(lambda: store.open(name), where or f"segment {store.path / name}", max_block_bytes)
+
+
+def _open(open_file: Callable[[], int], where: str, max_block_bytes: int | None) -> Segment:
+    try:
+        file = SegmentFile(open_file(), where)
+        return Segment.open(file.read_at, file.size, where, max_block_bytes)
+    except FileNotFoundError:
+        raise MissingSegmentError(where, "the file is not there") from None
+    except OSError as error:
+        raise CorruptionError(where, f"it cannot be read: {error.strerror}") from error
+
+
+class SegmentFiles:
+    """The segments of one store, by their rows; safe to share between threads."""
+
+    def __init__(self, store: Folder, most_open: int = _MOST_OPEN) -> None:
+        """Take the folder of a store, which need not have an archive.
+
+        Args:
+            most_open: files kept open when nobody reads them.
+        """
+        self.store = store
+        self._most_open = most_open
+        self._open: OrderedDict[str, Segment] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def path(self, record: SegmentRecord) -> Path:
+        """Return where the file of a row is."""
+        return self.store.path / stored_name(record.path)
+
+    def open(self, record: SegmentRecord) -> Segment:
+        """Return the segment that a row means, ready to read.
+
+        Raises:
+            MissingSegmentError: the file is not there.
+            CorruptionError: it is not whole, or another segment than the row means.
+        """
+        with self._lock:
+            segment = self._open.get(record.path)
+            if segment is not None and segment.checksum == record.checksum:
+                self._open.move_to_end(record.path)
+                return segment
+        segment = open_stored(self.store, record.path, record.where)
+        check_means(record, segment)
+        with self._lock:
+            self._open[record.path] = segment
+            self._open.move_to_end(record.path)
+            while len(self._open) > self._most_open:
+                self._open.popitem(last=False)
+        return segment
+
+    def forget(self, path: str) -> None:
+        """Let go of a file that is about to be removed, so that the disk gets its room back."""
+        with self._lock:
+            self._open.pop(path, None)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._lock:
+            self._open.clear()
+
+
+def check_means(record: SegmentRecord, segment: Segment) -> None:
+    """Raise CorruptionError unless a file is the one that its row means."""
+    if segment.checksum != record.checksum or segment.size != record.size_bytes:
+        found = f"{segment.size} bytes with checksum {segment.checksum:016x}"
+        wanted = f"{record.size_bytes} bytes with checksum {record.checksum:016x}"
+        raise CorruptionError(
+            record.where, f"the file holds another segment: {found}, the manifest names {wanted}"
+        )

@@ -1,0 +1,472 @@
+"""One LMDB environment per process and store: transactions, durability, growth, the end.
+
+Commands run through `read` and `write`, which cure what can be cured (a map that must grow, a
+missing pin, a full table of readers) and translate LMDB's errors. Where the map had to stay small
+(`opening`), it grows when it is used up: under the write lock, with the gate for new readers
+closed, after the last reader of this process has left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import lmdb
+
+from streamkeep.engine.blocking.waiters import Lobby
+from streamkeep.engine.checkpoint.checkpoint import Hold, SteadyPoints
+from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Upkeep
+from streamkeep.engine.checkpoint.crash_recovery import META_RECOVERY, decode_recovery
+from streamkeep.engine.checkpoint.durability import Durability, read_slots
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.store.group_commit import Combiner
+from streamkeep.engine.store.registry import identity_of, registry
+from streamkeep.engine.system.failures import Failures
+from streamkeep.engine.system.lmdb_errors import translate
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
+from streamkeep.engine.txn.txn import (
+    PointNeeded,
+    ReadTxn,
+    WriteTxn,
+    begin_read,
+    begin_write,
+    run_read,
+    run_write,
+)
+from streamkeep.format.core.errors import StoreError, StoreFullError, StreamkeepError
+from streamkeep.format.core.keys import META
+
+PAGE: Final = 4096
+_META_PAGES: Final = 2
+RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` that nobody needs to look at
+SMALLEST_STORE: Final = 1 << 20
+_READERS_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.001
+
+Result = TypeVar("Result")
+
+
+class Relief(Protocol):
+    """What a commit calls for when much has been retired; `archive.back_pressure` has it."""
+
+    most: int  # bytes in `retired` from which it works
+
+    def __call__(self) -> None:
+        """Archive what is too much; the caller holds no lock of the store."""
+
+
+log = logging.getLogger("streamkeep")
+
+
+class Environment:
+    """The open LMDB environment of a store, shared by all `Store` objects of this process."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        raw: lmdb.Environment,
+        shared: Shared,
+        *,
+        uuid_bytes: bytes,
+        readonly: bool,
+        max_store_bytes: int | None,
+        lock: SteadyFile | None,
+    ) -> None:
+        self.folder = folder
+        self.path = folder.path
+        self.raw = raw
+        self.shared = shared
+        self.uuid = uuid.UUID(bytes=uuid_bytes)
+        self.readonly = readonly
+        self.max_store_bytes = max_store_bytes
+        self.users = 0
+        self.failures = Failures()  # of the threads that work for this environment
+        self.identity = identity_of(self.path)
+        self.lobby = Lobby(folder, shared, self.read)
+        self.lock = lock  # None where the store may not be touched and has no such file
+        self.points: SteadyPoints | None = None  # None for a read-only store
+        self.upkeep: Upkeep | None = None
+        self.relief: Relief | None = None  # called when much has been retired
+        self.renew_queue()
+        self.segments = SegmentFiles(folder)
+        shared.segment_files = self.segments
+        if not readonly and lock is not None:
+            journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, shared.epoch)
+            try:
+                self.points = SteadyPoints(folder, shared, lock, journal)
+            except BaseException:
+                journal.close()
+                raise
+            shared.journal = journal
+            shared.erasures = journal.head.erasures()
+            self.upkeep = Upkeep(shared, self.points, self.failures)
+        if not readonly:
+            self.lobby.open_board()  # commits ring whom they find on it
+
+    def renew_queue(self) -> None:
+        """Have nobody stand in the queue for shared transactions; those of a parent process do."""
+        self.combiner = Combiner(self.write_alone)
+
+    # --- transactions -----------------------------------------------------------------------
+
+    def begin_read(self) -> ReadTxn:
+        """Begin a read transaction."""
+        return self._retrying(begin_read, self.shared)
+
+    def begin_write(self) -> WriteTxn:
+        """Wait for the write lock and begin a transaction that cannot be run again.
+
+        Since the map cannot grow under it, a quarter of it is kept free beforehand.
+        """
+        if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
+            self.resize(2 * self.map_size())
+        while True:
+            try:
+                return self._retrying(begin_write, self.shared)
+            except PointNeeded:
+                self._make_point_needed()
+
+    def read(self, command: Callable[..., Result], *args: Any) -> Result:
+        """Run `command(txn, *args)` on a snapshot."""
+        try:
+            return cast(Result, run_read(self.shared, command, args))
+        except lmdb.Error:
+            return cast(Result, self._retrying(run_read, self.shared, command, args))
+
+    def read_durable(self, command: Callable[..., Result], *args: Any) -> Result:
+        """As `read`; return when everything that the snapshot showed is on disk."""
+        with self.begin_read() as txn:
+            try:
+                result = command(txn, *args)
+            except lmdb.Error as error:
+                raise translate(error) from error
+            commit_number = txn.raw.id()
+        self._sync_to(commit_number)
+        return result
+
+    def write(
+        self, command: Callable[..., Result], *args: Any, wait: bool = False, frees: bool = False
+    ) -> Result:
+        """Run `command(txn, *args)` in a write transaction of its own, and commit.
+
+        When the map is full it grows and the command runs again, from the start.
+
+        Args:
+            wait: return when the commit is on disk.
+            frees: the command makes room; it may use a reserve when the store is at its limit.
+        """
+        if wait and not frees:
+            return cast(Result, self.combiner.run(command, args))
+        return cast(Result, self.write_alone(command, args, wait, frees))
+
+    def write_alone(
+        self, command: Callable[..., Any], args: tuple[Any, ...], wait: bool, frees: bool
+    ) -> Any:
+        """As `write`, in a transaction that is shared with nobody.
+
+        Callers may hold the archive's lock, or that of the steady points: what follows from a
+        commit and takes those is left to `settle`.
+        """
+        if self.max_store_bytes is not None and not frees:
+            command, args = self._run_limited, (command, args)
+        shared = self.shared
+        tried = False
+        deadline = 0.0
+        while True:
+            try:
+                result = run_write(shared, command, args, wait)
+            except PointNeeded:
+                self._make_point_needed()
+            except lmdb.MapFullError as error:
+                if self.max_store_bytes is None:
+                    self.resize(2 * self.map_size())
+                elif deadline and time.monotonic() >= deadline:
+                    raise self._limit_reached() from error
+                else:  # a steady point lets pages be reused, but for those that readers keep
+                    if deadline:
+                        time.sleep(_POLL_S)
+                    else:
+                        deadline = time.monotonic() + (_READERS_WAIT_S if frees else 0)
+                    self.make_point()
+            except StoreFullError:
+                if tried or not frees:
+                    raise
+                self._use_reserve()
+                tried = True
+            except lmdb.MapResizedError:
+                self.resize(0)
+            except lmdb.Error as error:
+                told = translate(error)
+                if tried or not frees or not isinstance(told, StoreFullError):
+                    raise told from error
+                self._use_reserve()
+                tried = True
+            else:
+                self.notice()
+                return result
+
+    def notice(self) -> None:
+        """After a commit: wake the upkeep thread, unless it is awake and has time."""
+        shared = self.shared
+        awake = shared.watched and shared.unsteady_bytes < BUDGET_BYTES
+        if not awake and self.upkeep is not None:
+            self.upkeep.notice()
+
+    def settle(self) -> None:
+        """Do what commits have made due: a steady point, archiving on the spot.
+
+        Methods of the store call it when their own work is done. Both take locks, so the caller
+        holds none: neither the archive's nor that of the steady points. A failure is logged; the
+        commits themselves have happened.
+        """
+        shared = self.shared
+        if shared.unsteady_bytes >= 2 * BUDGET_BYTES:  # the upkeep thread cannot keep up
+            shared.unsteady_bytes = 0
+            try:
+                self.make_point()
+            except StreamkeepError as error:
+                log.error("%s: no steady point could be made: %s", self.path, error)
+        if shared.retired_bytes > RETIRED_LEAST and self.relief is not None:
+            self.relief()
+
+    def _use_reserve(self) -> None:
+        """Make room on a full disk for a command that frees some.
+
+        A steady point lets pages be reused and journal files go; the last of them is the spare.
+        """
+        self.make_point()
+        if self.shared.journal is not None:
+            self.shared.journal.drop_spare()
+
+    # --- durability -------------------------------------------------------------------------
+
+    def make_point(self) -> None:
+        """Make a steady point: all that is committed is on disk, in the data file itself."""
+        if self.points is not None:
+            self._retrying(self.points.make)
+
+    def make_clean_point(self, begin: Callable[[WriteTxn], None]) -> Hold:
+        """As `make_point`; nothing that was journaled before is left in the journal's files.
+
+        Args:
+            begin: a command that changes something, in whose transaction the journal goes on in
+                another file.
+        """
+        points = self.points
+        assert points is not None
+
+        def go_on_clean(txn: WriteTxn) -> None:
+            points.journal.go_on_clean()
+            begin(txn)
+
+        # Meanwhile nobody makes an old file of the journal the spare one.
+        with points.exclusive():
+            self.write(go_on_clean, frees=True)
+            hold: Hold = self._retrying(points.make_clean)
+            return hold
+
+    def make_first_point(self) -> None:
+        """Make the steady point after a creation or a recovery: from now on that counts."""
+        if self.points is not None:
+            slot = self.points.file.newest()
+            if slot is None or slot.epoch != self.shared.epoch:
+                self.make_point()
+
+    def _make_point_needed(self) -> None:
+        """Have a pin and a place in the journal; see `PointNeeded`."""
+        shared, points = self.shared, self.points
+        assert points is not None
+        points.journal.check()
+        shared.check_open()
+        if not points.journal.head.may_write(shared.erasures):
+            self.clear_memory()
+            if shared.pin is not None:
+                return
+        self._retrying(points.pin if shared.pin is None else points.make)
+
+    def clear_memory(self) -> None:
+        """Have nothing in LMDB's memory that was written before the last erasure."""
+        while not self._retrying(clear_memory, self.shared):
+            self.resize(self.map_size() + 2 * PAGE * kept_pages(self.shared))
+
+    def durability(self) -> Durability:
+        """Return how far the store is on disk."""
+        shared, journal = self.shared, self.shared.journal
+        slot = None if self.lock is None else self.lock.newest()
+        with self.begin_read() as txn:
+            last_commit = txn.raw.id()
+            row = txn.get_row(META, META_RECOVERY, "meta")
+        folder = self.folder.folder(JOURNAL_FOLDER, missing_ok=True)
+        return Durability(
+            shared.epoch,
+            last_commit,
+            None if journal is None else min(journal.head.durable(), last_commit),
+            None if slot is None else slot.commit_number,
+            sum(map(folder.size, folder.names())),
+            None if row is None else decode_recovery(row),
+            read_slots(self.raw, last_commit),
+            self.failures.texts(),
+        )
+
+    def sync(self) -> None:
+        """Return when everything that is committed now is on disk."""
+        with self.begin_read() as txn:
+            commit_number = txn.raw.id()
+        self._sync_to(commit_number)
+
+    def _sync_to(self, commit_number: int) -> None:
+        """Return when everything up to a commit is on disk."""
+        journal = self.shared.journal
+        if journal is not None and not journal.sync(commit_number):
+            self.make_point()  # it was made before this journal was begun
+
+    def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
+        """Call `begin`, which changes nothing, again after what can be cured; else translate."""
+        cleared = False
+        while True:
+            try:
+                return begin(*args)
+            except lmdb.MapResizedError:
+                self.resize(0)
+            except lmdb.ReadersFullError as error:
+                if cleared or self.raw.reader_check() == 0:
+                    raise translate(error) from error
+                cleared = True
+            except lmdb.Error as error:
+                raise translate(error) from error
+
+    # --- size -------------------------------------------------------------------------------
+
+    def map_size(self) -> int:
+        """Return the reserved map in bytes."""
+        return self.raw.info()["map_size"]
+
+    def used_size(self) -> int:
+        """Return the bytes of the data file that were ever used: its last page's end."""
+        return (self.raw.info()["last_pgno"] + 1) * PAGE
+
+    def reusable_size(self) -> int:
+        """Return the bytes of used pages that hold nothing any more and will be used again."""
+        with self.begin_read() as txn:
+            return max(0, self.used_size() - self._size_in(txn.raw))
+
+    def _size_in(self, raw: lmdb.Transaction[bytes]) -> int:
+        """Return the bytes of pages that hold something, as a transaction sees it."""
+        stats = [raw.stat(), *(raw.stat(table) for table in self.shared.tables)]
+        pages = sum(
+            stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
+        )
+        return (pages + _META_PAGES) * PAGE
+
+    def check_limit(self, txn: WriteTxn) -> None:
+        """Raise when a transaction that is about to be committed takes the store past its limit.
+
+        What holds something counts. The map has a reserve for commands that make room, and for
+        pages that snapshots keep.
+
+        Raises:
+            StoreFullError: the store would hold more than max_store_bytes, and more than now.
+        """
+        if self.max_store_bytes is not None:
+            txn.flush()
+            size = self._size_in(txn.raw)
+            if size > self.max_store_bytes:
+                with self.begin_read() as before:
+                    if size > self._size_in(before.raw):
+                        raise self._limit_reached()
+
+    def _run_limited(
+        self, txn: WriteTxn, command: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """Run a command that does not make room, within the limit."""
+        result = command(txn, *args)
+        self.check_limit(txn)
+        return result
+
+    def _limit_reached(self) -> StoreFullError:
+        return StoreFullError(
+            f"the store has reached max_store_bytes={self.max_store_bytes}; "
+            "delete or trim entries, close old snapshots, or raise the limit"
+        )
+
+    def resize(self, size: int) -> None:
+        """Set the map's size; 0 takes over what another process has set.
+
+        Raises:
+            StoreError: a snapshot or iterator of this process stays open and pins the map.
+        """
+        shared = self.shared
+        shared.check_not_writing()
+        with self._points_lock, shared.write_lock, shared.gate:
+            deadline = time.monotonic() + _READERS_WAIT_S
+            while shared.left < shared.entered:
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        "the store's map must be resized, which open snapshots and iterators of "
+                        "this process prevent; close them"
+                    )
+                time.sleep(_POLL_S)
+            shared.forget()
+            if self.points is not None:
+                self.points.unpin()
+            self.raw.set_mapsize(size)
+
+    @property
+    def _points_lock(self) -> AbstractContextManager[object]:
+        """The lock under which steady points are made, which comes before all others."""
+        return nullcontext() if self.points is None else self.points.lock
+
+    # --- end --------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Give up one use; the last one closes the environment."""
+        last = False
+        try:
+            with registry.lock:
+                last = self.users == 1 and not self.shared.closed
+                self.users -= 1
+            if not last:
+                return
+            if self.upkeep is not None:
+                self.upkeep.stop()
+            points = self.points
+            if points and (self.shared.pin is not None or points.journal.head.poisoned()):
+                self.make_point()
+        finally:
+            if last:
+                try:
+                    self.close_files()
+                finally:
+                    registry.remove(self)
+
+    def close_files(self) -> None:
+        """Close everything, without a steady point."""
+        shared = self.shared
+        with self._points_lock, shared.write_lock, shared.gate:
+            shared.closed = "the store is closed"
+            shared.forget()
+            if self.points is not None:
+                self.points.close()
+            self.lobby.close()
+            self.segments.close()
+            self.raw.close()
+            if shared.journal is not None:
+                shared.journal.close()
+            if self.lock is not None:
+                self.lock.close()
+            self.folder.close()
+
+
+def limited_map(max_store_bytes: int) -> int:
+    """Return the size of the map of a store with a limit, which a reserve comes on top of."""
+    reserve = max(SMALLEST_STORE, max_store_bytes // 8)
+    return (max_store_bytes + reserve) // PAGE * PAGE

@@ -1,0 +1,51 @@
+"""Taking the files that a compaction has prepared; see `compact`.
+
+Every step may be repeated, and is on disk before the next: what has been moved is not in
+`compact.ready` any more, and its steady points are copied again. Under the exclusive lock.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.safe_files import Folder
+
+NEW_FOLDER: Final = "compact.new"
+READY_FOLDER: Final = "compact.ready"
+DONE_FOLDER: Final = "compact.done"
+
+
+def is_switching(store: Folder) -> bool:
+    """Say whether a compaction was cut off behind the step that decides."""
+    return store.has_folder(READY_FOLDER)
+
+
+def finish_switch(store: Folder, lock: SteadyFile) -> None:
+    """Finish a compaction that has been decided, and remove one that has not."""
+    if store.has_folder(READY_FOLDER):
+        ready = store.folder(READY_FOLDER)
+        if ready.has_folder(JOURNAL_FOLDER):
+            store.remove_folder(JOURNAL_FOLDER)
+            failpoints.hit("compact:journal-gone")
+            store.rename(f"{READY_FOLDER}/{JOURNAL_FOLDER}", JOURNAL_FOLDER)
+            store.sync()
+            failpoints.hit("compact:journal-moved")
+        if ready.exists(DATA_FILE):
+            ready.check_file(DATA_FILE, os.O_RDWR)
+            store.rename(f"{READY_FOLDER}/{DATA_FILE}", DATA_FILE)
+            store.sync()
+            ready.sync()
+            failpoints.hit("compact:data-moved")
+        lock.take_over(ready.read(STEADY_FILE))
+        failpoints.hit("compact:slots-written")
+        store.rename(READY_FOLDER, DONE_FOLDER)
+        store.sync()
+        failpoints.hit("compact:done")
+    for name in (NEW_FOLDER, DONE_FOLDER):
+        if store.remove_folder(name):
+            store.sync()

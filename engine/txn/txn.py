@@ -1,0 +1,570 @@
+"""Transactions: typed access to the sub-databases, one LMDB transaction at a time.
+
+Reading: a `ReadTxn` is one snapshot. Writing: a `WriteTxn` holds the store's only write lock; its
+streams are kept decoded between transactions (`Shared.cache`), so that an append in a row of
+appends reads nothing. Another process may commit in between, which LMDB's transaction number
+tells: it rises by one per commit, so a transaction whose number is not one above our last begins
+a new *generation* of the cache. What is of an older generation is compared with its row before it
+is used, and decoded anew only where the bytes differ; processes that take turns mostly change
+other rows. An aborted transaction empties the cache, since its streams may be half changed.
+
+Envelopes carry (epoch, commit number). The commit number is LMDB's transaction number: within an
+epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction, restore) raises
+the epoch.
+
+A commit is in the journal before it is in LMDB (`journal`); whether it is on disk is not decided
+here. A process commits only while it has a pin (`steady`); `begin_write` raises `PointNeeded` where
+there is none, before anything has happened.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.notify.wait_table import Event
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.context import Attached, AttachedKey, Shared
+from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
+from streamkeep.engine.txn.stream import Stream, decode_stream
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.errors import CorruptionError, StreamkeepError
+from streamkeep.format.core.keys import (
+    GARBAGE,
+    KEYS,
+    LAST_NUMBER,
+    META,
+    RETIRED,
+    STREAMS,
+    check_number,
+    name_key,
+    pack_number,
+)
+from streamkeep.format.log.journal import Operations
+from streamkeep.format.rows.records import (
+    STREAM_NODES,
+    StreamRecord,
+    decode_counter,
+    decode_key_row,
+    encode_garbage,
+    encode_key_row,
+    encode_number,
+)
+
+NEXT_STREAM: Final = b"next_stream_number"
+NEXT_GARBAGE: Final = b"next_garbage_number"
+_PAGE: Final = 4096
+_CACHED_STREAMS: Final = 1024
+_CACHED_TAIL: Final = 1 << 20
+_COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
+_get_ident = threading.get_ident
+
+
+class PointNeeded(StreamkeepError):
+    """A steady point comes first, or the memory must be cleared after an erasure.
+
+    This process has no pin, or the journal no place, or a sync has failed.
+    """
+
+
+class Txn:
+    """What reading needs; both kinds of transaction have it."""
+
+    __deletable__ = ("raw",)
+
+    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
+        self.shared = shared
+        self.raw = raw
+        self.tables = shared.tables
+
+    def get(self, table: int, db_key: bytes) -> bytes | None:
+        """Return the value stored under `db_key`."""
+        return self.raw.get(db_key, None, self.tables[table])
+
+    def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
+        """Return the checked body of the row under `db_key`."""
+        value = self.get(table, db_key)
+        return None if value is None else open_row(table, db_key, value, where)
+
+    def cursor(self, table: int) -> lmdb.Cursor[bytes]:
+        """Return a cursor over a table."""
+        return self.raw.cursor(self.tables[table])
+
+    def rows(self, table: int) -> int:
+        """Return the number of rows of a table."""
+        return int(self.raw.stat(self.tables[table])["entries"])
+
+    def table_bytes(self, table: int) -> int:
+        """Return what a table takes in the data file."""
+        stat = self.raw.stat(self.tables[table])
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return int(pages) * _PAGE
+
+    def stream_number(self, name: bytes) -> int:
+        """Return the number of the stream `name`; 0 when there is none."""
+        value = self.get(KEYS, name_key(b"", name))
+        return 0 if value is None else _number_in(value, name)
+
+    def load_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name` as it is stored."""
+        value = self.get(KEYS, name_key(b"", name))
+        return None if value is None else self.load_numbered(_number_in(value, name), name, value)
+
+    def load_numbered(self, number: int, name: bytes, key_row: bytes = b"") -> Stream:
+        """Return the stream with this number; its row must exist.
+
+        Args:
+            key_row: the value that led from the name to the number, where it is to be kept.
+        """
+        return _stream_of(number, name, key_row, self.get(STREAMS, pack_number(number)))
+
+    def find_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name`, with what this transaction changed; None when missing."""
+        return self.load_stream(name)
+
+    def now_ms(self) -> int:
+        """Return the time of this transaction in Unix milliseconds."""
+        return self.shared.clock.now_ms()
+
+
+def _stream_of(number: int, name: bytes, key_row: bytes, value: bytes | None) -> Stream:
+    """Return the stream in a row of `streams`, which must exist."""
+    if value is None:
+        raise CorruptionError(f"stream {number}", "the key has no row in `streams`")
+    stream = decode_stream(number, name, value)
+    stream.key_row = key_row
+    return stream
+
+
+def _number_in(value: bytes, name: bytes) -> int:
+    """Return the number of a stream from its row of `keys`."""
+    body = open_row(KEYS, name_key(b"", name), value, "key row")
+    number, whole = decode_key_row(body, "key row")
+    if whole != name:
+        raise CorruptionError("key row", "it holds another name")
+    return number
+
+
+class ReadTxn(Txn):
+    """One snapshot of the store; `close` it, or use it as a context manager."""
+
+    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
+        super().__init__(shared, raw)
+        self.open = True
+
+    def __del__(self) -> None:
+        """End it where an interrupt came before anybody held it: the map could not grow."""
+        if self.open:
+            self.close()
+
+    def __enter__(self) -> ReadTxn:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the transaction; its pages may be reused."""
+        if self.open:
+            self.open = False
+            if self.shared.leave_to_parent(self.raw):
+                return
+            self.raw.abort()
+            del self.raw  # the reader slot is given back with the last reference
+            shared = self.shared
+            with shared.exit_gate:
+                shared.left += 1
+
+
+class WriteTxn(Txn):
+    """The one write transaction of the store; `commit` or `abort` ends it.
+
+    Streams taken from `find_stream` and `create_stream` are written back at commit when they
+    differ from what is stored. All commands in one transaction see one time.
+    """
+
+    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
+        super().__init__(shared, raw)
+        self.open = True
+        self.committed = False
+        self.raw_open = True
+        self.commit_number = raw.id()
+        self.operations: Operations | None = None  # None while nothing has been changed
+        self.durable = False  # somebody will wait until it is on disk
+        self.touched = False  # something was tried, which may have failed
+        self.garbage = False  # rows were left for removal in later transactions
+        self.retired = False  # nodes were retired: the archive has something to do
+        self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
+        self.attached: dict[AttachedKey, Attached] = {}
+        self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
+        self.events: list[Event] = []  # what else they wait for
+        self._now_ms = -1
+        self.follows = self.commit_number == shared.cached_commit + 1  # a commit of this process
+        if not self.follows:
+            shared.generation += 1
+            shared.cached_commit = self.commit_number - 1
+
+    def __del__(self) -> None:
+        """Give the write lock back where an interrupt came before anybody held the transaction."""
+        if self.open:
+            self.abort()
+
+    def now_ms(self) -> int:
+        """Return the time of this transaction in Unix milliseconds; it stands still."""
+        if self._now_ms < 0:
+            self._now_ms = self.shared.clock.now_ms()
+        return self._now_ms
+
+    def put(self, table: int, db_key: bytes, value: bytes) -> None:
+        """Store `value` under `db_key`."""
+        self.touched = True
+        self.raw.put(db_key, value, True, True, False, self.tables[table])
+        self._changes().put(table, db_key, value)
+
+    def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
+        """Store a row with its checksum."""
+        self.put(table, db_key, seal_row(table, db_key, body))
+
+    def put_newest(self, table: int, db_key: bytes, value: bytes) -> None:
+        """Store a value under a key that is probably the highest of the table.
+
+        LMDB fills its pages then, instead of leaving each half empty.
+        """
+        self.touched = True
+        if self.raw.put(db_key, value, True, True, True, self.tables[table]):
+            self._changes().put(table, db_key, value)
+        else:
+            self.put(table, db_key, value)
+
+    def move(self, table: int, db_key: bytes, target: int) -> None:
+        """Put a row, which must exist, into another table under the same key."""
+        self.touched = True
+        value = self.raw.pop(db_key, self.tables[table])
+        if value is None:
+            raise CorruptionError("LMDB", "a row that was just read is missing")
+        self.raw.put(db_key, value, True, True, False, self.tables[target])
+        self._changes().move(table, db_key, target)
+
+    def delete(self, table: int, db_key: bytes) -> bool:
+        """Remove the row under `db_key`; say whether there was one."""
+        self.touched = True
+        if not self.raw.delete(db_key, b"", self.tables[table]):
+            return False
+        self._changes().delete(table, db_key)
+        return True
+
+    def _changes(self) -> Operations:
+        """Return what goes into the journal; once it is there, the commit will be, too."""
+        if self.operations is None:
+            self.operations = Operations(self.commit_number)
+        return self.operations
+
+    def find_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name`, with what this transaction changed; None when missing."""
+        stream = self.streams.get(name)
+        if stream is None:
+            cache = self.shared.cache
+            stream = cache.get(name)
+            if stream is None or stream.generation != self.shared.generation:
+                stream = self.load_stream(name) if stream is None else self._refresh(stream)
+                if stream is None:
+                    return None
+                stream.generation = self.shared.generation
+                cache[name] = stream
+            self.streams[name] = stream
+        return stream
+
+    def find_numbered(self, name: bytes) -> Stream | None:
+        """Return the stream `name` for its number alone; None when missing.
+
+        What else it says may be of an earlier commit: the row, which holds the tail node, is not
+        read where the stream is known.
+        """
+        stream = self.streams.get(name)
+        if stream is None:
+            stream = self.shared.cache.get(name)
+            if stream is None or (
+                stream.generation != self.shared.generation
+                and self.get(KEYS, name_key(b"", name)) != stream.key_row
+            ):
+                return self.find_stream(name)
+        return stream
+
+    def _refresh(self, stream: Stream) -> Stream | None:
+        """Return a stream as it is stored now, given what it was; None when it is gone."""
+        name = stream.name
+        if self.get(KEYS, name_key(b"", name)) != stream.key_row:
+            self.shared.cache.pop(name, None)
+            return self.load_stream(name)
+        value = self.get(STREAMS, stream.db_key)
+        if value == stream.stored:
+            return stream
+        return _stream_of(stream.number, name, stream.key_row, value)
+
+    def create_stream(self, name: bytes) -> Stream:
+        """Create the stream `name`, which must not exist, empty."""
+        shared = self.shared
+        number = self.take_number(NEXT_STREAM)
+        stream = Stream(number, name, StreamRecord(shared.node_max_bytes, shared.node_max_entries))
+        stream.changed = True
+        stream.generation = shared.generation
+        self._put_name(stream)
+        shared.cache[name] = stream
+        self.streams[name] = stream
+        return stream
+
+    def remove_stream(self, stream: Stream) -> None:
+        """Remove the stream's name and record; its nodes become garbage."""
+        self._forget(stream)
+        self.delete(STREAMS, stream.db_key)
+        self.add_garbage(encode_garbage(STREAM_NODES, stream.number))
+
+    def add_garbage(self, body: bytes) -> None:
+        """Leave rows for removal in later, bounded transactions."""
+        self.put_row(GARBAGE, pack_number(self.take_number(NEXT_GARBAGE)), body)
+        self.garbage = True
+
+    def rename_stream(self, stream: Stream, name: bytes) -> None:
+        """Give the stream another name, which must be free."""
+        self._forget(stream)
+        self.shared.messages_due.rename(stream.name, name)
+        stream.name = name
+        self._put_name(stream)
+        self.shared.cache[name] = stream
+        self.streams[name] = stream
+
+    def _put_name(self, stream: Stream) -> None:
+        """Write the row that leads from a stream's name to its number."""
+        db_key = name_key(b"", stream.name)
+        stream.key_row = seal_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
+        self.put(KEYS, db_key, stream.key_row)
+
+    def take_number(self, counter: bytes) -> int:
+        """Return the next number of a counter in `meta`, from 1 on; none is given twice."""
+        body = self.get_row(META, counter, "meta")
+        number = 1 if body is None else decode_counter(body, "meta")
+        check_number(number, LAST_NUMBER, f"meta {counter.decode()}")
+        self.put_row(META, counter, encode_number(number + 1))
+        return number
+
+    def find_attached(self, key: AttachedKey) -> Attached | None:
+        """Return what is attached under a key, to this transaction or by an earlier one."""
+        attached = self.attached.get(key)
+        if attached is None:
+            attached = self.shared.attached.get(key)
+            if attached is not None:
+                self.attached[key] = attached
+        return attached
+
+    def attach(self, key: AttachedKey, attached: Attached) -> None:
+        """Have `attached` saved at commit, and keep it for later transactions."""
+        self.attached[key] = attached
+        self.shared.attached[key] = attached
+
+    def detach(self, key: AttachedKey) -> None:
+        """Forget what is attached under a key: it is being removed."""
+        self.attached.pop(key, None)
+        self.shared.attached.pop(key, None)
+
+    def _forget(self, stream: Stream) -> None:
+        """Remove the stream's name from the store and from memory."""
+        self.delete(KEYS, name_key(b"", stream.name))
+        self.shared.cache.pop(stream.name, None)
+        self.streams.pop(stream.name, None)
+
+    def flush(self) -> None:
+        """Write the rows of changed streams into the transaction, for code that reads tables."""
+        for attached in self.attached.values():
+            attached.save()
+        for stream in self.streams.values():
+            if stream.differs():
+                old = stream.stored
+                value = stream.encode(self.shared.epoch, self.commit_number)
+                self.touched = True
+                self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
+                self._changes().splice(STREAMS, stream.db_key, old, value, stream.head_size())
+                stream.stored = value
+                stream.changed = False
+
+    def commit(self) -> None:
+        """Make everything visible at once, and end the transaction."""
+        self.shared.check_open()  # a forked child has it, too, and must not
+        self.flush()
+        shared = self.shared
+        if self.retired:
+            shared.retired_bytes = self.table_bytes(RETIRED)
+        if self.operations is None:
+            self.raw_open = False
+            self.raw.commit()
+            self.committed = True
+        else:
+            self._commit_changes(shared, self.operations.body())
+        self.open = False
+        for name, stream in self.streams.items():
+            if stream.tail_size() > _CACHED_TAIL:
+                shared.cache.pop(name, None)
+        if len(shared.cache) > _CACHED_STREAMS or len(shared.attached) > _CACHED_STREAMS:
+            shared.forget()
+        self._release()
+        if (self.added or self.events) and shared.board.words[0]:
+            shared.board.ring(self.added, self.events)
+
+    def note_added(self, name: bytes, count: int) -> None:
+        """Have readers that are blocked on a stream woken for new entries, after the commit."""
+        self.added[name] = self.added.get(name, 0) + count
+
+    def _commit_changes(self, shared: Shared, body: bytes) -> None:
+        """Commit in the journal, then in LMDB."""
+        journal = shared.journal
+        assert journal is not None
+        try:
+            self._note_size(aborted=False)
+            # Where processes take turns they wait for the lock more than for the disk.
+            journal.append(body, self.durable and self.follows)
+            failpoints.hit("commit:journaled")
+            self.raw_open = False
+            self.raw.commit()
+        except BaseException:
+            self._cut(shared, journal)
+            raise
+        self.committed = True
+        failpoints.hit("commit:made")
+        journal.advance()
+        shared.last_commit = self.commit_number
+        shared.cached_commit = self.commit_number
+        shared.unsteady_bytes += len(body) + _COMMIT_BYTES
+
+    def _cut(self, shared: Shared, journal: Journal) -> None:
+        """Take back the journal's record: the commit has failed, and its caller is told so.
+
+        LMDB has given up its lock by then. Another process may have put its own record into the
+        place, and made that commit.
+        """
+        journal.forget()
+        if self.raw_open:
+            journal.cut_behind(self.commit_number - 1)
+            return
+        try:
+            raw = shared.raw.begin(None, None, True, False)
+        except lmdb.Error:
+            return  # nothing can be written any more; the next writer writes over the record
+        try:
+            if raw.id() == self.commit_number:
+                journal.cut_behind(self.commit_number - 1)
+        finally:
+            raw.commit()  # nothing was written
+
+    def abort(self) -> None:
+        """Undo everything, and end the transaction. Does nothing after `commit`."""
+        if not self.open:
+            return
+        self.open = False
+        if self.shared.leave_to_parent(self.raw):
+            return
+        self.shared.forget()
+        self._note_size(aborted=True)
+        if not self.committed:  # it has changed nothing: there is no commit to wait for
+            self.operations = None
+            self.garbage = self.retired = False
+        try:
+            self._abort_raw()
+        finally:
+            self._release()
+
+    def wait(self) -> None:
+        """Return when the commit, and all before it, are on disk; at once after `abort`."""
+        journal = self.shared.journal
+        if journal is not None and self.operations is not None:
+            held = journal.sync(self.commit_number)
+            assert held, "its own commit"
+
+    def _note_size(self, *, aborted: bool) -> None:
+        """Have `memory` know of a big transaction."""
+        operations = self.operations
+        if operations is not None and operations.count > SMALL_COMMIT:
+            note_commit(self.shared, self.raw, operations.count, aborted=aborted)
+
+    def _abort_raw(self) -> None:
+        """End LMDB's transaction without its changes, and without waiting for readers."""
+        if self.raw_open and not self.touched:
+            self.raw_open = False
+            self.raw.commit()
+            return
+        alive = weakref.ref(self.raw)
+        del self.raw
+        raw = alive()
+        if raw is not None:  # an iterator, or a traceback of interpreted code, holds it
+            raw.abort()
+
+    def _release(self) -> None:
+        self.shared.writer = 0
+        self.shared.write_lock.release()
+
+
+def begin_read(shared: Shared) -> ReadTxn:
+    """Begin a read transaction at the newest commit."""
+    with shared.gate:
+        shared.check_open()
+        raw = shared.raw.begin(None, None, False, False)
+        shared.entered += 1
+    return ReadTxn(shared, raw)
+
+
+def begin_write(shared: Shared) -> WriteTxn:
+    """Wait for the write lock, of this process and of all others, and begin a transaction."""
+    shared.check_not_writing()
+    shared.write_lock.acquire()
+    try:
+        shared.check_open()
+        raw = shared.raw.begin(None, None, True, False)
+        journal = shared.journal
+        if (
+            journal is None
+            or shared.pin is None
+            or not journal.head.may_write(shared.erasures)
+            or not journal.locate(raw.id() - 1)
+        ):
+            raw.commit()  # nothing was written; an abort would wait for readers
+            raise PointNeeded
+        shared.writer = _get_ident()
+        return WriteTxn(shared, raw)
+    except BaseException:
+        shared.writer = 0
+        shared.write_lock.release()
+        raise
+
+
+def run_write(
+    shared: Shared, command: Callable[..., object], args: tuple[object, ...], wait: bool
+) -> object:
+    """Run `command(txn, *args)` in a write transaction of its own, and commit.
+
+    Args:
+        wait: return when the commit is on disk.
+    """
+    txn = begin_write(shared)
+    txn.durable = wait
+    try:
+        result = command(txn, *args)
+        txn.commit()
+    finally:
+        txn.abort()
+    if wait:
+        txn.wait()
+    return result
+
+
+def run_read(shared: Shared, command: Callable[..., object], args: tuple[object, ...]) -> object:
+    """Run `command(txn, *args)` on a snapshot of its own."""
+    txn = begin_read(shared)
+    try:
+        return command(txn, *args)
+    finally:
+        txn.close()

@@ -1,0 +1,39 @@
+"""Checksums: XXH3-64 over what a value holds and the place it stands in.
+
+Small rows end with the low 32 bits of XXH3-64 over key and body, seeded with the table's number
+and the key's length: a row found under a wrong key, or in a wrong table, does not pass. Envelopes
+carry their place inside, and all 64 bits at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from xxhash import xxh3_64_digest
+
+from streamkeep.format.core.errors import ChecksumError
+
+ROW_CHECKSUM_SIZE: Final = 4
+_LOW: Final = 8 - ROW_CHECKSUM_SIZE  # digests are big-endian
+
+digest64: Final[Callable[..., bytes]] = xxh3_64_digest
+
+
+def row_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
+    """Return the four bytes that end the row `body` under `db_key` of the table."""
+    return digest64(db_key + body, table | len(db_key) << 8)[_LOW:]
+
+
+def seal_row(table: int, db_key: bytes, body: bytes) -> bytes:
+    """Return the value to store for `body`."""
+    return body + row_checksum(table, db_key, body)
+
+
+def open_row(table: int, db_key: bytes, value: bytes, where: str) -> bytes:
+    """Return the body of a stored row; raise ChecksumError with `where` if it is damaged."""
+    body = value[:-ROW_CHECKSUM_SIZE]
+    stored = value[len(body) :]
+    if len(stored) != ROW_CHECKSUM_SIZE or stored != row_checksum(table, db_key, body):
+        raise ChecksumError(where, f"checksum of a row of {len(value)} bytes does not match")
+    return body

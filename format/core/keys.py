@@ -1,0 +1,205 @@
+"""The sub-databases of a store, and how their keys are built.
+
+Numbers are big-endian, so that LMDB's byte order is the order of IDs. Streams, groups and
+consumers have numbers that are never reused; a name stands in one place, the key of the row that
+gives its number.
+
+Names are arbitrary bytes, may be empty, and may be longer than an LMDB key (511 bytes):
+
+    short name   prefix, 00, name
+    long name    prefix, 01, first bytes of the name, BLAKE2b-256 of the whole name
+
+where a name is long when the short form would not fit. The row's value ends with the whole name.
+
+The order of `TABLES`, the key shapes and the name rule are permanent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final, NamedTuple
+
+from streamkeep.format.core.errors import CorruptionError
+
+META: Final = 0
+KEYS: Final = 1
+STREAMS: Final = 2
+NODES: Final = 3
+GROUPS: Final = 4
+CONSUMERS: Final = 5
+PEL: Final = 6
+CONSUMER_PEL: Final = 7
+PEL_ORDER: Final = 8
+PRODUCERS: Final = 9
+IDEMPOTENCY: Final = 10
+IDEMPOTENCY_ORDER: Final = 11
+PENDING_IN: Final = 12
+GARBAGE: Final = 13
+RETIRED: Final = 14
+SEGMENTS: Final = 15
+SCHEDULE: Final = 16
+ERASURES: Final = 17
+
+
+class Table(NamedTuple):
+    """One sub-database: its number is its place in `TABLES`."""
+
+    name: str
+    key: str
+    value: str
+
+
+TABLES: Final[tuple[Table, ...]] = (
+    Table("meta", "text", "format version, store UUID, epoch, counters"),
+    Table("keys", "name of the stream", "stream number, whole name"),
+    Table("streams", "stream number", "envelope: stream record and the tail node"),
+    Table("nodes", "stream number, ms, seq", "envelope: one full macro node"),
+    Table("groups", "stream number, name of the group", "group record, whole name"),
+    Table("consumers", "group number, name of the consumer", "consumer record, whole name"),
+    Table("pel", "group number, ms, seq", "NACK page that begins with this ID"),
+    Table(
+        "consumer_pel",
+        "group number, consumer number, ms, seq",
+        "empty: it owns NACKs of that page",
+    ),
+    Table("pel_order", "group number, order of delivery", "key of the page with that NACK"),
+    Table("producers", "stream number, producer", "counters"),
+    Table("idempotency", "stream number, producer, message", "entry ID"),
+    Table("idempotency_order", "stream number, producer, order", "message, for expiry"),
+    Table("pending_in", "stream number, ms, seq", "groups that have the entry pending"),
+    Table("garbage", "number", "what is being removed in bounded steps"),
+    Table(
+        "retired",
+        "stream number, ms, seq",
+        "envelope: a trimmed node not yet archived; name of a deleted stream",
+    ),
+    Table("segments", "stream number, first ID", "manifest record of one segment"),
+    Table("schedule", "due time, number", "an entry to be appended later"),
+    Table("erasures", "stream number, ms, seq", "when this entry was erased"),
+)
+
+# Numbers are given one after the other, from 1 on: no store comes near these. Higher ones are
+# damage, and that the next number fits its field needs no check anywhere else. Permanent.
+LAST_NUMBER: Final = (1 << 63) - 1  # of a stream, a group, whatever a counter of `meta` gives
+LAST_MEMBER: Final = (1 << 32) - 2  # of a consumer in its group, of a producer in its stream
+
+MAX_DB_KEY: Final = 511
+_DIGEST_SIZE: Final = 32
+
+_U64: Final = struct.Struct(">Q")
+_NODE: Final = struct.Struct(">QQQ")
+
+pack_number = _U64.pack
+node_key = _NODE.pack  # stream number, ms, seq
+
+
+def unpack_number(data: bytes) -> int:
+    """Return the number of an 8-byte key; raise CorruptionError for what is none."""
+    if len(data) != _U64.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_U64.size}")
+    number: int = _U64.unpack(data)[0]
+    check_number(number, LAST_NUMBER, "LMDB key")
+    return number
+
+
+def unpack_node_key(data: bytes) -> tuple[int, int, int]:
+    """Return stream number, ms and seq of a 24-byte key; raise CorruptionError for what is none."""
+    if len(data) != _NODE.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_NODE.size}")
+    number, ms, seq = _NODE.unpack(data)
+    check_number(number, LAST_NUMBER, "LMDB key")
+    return number, ms, seq
+
+
+def name_key(prefix: bytes, name: bytes) -> bytes:
+    """Return the LMDB key for `name` behind `prefix` (empty, or the number of the owner)."""
+    room = MAX_DB_KEY - len(prefix) - 1
+    if len(name) <= room:
+        return prefix + b"\0" + name
+    digest = hashlib.blake2b(name, digest_size=_DIGEST_SIZE).digest()
+    return prefix + b"\1" + name[: room - _DIGEST_SIZE] + digest
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+_NUMBERED: Final = b"\2"  # behind the two prefixes of names
+_CONSUMER: Final = struct.Struct(">I")
+_OWNED: Final = struct.Struct(">QIQQ")
+
+_ORDERED_KEY_SIZE: Final = 20  # of `pel_order` and `idempotency_order`: number, 12 bytes of order
+_UNNUMBERED: Final = (META, KEYS, PENDING_IN, SCHEDULE)
+_KEY_SIZES: Final = {  # least and most bytes
+    META: (1, MAX_DB_KEY),
+    KEYS: (1, MAX_DB_KEY),
+    STREAMS: (_U64.size, _U64.size),
+    NODES: (_NODE.size, _NODE.size),
+    GROUPS: (_U64.size + 1, MAX_DB_KEY),
+    CONSUMERS: (_U64.size + 1, MAX_DB_KEY),
+    PEL: (_NODE.size, _NODE.size),
+    CONSUMER_PEL: (_OWNED.size, _OWNED.size),
+    PEL_ORDER: (_ORDERED_KEY_SIZE, _ORDERED_KEY_SIZE),
+    PRODUCERS: (_U64.size + 1, MAX_DB_KEY),
+    IDEMPOTENCY: (_U64.size + _CONSUMER.size + 1, MAX_DB_KEY),
+    IDEMPOTENCY_ORDER: (_ORDERED_KEY_SIZE, _ORDERED_KEY_SIZE),
+    PENDING_IN: (1, MAX_DB_KEY),
+    GARBAGE: (_U64.size, _U64.size),
+    RETIRED: (_NODE.size, _NODE.size),
+    SEGMENTS: (_NODE.size, _NODE.size),
+    SCHEDULE: (1, MAX_DB_KEY),
+    ERASURES: (_NODE.size, _NODE.size),
+}
+
+page_key = _NODE.pack  # group number, ms, seq
+owned_key = _OWNED.pack  # group number, consumer number, ms, seq
+
+
+def number_key(prefix: bytes, number: int) -> bytes:
+    """Return the key that leads from the number of a consumer or producer to its name."""
+    return prefix + _NUMBERED + _CONSUMER.pack(number)
+
+
+def is_name_key(db_key: bytes) -> bool:
+    """Say whether a key behind an 8-byte prefix is that of a name, not of a number."""
+    return db_key[8:9] != _NUMBERED
+
+
+def check_key(table: int, db_key: bytes) -> None:
+    """Raise CorruptionError unless a key has the shape of its table, and numbers that are given."""
+    least, most = _KEY_SIZES[table]
+    if not least <= len(db_key) <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise CorruptionError("LMDB key", f"{len(db_key)} bytes, not {expected}")
+    if table not in _UNNUMBERED:
+        number: int = _U64.unpack_from(db_key)[0]
+        check_number(number, LAST_NUMBER, "LMDB key")
+    if table in (CONSUMERS, PRODUCERS) and not is_name_key(db_key):
+        if len(db_key) != _U64.size + 1 + _CONSUMER.size:
+            raise CorruptionError("LMDB key", f"{len(db_key)} bytes for the number of a member")
+        check_number(int.from_bytes(db_key[-_CONSUMER.size :], "big"), LAST_MEMBER, "LMDB key")
+    elif table in (CONSUMER_PEL, IDEMPOTENCY, IDEMPOTENCY_ORDER):
+        member: int = _CONSUMER.unpack_from(db_key, _U64.size)[0]
+        check_number(member, LAST_MEMBER, "LMDB key")
+
+
+def fits(table: int, db_key: bytes) -> bool:
+    """Say whether `check_key` has nothing against a key."""
+    try:
+        check_key(table, db_key)
+    except CorruptionError:
+        return False
+    return True
+
+
+def check_number(number: int, last: int, where: str) -> None:
+    """Raise CorruptionError for a number that is above the last one that can be given."""
+    if number > last:
+        raise CorruptionError(where, f"number {number}, at most {last} expected")
+
+
+def unpack_owned_key(data: bytes) -> tuple[int, int, int, int]:
+    """Return group number, consumer number, ms and seq of a key in `consumer_pel`."""
+    if len(data) != _OWNED.size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_OWNED.size}")
+    group, consumer, ms, seq = _OWNED.unpack(data)
+    return group, consumer, ms, seq

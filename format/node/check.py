@@ -1,0 +1,162 @@
+"""Nodes whose bytes are not to be trusted: checking all of them, reading up to the damage.
+
+What reads nodes for a command checks every byte that it touches. `validate` touches all, and what
+no reader needs: element counts, backlens, lp-counts, integers in their shortest form. Compiled by
+mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mypy_extensions import i64
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import below, unsigned
+from streamkeep.format.node.listpack import (
+    HEADER_SIZE,
+    UNKNOWN_COUNT,
+    Reader,
+    checked_step,
+    corrupt,
+    stated_count,
+)
+from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeIds, SlotCursor, read_header
+
+
+def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeIds:
+    """Check every byte of a node; return the IDs at its ends, or raise CorruptionError.
+
+    Checks the listpack, both counts against the slots, flags, lp-counts, that IDs rise from the key
+    on, and that nothing follows the last slot. Redis does the same to a payload it is asked to
+    RESTORE. One pass: fsck spends most of its time here.
+
+    Args:
+        may_be_dead: a node without live entries is none of ours, but Redis 7.0 leaves some.
+    """
+    node = read_header(data, ms, seq)
+    elements: i64 = 0
+    position: i64 = HEADER_SIZE
+    end: i64 = node.end
+    while position < node.first_slot:
+        position = checked_step(data, position, end)
+        elements += 1
+    cursor = SlotCursor(node)
+    ids = NodeIds()
+    previous_ms = node.ms
+    previous_seq = node.seq
+    first_ms: i64 = 0
+    first_seq: i64 = 0
+    last_ms: i64 = 0
+    last_seq: i64 = 0
+    live: i64 = 0
+    while cursor.next():
+        start: i64 = cursor.start
+        same = cursor.ms == previous_ms and cursor.seq == previous_seq
+        rises = below(previous_ms, previous_seq, cursor.ms, cursor.seq)
+        if not rises and not (cursor.index == 0 and same):
+            raise corrupt(f"ID {cursor.id_text().decode()} does not rise", start)
+        previous_ms = cursor.ms
+        previous_seq = cursor.seq
+        if cursor.width == 0:
+            raise corrupt("an entry without fields", start)
+        position = start
+        while position < cursor.position:
+            position = checked_step(data, position, end)
+            elements += 1
+        plain = cursor.flags & SAME_FIELDS == 0
+        count: i64 = 2 * cursor.width if plain else cursor.width
+        elements += count + 1
+        expected: i64 = 4 + count if plain else 3 + count
+        while count > 0:
+            position = checked_step(data, position, end)
+            count -= 1
+        cursor.position = position
+        lp_count: i64 = cursor.integer()
+        if lp_count != expected:
+            raise corrupt(f"lp-count is {int(lp_count)}, not {int(expected)}", start)
+        checked_step(data, position, end)
+        if not cursor.flags & DELETED:
+            if live == 0:
+                first_ms = cursor.ms
+                first_seq = cursor.seq
+            last_ms = cursor.ms
+            last_seq = cursor.seq
+            live += 1
+    slots: i64 = cursor.index + 1
+    if live != node.count or slots - live != node.deleted:
+        found = f"{int(node.count)} live and {int(node.deleted)} deleted"
+        counted = f"{int(live)} and {int(slots - live)}"
+        raise corrupt(f"the master entry counts {found}, the slots are {counted}", HEADER_SIZE)
+    if node.count == 0 and not may_be_dead:
+        raise corrupt("a node without live entries", HEADER_SIZE)
+    stated = stated_count(data)
+    if stated != UNKNOWN_COUNT and stated != elements:
+        raise corrupt(f"num-elements is {int(stated)}, counted {int(elements)}", 4)
+    ids.live = live
+    ids.deleted = slots - live
+    ids.first_live = (unsigned(first_ms), unsigned(first_seq))
+    ids.last_live = (unsigned(last_ms), unsigned(last_seq))
+    ids.last_slot = (unsigned(previous_ms), unsigned(previous_seq))
+    return ids
+
+
+class Slot(NamedTuple):
+    """A slot that was read out of a damaged node."""
+
+    ms: int
+    seq: int
+    deleted: bool
+    pairs: list[bytes]
+
+
+def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
+    """Return the slots of a damaged node up to the damage, and what that is.
+
+    Sizes, backlens, lp-counts and rising IDs are checked. Damage inside of a value is not seen: the
+    checksum of the whole does not tell which slots are good.
+    """
+    slots: list[Slot] = []
+    size: i64 = len(data)
+    if size < HEADER_SIZE + 1:
+        return slots, "it is shorter than an empty listpack"
+    whole = int(size).to_bytes(4, "little") + data[4 : size - 1] + b"\xff"
+    try:
+        node = read_header(whole, ms, seq)
+        position: i64 = HEADER_SIZE
+        while position < node.first_slot:
+            position = checked_step(whole, position, node.end)
+        cursor = SlotCursor(node)
+        before_ms = node.ms
+        before_seq = node.seq
+        while cursor.next():
+            start: i64 = cursor.start
+            rises = below(before_ms, before_seq, cursor.ms, cursor.seq)
+            same = cursor.ms == before_ms and cursor.seq == before_seq
+            if not rises and not (cursor.index == 0 and same):
+                return slots, f"an ID does not rise at byte {int(start)}"
+            plain = cursor.flags & SAME_FIELDS == 0
+            count: i64 = 2 * cursor.width if plain else cursor.width
+            position = start
+            while position < cursor.position:
+                position = checked_step(whole, position, node.end)
+            left = count
+            while left > 0:
+                position = checked_step(whole, position, node.end)
+                left -= 1
+            reader = Reader(whole, position, node.end)
+            if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
+                return slots, f"a wrong lp-count at byte {int(position)}"
+            before_ms = cursor.ms
+            before_seq = cursor.seq
+            found_ms, found_seq = cursor.id()
+            dead = cursor.flags & DELETED != 0
+            slots.append(Slot(found_ms, found_seq, dead, cursor.pairs()))
+    except CorruptionError as error:
+        return slots, f"{error.problem} at byte {error.offset}"
+    return slots, ""
+
+
+def in_node(error: CorruptionError, where: str) -> CorruptionError:
+    """Return `error` with the place of the node it was found in."""
+    return type(error)(where, f"{error.where}: {error.problem}", offset=error.offset)

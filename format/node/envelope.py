@@ -1,0 +1,215 @@
+"""The checked envelope around a macro node.
+
+The header below, then `record_size` bytes of stream record (in `streams` only), `listpack_size`
+bytes of listpack, the bitmap of trimmed slots (what is left), and XXH3-64 over all of it, 8
+bytes.
+
+The envelope says which stream and node it is, and which commit wrote it, so that a page found
+without its tree can still be placed, and the newest of several copies be told. In `streams` the
+node may be absent: listpack_size is 0 then, and the node key 0-0.
+
+The bitmap has bit i (byte i/8, lowest bit first) set when slot i is a tombstone because it was
+trimmed, not deleted: the archive keeps the former. Zero bytes at its end are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
+from mypy_extensions import i16, i32, i64
+
+from streamkeep.format.core.checksum import digest64
+from streamkeep.format.core.errors import ChecksumError, CorruptionError
+from streamkeep.format.core.id_codec import bits, unsigned
+from streamkeep.format.core.layout import Field, Layout
+
+MAGIC: Final = b"SKN"
+FORMAT: Final = 1
+_START: Final = MAGIC + bytes([FORMAT])
+
+ENVELOPE: Final = Layout(
+    "envelope header",
+    (
+        Field("magic", "3s", '`"SKN"`'),
+        Field("format", "B", "1"),
+        Field("length", "I", "bytes of the whole envelope, checksum included"),
+        Field("stream_number", "Q", "the stream"),
+        Field("ms", "Q", "node key"),
+        Field("seq", "Q", ""),
+        Field("epoch", "I", "which commit wrote it: epoch,"),
+        Field("commit_number", "Q", "and number within the epoch"),
+        Field("record_size", "H", "bytes of the stream record that follows"),
+        Field("reserved", "H", "0"),
+        Field("listpack_size", "I", "bytes of the listpack that follows it"),
+    ),
+)
+HEADER_SIZE: Final = ENVELOPE.size
+CHECKSUM_SIZE: Final = 8
+OVERHEAD: Final = HEADER_SIZE + CHECKSUM_SIZE
+
+# LMDB gives an overflow value whole pages of 4096 bytes, 16 of which are the page header.
+PAGE_VALUE: Final = 4080
+PAGE_LISTPACK: Final = PAGE_VALUE - OVERHEAD
+
+_LENGTH_AT: Final[i64] = ENVELOPE.offset("length")
+_NUMBER_AT: Final[i64] = ENVELOPE.offset("stream_number")
+_MS_AT: Final[i64] = ENVELOPE.offset("ms")
+_SEQ_AT: Final[i64] = ENVELOPE.offset("seq")
+_EPOCH_AT: Final[i64] = ENVELOPE.offset("epoch")
+_COMMIT_AT: Final[i64] = ENVELOPE.offset("commit_number")
+_RECORD_SIZE_AT: Final[i64] = ENVELOPE.offset("record_size")
+_RESERVED_AT: Final[i64] = ENVELOPE.offset("reserved")
+_LISTPACK_SIZE_AT: Final[i64] = ENVELOPE.offset("listpack_size")
+
+
+class Envelope:
+    """A decoded envelope; the listpack in it has not been looked at."""
+
+    def __init__(
+        self,
+        number: int,
+        ms: int,
+        seq: int,
+        epoch: int,
+        commit_number: int,
+        record: bytes,
+        listpack: bytes,
+        trimmed: bytes,
+    ) -> None:
+        self.number = number
+        self.ms = ms
+        self.seq = seq
+        self.epoch = epoch
+        self.commit_number = commit_number
+        self.record = record
+        self.listpack = listpack
+        self.trimmed = trimmed
+
+
+def encode_envelope(
+    number: int,
+    ms: int,
+    seq: int,
+    epoch: int,
+    commit_number: int,
+    record: bytes,
+    listpack: bytes,
+    trimmed: bytes,
+) -> bytes:
+    """Return the envelope as it is stored."""
+    writer = BytesWriter()
+    size = HEADER_SIZE + len(record) + len(listpack) + len(trimmed) + CHECKSUM_SIZE
+    put_header(writer, size, number, ms, seq, epoch, commit_number, len(record), len(listpack))
+    writer.write(record)
+    writer.write(listpack)
+    writer.write(trimmed)
+    return close_envelope(writer)
+
+
+def put_header(
+    writer: BytesWriter,
+    size: int,
+    number: int,
+    ms: int,
+    seq: int,
+    epoch: int,
+    commit_number: int,
+    record_size: int,
+    listpack_size: int,
+) -> None:
+    """Append the header as `ENVELOPE` lays it out, for an envelope of `size` bytes."""
+    writer.write(_START)
+    _put_u32(writer, size)
+    write_i64_be(writer, bits(number))
+    write_i64_be(writer, bits(ms))
+    write_i64_be(writer, bits(seq))
+    _put_u32(writer, epoch)
+    write_i64_be(writer, bits(commit_number))
+    write_i16_be(writer, i16(record_size))
+    write_i16_be(writer, 0)
+    _put_u32(writer, listpack_size)
+
+
+def _put_u32(writer: BytesWriter, value: int) -> None:
+    wide = i64(value)
+    write_i32_be(writer, i32(wide if wide < 1 << 31 else wide - (1 << 32)))
+
+
+def close_envelope(writer: BytesWriter) -> bytes:
+    """Return what was written, with its checksum."""
+    content = writer.getvalue()
+    return content + digest64(content)
+
+
+def decode_envelope(value: bytes, where: str) -> Envelope:
+    """Check and parse a stored envelope; raise CorruptionError naming `where`."""
+    size: i64 = len(value)
+    if size < OVERHEAD:
+        found = f"envelope of {len(value)} bytes"
+        raise CorruptionError(where, f"{found}, at least {OVERHEAD} expected")
+    if digest64(value[: size - CHECKSUM_SIZE]) != value[size - CHECKSUM_SIZE :]:
+        raise ChecksumError(where, f"checksum of an envelope of {len(value)} bytes does not match")
+    reserved = _u16(value, _RESERVED_AT)
+    if value[: len(_START)] != _START or reserved != 0:
+        found = f"magic {value[:3]!r} format {value[3]} reserved {int(reserved)}"
+        raise CorruptionError(where, f"{found}, expected {MAGIC!r} {FORMAT} 0", offset=0)
+    listpack_start = HEADER_SIZE + _u16(value, _RECORD_SIZE_AT)
+    trimmed_start = listpack_start + _u32(value, _LISTPACK_SIZE_AT)
+    if _u32(value, _LENGTH_AT) != size or trimmed_start + CHECKSUM_SIZE > size:
+        problem = f"envelope lengths do not add up to {len(value)} bytes"
+        raise CorruptionError(where, problem, offset=4)
+    number = read_i64_be(value, _NUMBER_AT)
+    if number < 0:  # as in `keys`: above LAST_NUMBER
+        raise CorruptionError(where, f"stream number {unsigned(number)}", offset=int(_NUMBER_AT))
+    return Envelope(
+        int(number),
+        unsigned(read_i64_be(value, _MS_AT)),
+        unsigned(read_i64_be(value, _SEQ_AT)),
+        int(_u32(value, _EPOCH_AT)),
+        unsigned(read_i64_be(value, _COMMIT_AT)),
+        value[HEADER_SIZE:listpack_start],
+        value[listpack_start:trimmed_start],
+        value[trimmed_start : size - CHECKSUM_SIZE],
+    )
+
+
+def has_bitmap(value: bytes) -> bool:
+    """Say whether a stored envelope has a bitmap, from its header alone."""
+    if len(value) < OVERHEAD:
+        return True  # it is damaged, as whoever decodes it will find
+    return len(value) > OVERHEAD + _u16(value, _RECORD_SIZE_AT) + _u32(value, _LISTPACK_SIZE_AT)
+
+
+def _u16(data: bytes, at: i64) -> i64:
+    return i64(read_i16_be(data, at)) & 0xFFFF
+
+
+def _u32(data: bytes, at: i64) -> i64:
+    return i64(read_i32_be(data, at)) & 0xFFFFFFFF
+
+
+def set_trimmed(bitmap: bytes, slots: list[int]) -> bytes:
+    """Return the bitmap of trimmed slots with the bits of `slots` set."""
+    if not slots:
+        return bitmap
+    bits = bytearray(bitmap)
+    need = max(slots) // 8 + 1
+    if len(bits) < need:
+        bits.extend(bytes(need - len(bits)))
+    for slot in slots:
+        bits[slot // 8] |= 1 << slot % 8
+    return bytes(bits)
+
+
+def trimmed_slots(bitmap: bytes) -> set[int]:
+    """Return the slot numbers whose bit is set."""
+    return {slot for slot in range(len(bitmap) * 8) if bitmap[slot // 8] >> slot % 8 & 1}

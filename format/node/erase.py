@@ -1,0 +1,174 @@
+"""Taking the contents of slots out of a macro node, for good.
+
+A tombstone keeps its bytes; this does not. An erased slot becomes an *empty tombstone*: its ID,
+and one field and one value without bytes. The slot stays where it is, so that to all that counts
+slots and compares IDs (node limits, `~` trimming, the next slot's place) an erased entry is one
+that XDEL deleted.
+
+The master entry repeats the fields of the entry that the node began with. It may be that one, or
+another whose slot is gone already: the names stay only if a slot that keeps its contents uses
+them. Otherwise the master takes the names of the newest live slot, for entries to come, or an
+empty one. No node grows by this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from librt.strings import BytesWriter
+
+from streamkeep.format.core.id_codec import subtract
+from streamkeep.format.node.listpack import put_header, put_integer, put_string
+from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeHeader, SlotCursor, read_header
+
+_HEADER: Final = 6
+_EMPTY_STRING: Final = b"\x80\x01"  # as an element, with its backlen
+_EMPTY: Final = 1  # fields of an empty tombstone
+_EMPTY_COUNT: Final = 6  # its elements before lp-count: flags, two differences, number, name, value
+
+
+class Erased:
+    """A node after the contents of some of its slots were taken out.
+
+    Attributes:
+        data: the new listpack; the old one where nothing had to change.
+        live, deleted: its counts.
+        live_ids: IDs of the slots that were live until now, ascending.
+        slots: numbers of all slots that were erased, tombstones too.
+        last: ID of the last slot: higher ones are not in this node.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.live = 0
+        self.deleted = 0
+        self.live_ids: list[tuple[int, int]] = []
+        self.slots: list[int] = []
+        self.last = (0, 0)
+
+
+class _Slot:
+    """One slot as it stands in the node."""
+
+    def __init__(self, cursor: SlotCursor) -> None:
+        self.index = int(cursor.index)
+        self.flags = int(cursor.flags)
+        self.id = cursor.id()
+        self.ms = cursor.ms
+        self.seq = cursor.seq
+        self.start = int(cursor.start)
+        width = int(cursor.width)
+        cursor.skip_fields()
+        self.end = int(cursor.position)
+        self.elements = 4 + width if self.flags & SAME_FIELDS else 5 + 2 * width
+
+
+def erase_slots(
+    data: bytes, ms: int, seq: int, ids: Container[tuple[int, int]], trimmed: Container[int]
+) -> Erased:
+    """Take the contents of slots out of the node `data` under the key `ms-seq`.
+
+    Args:
+        ids: of the entries. Those that are not in the node do no harm; one may have given the
+            master its fields, which are looked at in any case.
+        trimmed: slots whose entries history still shows, unless they are erased now.
+
+    Raises:
+        CorruptionError: the node is damaged.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    slots: list[_Slot] = []
+    names_used = False
+    names: list[bytes] | None = None
+    erased = Erased(data)
+    hollow: set[int] = set()
+    while cursor.next():
+        going = cursor.id() in ids
+        if going or (_is_hollow(cursor) and int(cursor.index) not in trimmed):
+            hollow.add(int(cursor.index))
+        else:
+            names_used = names_used or bool(cursor.flags & SAME_FIELDS)
+            if not cursor.flags & (DELETED | SAME_FIELDS):
+                names = _peek_names(cursor)
+        slot = _Slot(cursor)
+        slots.append(slot)
+        erased.last = slot.id
+        if going:
+            erased.slots.append(slot.index)
+            if not slot.flags & DELETED:
+                erased.live_ids.append(slot.id)
+    erased.live = int(node.count) - len(erased.live_ids)
+    erased.deleted = int(node.deleted) + len(erased.live_ids)
+    fields = node.fields if names_used else names if names is not None else [b""]
+    if not erased.slots and (names_used or fields == node.fields or not node.fields):
+        return erased
+    rewritten = _assemble(node, slots, hollow, fields, erased)
+    if len(rewritten) > len(data) and not names_used:
+        rewritten = _assemble(node, slots, hollow, [b""], erased)
+    if rewritten != data:
+        erased.data = rewritten
+    return erased
+
+
+def _is_hollow(cursor: SlotCursor) -> bool:
+    """Say whether a slot is an empty tombstone that leaves its fields to the master."""
+    if cursor.flags != DELETED | SAME_FIELDS:
+        return False
+    start = cursor.position
+    values = _EMPTY_STRING * int(cursor.width)
+    return bytes(cursor.data[start : start + len(values)]) == values
+
+
+def _peek_names(cursor: SlotCursor) -> list[bytes]:
+    """Return the names of the fields of a slot that states them; the cursor stays where it is."""
+    position = cursor.position
+    names = cursor.pairs()[0::2]
+    cursor.position = position
+    return names
+
+
+def _assemble(
+    node: NodeHeader, slots: list[_Slot], hollow: set[int], fields: list[bytes], erased: Erased
+) -> bytes:
+    body = BytesWriter()
+    put_integer(body, erased.live)
+    put_integer(body, erased.deleted)
+    put_integer(body, len(fields))
+    for name in fields:
+        put_string(body, name)
+    body.append(0)  # the integer that ends the master entry, and its backlen
+    body.append(1)
+    elements = 4 + len(fields)
+    for slot in slots:
+        if slot.index not in hollow:
+            body.write(node.data[slot.start : slot.end])
+            elements += slot.elements
+            continue
+        elements += _put_empty(body, node, slot, len(fields))
+    writer = BytesWriter()
+    content = body.getvalue()
+    put_header(writer, _HEADER + len(content) + 1, elements)
+    writer.write(content)
+    writer.append(0xFF)
+    return writer.getvalue()
+
+
+def _put_empty(body: BytesWriter, node: NodeHeader, slot: _Slot, width: int) -> int:
+    """Write an empty tombstone; return how many elements it has."""
+    same = slot.flags & SAME_FIELDS and width <= 3  # the shorter form, and never a longer node
+    body.append(DELETED | SAME_FIELDS if same else DELETED)
+    body.append(1)
+    put_integer(body, subtract(slot.ms, node.ms))
+    put_integer(body, subtract(slot.seq, node.seq))
+    if same:
+        for _ in range(width):
+            put_string(body, b"")
+        put_integer(body, 3 + width)
+        return 4 + width
+    put_integer(body, _EMPTY)
+    put_string(body, b"")
+    put_string(body, b"")
+    put_integer(body, _EMPTY_COUNT)
+    return _EMPTY_COUNT + 1

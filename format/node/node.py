@@ -1,0 +1,616 @@
+"""Macro nodes: many entries in one Redis listpack.
+
+    master entry :  count  deleted  num-fields  field_1 .. field_N  0
+    entry (same) :  flags  ms-diff  seq-diff  value_1 .. value_N  lp-count
+    entry (other):  flags  ms-diff  seq-diff  num-fields  f_1 v_1 .. f_M v_M  lp-count
+
+The node's key is the ID of the first entry ever put into it; entry IDs are stored as signed 64-bit
+differences from it, modulo 2^64. `count` is the live entries, `deleted` the tombstones. The
+master names the fields of the first entry; an entry with exactly these names in this order leaves
+them out (flag 2). Flag 1 marks a tombstone: its bytes stay. lp-count is the number of elements of
+the entry before it; the 0 that ends the master entry plays its part there.
+
+Always true: IDs rise from slot to slot; no ID is below the key; count + deleted slots follow the
+master; a node whose count would be 0 does not exist. A *slot* is an entry's place in the node,
+live or not; slots are numbered from 0.
+
+`NodeBuilder` appends to a node, the `read_*` functions take entries out of one; they check the
+bytes that they touch, and raise `CorruptionError`. `node_marks` changes which slots are live,
+`node_erase` what stands in them; `node_check` checks all bytes.
+
+Compiled by mypyc. Functions take and return IDs as Python integers; inside they are bit patterns,
+see `id_codec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from streamkeep.format.core.entry import Entry, fields_of
+from streamkeep.format.core.id_codec import add, below, bits, id_text, subtract, unsigned
+from streamkeep.format.node.listpack import (
+    HEADER_SIZE,
+    Reader,
+    corrupt,
+    integer_at,
+    open_elements,
+    put_decimal,
+    put_header,
+    put_integer,
+    put_string,
+    stated_count,
+    step,
+)
+
+DELETED: Final[i64] = 1
+SAME_FIELDS: Final[i64] = 2
+
+# What `read_range` makes of an entry.
+PAIRS: Final[i64] = 0  # (ms, seq, [field, value, ...]), lossless
+ENTRY: Final[i64] = 1  # Entry(b"ms-seq", {field: value}), as redis-py without decode_responses
+TEXT: Final[i64] = 2  # the same in str
+
+_new_tuple = tuple.__new__
+
+Pairs = tuple[int, int, list[bytes]]
+
+
+class NodeBuilder:
+    """A macro node that entries are appended to; `listpack()` gives its bytes at any moment."""
+
+    def __init__(self, ms: int, seq: int, fields: list[bytes]) -> None:
+        """Start an empty node under the key `ms-seq`, whose master names `fields`."""
+        self.ms = ms
+        self.seq = seq
+        self.base_ms = bits(ms)
+        self.base_seq = bits(seq)
+        self.fields = fields
+        self.count: i64 = 0
+        self.deleted: i64 = 0
+        self.elements: i64 = 4 + len(fields)
+        self.body = BytesWriter()  # everything behind `count`, without the closing FF
+        self.body.append(0)
+        self.body.append(1)
+        put_integer(self.body, len(fields))
+        for name in fields:
+            put_string(self.body, name)
+        self.body.append(0)
+        self.body.append(1)
+
+    def size(self) -> i64:
+        """Return the size of the listpack in bytes."""
+        return HEADER_SIZE + _integer_size(self.count) + len(self.body) + 1
+
+    def slots(self) -> i64:
+        """Return the number of slots, tombstones included."""
+        return self.count + self.deleted
+
+    def append(self, ms: int, seq: int, pairs: list[bytes]) -> None:
+        """Append the entry `ms-seq`; the caller has made sure that its ID is above all others.
+
+        Args:
+            pairs: field, value, field, value, ...
+        """
+        body = self.body
+        names = self.fields
+        size: i64 = len(pairs)
+        same = size == 2 * i64(len(names))
+        index: i64 = 0
+        if same:
+            for name in names:
+                other = pairs[2 * index]
+                if other is not name and other != name:
+                    same = False
+                    break
+                index += 1
+        body.append(2 if same else 0)
+        body.append(1)
+        put_integer(body, subtract(bits(ms), self.base_ms))
+        put_integer(body, subtract(bits(seq), self.base_seq))
+        lp_count: i64
+        if same:
+            index = 1
+            while index < size:
+                put_string(body, pairs[index])
+                index += 2
+            lp_count = 3 + size // 2
+        else:
+            put_integer(body, size // 2)
+            index = 0
+            while index < size:
+                put_string(body, pairs[index])
+                index += 1
+            lp_count = 4 + size
+        put_integer(body, lp_count)
+        self.elements += lp_count + 1
+        self.count += 1
+
+    def append_within(self, ms: int, seq: int, pairs: list[bytes], max_size: i64) -> bool:
+        """Append the entry unless the listpack would grow beyond `max_size` bytes; say whether."""
+        mark: i64 = len(self.body)
+        elements: i64 = self.elements
+        self.append(ms, seq, pairs)
+        if self.size() <= max_size:
+            return True
+        self.body.truncate(mark)
+        self.elements = elements
+        self.count -= 1
+        return False
+
+    def put(self, writer: BytesWriter) -> None:
+        """Append the node as a listpack."""
+        _put_listpack(writer, self.count, self.body.getvalue(), self.elements)
+
+    def listpack(self) -> bytes:
+        """Return the node as a listpack."""
+        return assemble(self.count, self.body.getvalue(), self.elements)
+
+
+def builder_from(data: bytes, ms: int, seq: int) -> NodeBuilder:
+    """Return a builder that goes on where the listpack `data` ends."""
+    node = read_header(data, ms, seq)
+    builder = NodeBuilder(ms, seq, node.fields)
+    builder.count = node.count
+    builder.deleted = node.deleted
+    builder.elements = stated_count(data)
+    builder.body.truncate(0)
+    builder.body.write(data[node.after_count : node.end])
+    return builder
+
+
+def encode_nodes(entries: Iterable[Pairs], max_size: int) -> list[tuple[int, int, bytes]]:
+    """Encode entries with ascending IDs into nodes of at most `max_size` bytes each.
+
+    An entry that is bigger alone sits in a node of its own.
+
+    Returns:
+        (ms, seq, listpack) of each node, in order.
+    """
+    nodes: list[tuple[int, int, bytes]] = []
+    limit = i64(max_size)
+    builder: NodeBuilder | None = None
+    for ms, seq, pairs in entries:
+        if builder is None or not builder.append_within(ms, seq, pairs, limit):
+            if builder is not None:
+                nodes.append((builder.ms, builder.seq, builder.listpack()))
+            builder = NodeBuilder(ms, seq, pairs[0::2])
+            builder.append(ms, seq, pairs)
+    if builder is not None:
+        nodes.append((builder.ms, builder.seq, builder.listpack()))
+    return nodes
+
+
+def _integer_size(value: i64) -> i64:
+    """Return the size of a non-negative integer element with its backlen."""
+    if value <= 127:
+        return 2
+    if value <= 4095:
+        return 3
+    if value <= 32767:
+        return 4
+    if value <= 8388607:
+        return 5
+    if value <= 2147483647:
+        return 6
+    return 10
+
+
+def assemble(count: i64, body: bytes, elements: i64) -> bytes:
+    """Return the listpack whose first element is `count` and whose other elements are `body`."""
+    writer = BytesWriter()
+    _put_listpack(writer, count, body, elements)
+    return writer.getvalue()
+
+
+def _put_listpack(writer: BytesWriter, count: i64, body: bytes, elements: i64) -> None:
+    put_header(writer, HEADER_SIZE + _integer_size(count) + len(body) + 1, elements)
+    put_integer(writer, count)
+    writer.write(body)
+    writer.append(0xFF)
+
+
+class NodeHeader:
+    """The master entry of a node, and where its parts lie."""
+
+    def __init__(self, data: bytes, ms: int, seq: int) -> None:
+        """Parse the master entry of the listpack `data` under the key `ms-seq`."""
+        reader = open_elements(data)
+        self.data = data
+        self.ms = bits(ms)
+        self.seq = bits(seq)
+        self.end: i64 = reader.end
+        self.count: i64 = reader.integer()
+        self.after_count: i64 = reader.position
+        self.deleted: i64 = reader.integer()
+        self.after_deleted: i64 = reader.position
+        width = reader.integer()
+        if self.count < 0 or self.deleted < 0 or width < 0:
+            raise corrupt("a count of the master entry is negative", HEADER_SIZE)
+        fields: list[bytes] = []
+        index: i64 = 0
+        while index < width:
+            fields.append(reader.string())
+            index += 1
+        self.fields = fields
+        if reader.integer() != 0:
+            raise corrupt("the master entry does not end with 0", reader.position)
+        self.first_slot: i64 = reader.position
+
+
+def read_header(data: bytes, ms: int, seq: int) -> NodeHeader:
+    """Parse the master entry of the node `data` under the key `ms-seq`."""
+    return NodeHeader(data, ms, seq)
+
+
+def peek_counts(start: bytes) -> tuple[int, int]:
+    """Return (live, tombstones) from the first bytes of a node: 26 are always enough."""
+    reader = Reader(start, HEADER_SIZE, len(start))
+    count = reader.integer()
+    deleted = reader.integer()
+    if count < 0 or deleted < 0:
+        raise corrupt("a count of the master entry is negative", HEADER_SIZE)
+    return int(count), int(deleted)
+
+
+class SlotCursor(Reader):
+    """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`."""
+
+    def __init__(self, node: NodeHeader) -> None:
+        super().__init__(node.data, node.first_slot, node.end)
+        self.node = node
+        self.base_ms = node.ms
+        self.base_seq = node.seq
+        self.names = node.fields
+        self.same_width: i64 = len(node.fields)
+        self.index: i64 = -1  # number of the slot
+        self.start: i64 = 0  # offset of its flags
+        self.flags: i64 = 0
+        self.ms: i64 = 0  # its ID, as bit patterns
+        self.seq: i64 = 0
+        self.width: i64 = 0  # number of its fields
+
+    def next(self) -> bool:
+        """Read flags and ID of the next slot; False at the end of the node."""
+        start = self.position
+        data = self.data
+        end = self.end
+        if start >= end:
+            return False
+        self.start = start
+        self.index += 1
+        flags: i64 = i64(data[start])
+        if flags > 3 or start + 1 >= end:  # one byte always, so that `mark` can set a bit
+            raise corrupt(f"entry flags start with {int(flags)}, not 0 to 3", start)
+        self.flags = flags
+        position: i64 = step(data, start + 2, end)
+        self.ms = add(self.base_ms, integer_at(data, start + 2))
+        self.position = step(data, position, end)
+        self.seq = add(self.base_seq, integer_at(data, position))
+        if flags & SAME_FIELDS:
+            self.width = self.same_width
+        else:
+            self.width = self.integer()
+            if self.width < 0:
+                raise corrupt("the number of fields is negative", self.start)
+        return True
+
+    def at(self, position: i64, index: i64) -> None:
+        """Go to the slot `index`, which starts at `position`, and read its flags and ID."""
+        self.position = position
+        self.index = index - 1
+        self.next()
+
+    def skip_fields(self) -> None:
+        """Step over fields and lp-count of this slot."""
+        count: i64 = self.width if self.flags & SAME_FIELDS else 2 * self.width
+        data = self.data
+        end = self.end
+        position = self.position
+        while count >= 0:
+            position = step(data, position, end)
+            count -= 1
+        self.position = position
+
+    def pairs(self) -> list[bytes]:
+        """Return field, value, field, value, ... and step to the end of the slot."""
+        flat: list[bytes] = []
+        if self.flags & SAME_FIELDS:
+            for name in self.names:
+                flat.append(name)
+                flat.append(self.string())
+        else:
+            count: i64 = 2 * self.width
+            while count > 0:
+                flat.append(self.string())
+                count -= 1
+        self.skip()
+        return flat
+
+    def mapping(self) -> dict[bytes, bytes]:
+        """Return {field: value}, of duplicate fields the last, and step to the end of the slot."""
+        fields: dict[bytes, bytes] = {}
+        if self.flags & SAME_FIELDS:
+            for name in self.names:
+                fields[name] = self.string()
+        else:
+            count: i64 = self.width
+            while count > 0:
+                name = self.string()
+                fields[name] = self.string()
+                count -= 1
+        self.skip()
+        return fields
+
+    def id_text(self) -> bytes:
+        """Return the ID of this slot as `ms-seq`."""
+        if self.ms < 0 or self.seq < 0:  # beyond what a signed number holds
+            return id_text(unsigned(self.ms), unsigned(self.seq))
+        scratch = self.scratch
+        scratch.truncate(0)
+        put_decimal(scratch, self.ms)
+        scratch.append(45)
+        put_decimal(scratch, self.seq)
+        return scratch.getvalue()
+
+    def id(self) -> tuple[int, int]:
+        """Return the ID of this slot."""
+        return unsigned(self.ms), unsigned(self.seq)
+
+    def make(self, shape: i64) -> object:
+        """Build the entry of this slot in one of the shapes, and step to its end."""
+        if shape == PAIRS:
+            return (unsigned(self.ms), unsigned(self.seq), self.pairs())
+        place = self.position
+        fields = self.mapping()
+        if i64(len(fields)) != self.width:  # a field is repeated
+            self.position = place
+            return self._make_repeated(shape)
+        if shape == ENTRY:
+            return _new_tuple(Entry, (self.id_text(), fields))
+        text: dict[str, str] = {}
+        for name, value in fields.items():
+            text[name.decode()] = value.decode()
+        return _new_tuple(Entry, (self.id_text().decode(), text))
+
+    def _make_repeated(self, shape: i64) -> object:
+        """As `make`, for an entry in which a field is repeated."""
+        flat = self.pairs()
+        if shape == ENTRY:
+            return _new_tuple(Entry, (self.id_text(), fields_of(flat)))
+        text = [one.decode() for one in flat]
+        return _new_tuple(Entry, (self.id_text().decode(), fields_of(text)))
+
+
+class Range:
+    """Which entries a read wants: IDs from `start` to `end`, both included, at most `limit`."""
+
+    def __init__(
+        self,
+        start_ms: int,
+        start_seq: int,
+        end_ms: int,
+        end_seq: int,
+        limit: int,
+        newest_first: bool,
+        shape: int,
+    ) -> None:
+        self.start_ms = bits(start_ms)
+        self.start_seq = bits(start_seq)
+        self.end_ms = bits(end_ms)
+        self.end_seq = bits(end_seq)
+        self.limit: i64 = i64(limit)  # how many are still wanted
+        self.newest_first = newest_first
+        self.shape: i64 = i64(shape)
+        self.ids: list[tuple[int, int]] | None = None  # gets the ID of each entry found
+
+    def start(self) -> tuple[int, int]:
+        """Return the first ID of the range."""
+        return unsigned(self.start_ms), unsigned(self.start_seq)
+
+    def end(self) -> tuple[int, int]:
+        """Return the last ID of the range."""
+        return unsigned(self.end_ms), unsigned(self.end_seq)
+
+
+def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object]) -> bool:
+    """Append to `out` the live entries of one node that are `wanted`; count down its limit.
+
+    Returns:
+        False when the rest of the stream holds nothing wanted: the limit is reached, or the node
+        has an ID beyond the range.
+    """
+    cursor = SlotCursor(read_header(data, ms, seq))
+    if wanted.newest_first:
+        return _read_backwards(cursor, wanted, out)
+    return read_slots(cursor, wanted, out)
+
+
+def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
+    """As `read_range`, forwards, from where a cursor stands; it then stands behind the last slot
+    that was read.
+    """
+    shape = wanted.shape
+    start_ms = wanted.start_ms
+    start_seq = wanted.start_seq
+    end_ms = wanted.end_ms
+    end_seq = wanted.end_seq
+    ids = wanted.ids
+    while wanted.limit > 0:
+        if not cursor.next():
+            return True
+        if below(end_ms, end_seq, cursor.ms, cursor.seq):
+            return False
+        if cursor.flags & DELETED or below(cursor.ms, cursor.seq, start_ms, start_seq):
+            cursor.skip_fields()
+            continue
+        if ids is not None:
+            ids.append(cursor.id())
+        out.append(cursor.make(shape))
+        wanted.limit -= 1
+    return False
+
+
+def go_on(cursor: SlotCursor, data: bytes) -> SlotCursor | None:
+    """Return a cursor at the same place of a node that entries were appended to.
+
+    Args:
+        cursor: of the node as it was before.
+        data: the node now.
+
+    Returns:
+        None when the nodes differ before the cursor.
+    """
+    former = cursor.node
+    if data is former.data or data == former.data:
+        return cursor
+    node = NodeHeader(data, unsigned(former.ms), unsigned(former.seq))
+    position: i64 = cursor.position + node.after_count - former.after_count
+    if position > node.end:
+        return None
+    if data[node.after_count : position] != former.data[former.after_count : cursor.position]:
+        return None
+    moved = SlotCursor(node)
+    moved.position = position
+    moved.index = cursor.index
+    return moved
+
+
+def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
+    """Find the wanted slots from the front, where they begin, and build them from the back."""
+    positions: list[int] = []
+    indexes: list[int] = []
+    passed_start = False
+    while cursor.next():
+        if below(wanted.end_ms, wanted.end_seq, cursor.ms, cursor.seq):
+            break
+        if below(cursor.ms, cursor.seq, wanted.start_ms, wanted.start_seq):
+            passed_start = True
+        elif not cursor.flags & DELETED:
+            positions.append(int(cursor.start))
+            indexes.append(int(cursor.index))
+        cursor.skip_fields()
+    while positions and wanted.limit > 0:
+        cursor.at(i64(positions.pop()), i64(indexes.pop()))
+        out.append(cursor.make(wanted.shape))
+        wanted.limit -= 1
+    return wanted.limit > 0 and not passed_start
+
+
+def has_live(data: bytes, ms: int, seq: int, wanted_ms: int, wanted_seq: int) -> bool:
+    """Say whether the entry `wanted_ms-wanted_seq` is in the node and live."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    target_ms = bits(wanted_ms)
+    target_seq = bits(wanted_seq)
+    while cursor.next():
+        if not below(cursor.ms, cursor.seq, target_ms, target_seq):
+            return (
+                cursor.ms == target_ms and cursor.seq == target_seq and not cursor.flags & DELETED
+            )
+        cursor.skip_fields()
+    return False
+
+
+def pick(
+    data: bytes,
+    ms: int,
+    seq: int,
+    ids: list[tuple[int, int]],
+    start: int,
+    shape: int,
+    found: dict[tuple[int, int], object],
+) -> int:
+    """Put the live entries of a node that are among `ids`, from index `start` on, into `found`.
+
+    Args:
+        ids: ascending, without duplicates.
+        shape: what becomes of an entry; -1 for True.
+
+    Returns:
+        How many of the IDs cannot be in any later node; at least 1.
+    """
+    cursor = SlotCursor(read_header(data, ms, seq))
+    index: i64 = i64(start)
+    total: i64 = len(ids)
+    made: i64 = i64(shape)
+    while index < total and cursor.next():
+        wanted = ids[index]
+        wanted_ms = bits(wanted[0])
+        wanted_seq = bits(wanted[1])
+        while below(wanted_ms, wanted_seq, cursor.ms, cursor.seq):
+            index += 1
+            if index == total:
+                return int(index) - start
+            wanted = ids[index]
+            wanted_ms = bits(wanted[0])
+            wanted_seq = bits(wanted[1])
+        if cursor.ms == wanted_ms and cursor.seq == wanted_seq:
+            index += 1
+            if cursor.flags & DELETED == 0:
+                if made >= 0:
+                    found[wanted] = cursor.make(made)
+                    continue
+                found[wanted] = True
+        cursor.skip_fields()
+    return max(1, int(index) - start)
+
+
+class NodeIds:
+    """The IDs at the ends of a node: first live, last live, last slot (live or not)."""
+
+    def __init__(self) -> None:
+        self.live: i64 = 0
+        self.deleted: i64 = 0
+        self.first_live = (0, 0)
+        self.last_live = (0, 0)
+        self.last_slot = (0, 0)
+
+
+def end_ids(data: bytes, ms: int, seq: int) -> NodeIds:
+    """Return the IDs at the ends of a node."""
+    ids = NodeIds()
+    cursor = SlotCursor(read_header(data, ms, seq))
+    while cursor.next():
+        ids.last_slot = cursor.id()
+        if cursor.flags & DELETED:
+            ids.deleted += 1
+        else:
+            if ids.live == 0:
+                ids.first_live = ids.last_slot
+            ids.last_live = ids.last_slot
+            ids.live += 1
+        cursor.skip_fields()
+    return ids
+
+
+def live_ids(data: bytes, ms: int, seq: int) -> list[tuple[int, int]]:
+    """Return the IDs of the live entries of a node."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    ids: list[tuple[int, int]] = []
+    while cursor.next():
+        if not cursor.flags & DELETED:
+            ids.append(cursor.id())
+        cursor.skip_fields()
+    return ids
+
+
+def tombstone_slots(data: bytes, ms: int, seq: int) -> set[int]:
+    """Return the numbers of the slots that are tombstones."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    slots: set[int] = set()
+    while cursor.next():
+        if cursor.flags & DELETED:
+            slots.add(int(cursor.index))
+        cursor.skip_fields()
+    return slots
+
+
+def slots(data: bytes, ms: int, seq: int) -> Iterator[tuple[int, int, int, list[bytes]]]:
+    """Yield every slot of a node, tombstones too: ms, seq, flags, [field, value, ...]."""
+    cursor = SlotCursor(read_header(data, ms, seq))
+    while cursor.next():
+        slot_ms, slot_seq = cursor.id()
+        yield slot_ms, slot_seq, int(cursor.flags), cursor.pairs()

@@ -1,0 +1,127 @@
+"""What the macro nodes of one stream really hold: counted from oldest to newest, one at a time.
+
+fsck holds the stream record against it, and repair writes records from it. It is most of what both
+do, so that it is compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mypy_extensions import i64
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import id_text, unpack_id
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.envelope import decode_envelope, trimmed_slots
+from streamkeep.format.node.node import peek_counts, tombstone_slots
+
+Id = tuple[int, int]
+NO_ID: Id = (0, 0)
+_PEEKED = 64  # bytes of a node in which both counts stand
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a node: the code of the finding, and what it is."""
+
+    code: str
+    text: str
+
+
+class StreamFacts:
+    """Counts over the nodes that were added.
+
+    Attributes:
+        length, tombstones: slots of both kinds.
+        sealed_nodes, sealed_bytes: the nodes in `nodes`, and the bytes of their listpacks.
+        first, last: IDs of the first and last live entry, `NO_ID` when there is none.
+        highest: the highest ID of a slot that was looked at.
+        damaged: a node could not be read, so that the counts say little.
+    """
+
+    def __init__(self) -> None:
+        self.length: i64 = 0
+        self.tombstones: i64 = 0
+        self.sealed_nodes: i64 = 0
+        self.sealed_bytes: i64 = 0
+        self.first: Id = NO_ID
+        self.last: Id = NO_ID
+        self.highest: Id = NO_ID
+        self.damaged = False
+        self._previous: Id | None = None  # the highest ID that is known of the node before
+
+    def add_sealed(self, db_key: bytes, value: bytes, deep: bool) -> list[Problem]:
+        """Add the node in a row of `nodes`; return what is wrong with it.
+
+        Args:
+            db_key: 24 bytes: stream number, ms, seq.
+            deep: look at every byte; else only at checksum, place and counts.
+        """
+        number = int.from_bytes(db_key[:8], "big")
+        ms, seq = unpack_id(db_key[8:])
+        try:
+            envelope = decode_envelope(value, "macro node")
+        except CorruptionError as error:
+            self.damaged = True
+            return [Problem("SK110", error.problem)]
+        self.sealed_nodes += 1
+        self.sealed_bytes += len(envelope.listpack)
+        found: list[Problem] = []
+        if envelope.number != number or envelope.ms != ms or envelope.seq != seq:
+            place = id_text(envelope.ms, envelope.seq).decode()
+            found.append(Problem("SK114", f"its envelope says {place} of stream {envelope.number}"))
+        if deep or self.sealed_nodes == 1:
+            found.extend(self.add_node(ms, seq, envelope.listpack, envelope.trimmed))
+            return found
+        try:
+            live, deleted = peek_counts(envelope.listpack[:_PEEKED])
+        except CorruptionError as error:
+            self.damaged = True
+            found.append(Problem("SK110", error.problem))
+            return found
+        self._check_rises((ms, seq), found)
+        self.length += live
+        self.tombstones += deleted
+        self._previous = (ms, seq)
+        return found
+
+    def add_node(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> list[Problem]:
+        """Add a node, every byte of which is looked at; return what is wrong with it."""
+        found: list[Problem] = []
+        try:
+            ids = validate(data, ms, seq)
+        except CorruptionError as error:
+            self.damaged = True
+            found.append(Problem("SK110", f"{error.problem} (byte {error.offset})"))
+            return found
+        self._check_rises((ms, seq), found)
+        if trimmed:
+            wrong = sorted(trimmed_slots(trimmed) - tombstone_slots(data, ms, seq))
+            if wrong:
+                found.append(Problem("SK113", f"slots {wrong[:5]} are not tombstones"))
+        if self.length == 0:
+            self.first = ids.first_live
+        self.length += ids.live
+        self.tombstones += ids.deleted
+        self.last = ids.last_live
+        self.highest = ids.last_slot
+        self._previous = ids.last_slot
+        return found
+
+    def end_with(self, ms: int, seq: int, data: bytes) -> list[Problem]:
+        """Look into the last node that was added without being looked into."""
+        try:
+            ids = validate(data, ms, seq)
+        except CorruptionError as error:
+            self.damaged = True
+            return [Problem("SK110", f"{error.problem} (byte {error.offset})")]
+        self.last = ids.last_live
+        self.highest = ids.last_slot
+        self._previous = ids.last_slot
+        return []
+
+    def _check_rises(self, key: Id, found: list[Problem]) -> None:
+        previous = self._previous
+        if previous is not None and key <= previous:
+            text = id_text(previous[0], previous[1]).decode()
+            found.append(Problem("SK111", f"the node before holds {text}"))

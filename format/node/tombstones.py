@@ -1,0 +1,235 @@
+"""Tombstones of a node: marking slots, taking tombstones out, and what history shows of them.
+
+A deletion or an exact trim sets a flag and moves two counts; the node keeps its bytes until it is
+rewritten, or goes as a whole. Which of its tombstones were trimmed, not deleted, stands in the
+envelope. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from streamkeep.format.core.id_codec import below, bits
+from streamkeep.format.node.listpack import (
+    HEADER_SIZE,
+    corrupt,
+    open_elements,
+    put_integer,
+    stated_count,
+)
+from streamkeep.format.node.node import (
+    DELETED,
+    SAME_FIELDS,
+    NodeHeader,
+    SlotCursor,
+    assemble,
+    read_header,
+)
+
+
+class Marked:
+    """A node after some of its slots became tombstones.
+
+    Attributes:
+        data: the new listpack.
+        live, deleted: its counts.
+        ids: IDs of the slots that were marked, ascending.
+        slots: their numbers.
+        consumed: how many of the IDs asked for are settled (`mark` only).
+    """
+
+    def __init__(
+        self, data: bytes, live: int, deleted: int, ids: list[tuple[int, int]], slots: list[int]
+    ) -> None:
+        self.consumed = 0
+        self.data = data
+        self.live = live
+        self.deleted = deleted
+        self.ids = ids
+        self.slots = slots
+
+
+def mark(data: bytes, ms: int, seq: int, ids: list[tuple[int, int]], start: int) -> Marked:
+    """Make tombstones of the live entries of a node that are among `ids`, from index `start` on.
+
+    Args:
+        ids: ascending, without duplicates. `consumed` of the result says how many of them, from
+            `start` on, cannot be in any later node; it is at least 1.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    found: list[tuple[int, int]] = []
+    slots: list[int] = []
+    positions: list[int] = []
+    index: i64 = i64(start)
+    total: i64 = len(ids)
+    wanted = ids[start]
+    wanted_ms = bits(wanted[0])
+    wanted_seq = bits(wanted[1])
+    while index < total and cursor.next():
+        while index < total and below(wanted_ms, wanted_seq, cursor.ms, cursor.seq):
+            index += 1
+            if index < total:
+                wanted = ids[index]
+                wanted_ms = bits(wanted[0])
+                wanted_seq = bits(wanted[1])
+        same = cursor.ms == wanted_ms and cursor.seq == wanted_seq
+        if index < total and same and not cursor.flags & DELETED:
+            found.append(wanted)
+            slots.append(int(cursor.index))
+            positions.append(int(cursor.start))
+        cursor.skip_fields()
+    # An ID equal to the last slot may count as the next node's: it is looked up once more, and
+    # not found.
+    marked = _marked(node, found, slots, positions)
+    marked.consumed = max(1, int(index) - start)
+    return marked
+
+
+def mark_oldest(
+    data: bytes,
+    ms: int,
+    seq: int,
+    budget: int,
+    last_ms: int,
+    last_seq: int,
+    kept: set[tuple[int, int]],
+) -> Marked:
+    """Make tombstones from the front of a node, for exact trimming.
+
+    Args:
+        budget: how many live entries may go.
+        last_ms, last_seq: only IDs up to this one go.
+        kept: IDs that stay, although the walk passes them.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    found: list[tuple[int, int]] = []
+    slots: list[int] = []
+    positions: list[int] = []
+    left: i64 = i64(budget)
+    stop_ms = bits(last_ms)
+    stop_seq = bits(last_seq)
+    while left > 0 and cursor.next():
+        if below(stop_ms, stop_seq, cursor.ms, cursor.seq):
+            break
+        if not cursor.flags & DELETED and (not kept or cursor.id() not in kept):
+            found.append(cursor.id())
+            slots.append(int(cursor.index))
+            positions.append(int(cursor.start))
+            left -= 1
+        cursor.skip_fields()
+    return _marked(node, found, slots, positions)
+
+
+def _marked(
+    node: NodeHeader, ids: list[tuple[int, int]], slots: list[int], positions: list[int]
+) -> Marked:
+    """Set the tombstone flag of the slots at `positions` and both counts."""
+    going: i64 = len(positions)
+    live: i64 = node.count - going
+    deleted: i64 = node.deleted + going
+    if live < 0:
+        raise corrupt(f"count is {int(node.count)}, more live slots were found", HEADER_SIZE)
+    if going == 0:
+        return Marked(node.data, int(live), int(deleted), ids, slots)
+    body = BytesWriter()
+    put_integer(body, deleted)
+    shift: i64 = len(body) - node.after_deleted
+    body.write(node.data[node.after_deleted : node.end])
+    for position in positions:  # flags are 0..3: one byte, whatever their value
+        at: i64 = i64(position) + shift
+        body[at] = body[at] | u8(1)
+    data = assemble(live, body.getvalue(), stated_count(node.data))
+    return Marked(data, int(live), int(deleted), ids, slots)
+
+
+class Rewritten:
+    """A node after tombstones were taken out; `kept` are the old numbers of its slots."""
+
+    def __init__(self, data: bytes, kept: list[int]) -> None:
+        self.data = data
+        self.kept = kept
+
+
+def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
+    """Take the tombstones out of a node, but for its last slot and the slot numbers in `keep`.
+
+    The key and the master entry stay as they are, and the last slot too, so that the highest ID
+    that the node ever held remains known.
+    """
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    body = BytesWriter()
+    elements: i64 = 4 + len(node.fields)
+    live: i64 = 0
+    deleted: i64 = 0
+    kept: list[int] = []
+    last: i64 = node.count + node.deleted - 1
+    while cursor.next():
+        start: i64 = cursor.start
+        cursor.skip_fields()
+        dead = cursor.flags & DELETED != 0
+        if dead and cursor.index != last and int(cursor.index) not in keep:
+            continue
+        body.write(data[start : cursor.position])
+        kept.append(int(cursor.index))
+        elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
+        if dead:
+            deleted += 1
+        else:
+            live += 1
+    if live != node.count or cursor.index != last:
+        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
+    head = BytesWriter()
+    put_integer(head, deleted)
+    head.write(data[node.after_deleted : node.first_slot])
+    head.write(body.getvalue())
+    return Rewritten(assemble(live, head.getvalue(), elements), kept)
+
+
+def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
+    """Return a node as history shows it: the live and the trimmed slots, all of them live.
+
+    History sees what was trimmed and not what was deleted. The node keeps its key; what reads
+    nodes reads the result. Nodes without tombstones, which is most, are returned as they are.
+
+    Args:
+        trimmed: the bitmap of trimmed slots in the node's envelope.
+
+    Returns:
+        The listpack; b"" when all slots were deleted.
+    """
+    master = open_elements(data)
+    master.skip()
+    if master.integer() == 0:
+        return data
+    node = read_header(data, ms, seq)
+    cursor = SlotCursor(node)
+    body = BytesWriter()
+    elements: i64 = 4 + len(node.fields)
+    count: i64 = 0
+    live: i64 = 0
+    bits_known: i64 = 8 * i64(len(trimmed))
+    while cursor.next():
+        start: i64 = cursor.start
+        index: i64 = cursor.index
+        cursor.skip_fields()
+        if not cursor.flags & DELETED:
+            live += 1
+        elif index >= bits_known or not i64(trimmed[index // 8]) >> (index % 8) & 1:
+            continue
+        body.append(u8(cursor.flags & SAME_FIELDS))
+        body.write(data[start + 1 : cursor.position])
+        elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
+        count += 1
+    if live != node.count or cursor.index + 1 - live != node.deleted:
+        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
+    if count == 0:
+        return b""
+    head = BytesWriter()
+    put_integer(head, 0)
+    head.write(data[node.after_deleted : node.first_slot])
+    head.write(body.getvalue())
+    return assemble(count, head.getvalue(), elements)

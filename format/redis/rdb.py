@@ -1,0 +1,260 @@
+"""RDB files: whole databases of a Redis or Valkey server.
+
+    "REDIS" or "VALKEY", version in digits (9 bytes in all)
+    records
+    FF, CRC-64 of all before (u64 LE; 0: none was made)
+
+A record is an opcode with its arguments, or an object:
+
+    FA string string      a remark of the writer     FE length           database number
+    FB length length      how many keys follow       FC i64 LE           expires: milliseconds
+    FD i32 LE             expires: seconds           F8 length, F9 u8    idle time, frequency
+    F5 string             a function library         F7 ...              what a module keeps
+    F4 length * 3         a slot of a cluster
+    type u8, string, value                           an object and its key
+
+`read_rdb` gives out the streams and passes over all else, which it names. To pass over an object,
+its type must be known, since nothing says where it ends: a type that is newer than this version is
+an error. `RdbWriter` writes a file that a server starts from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.rdb_values import Source, put_length, put_string
+from streamkeep.format.redis.stream_dump import (
+    STREAM_TYPES,
+    Losses,
+    Target,
+    check_rdb_version,
+    read_value,
+    write_value,
+)
+from streamkeep.format.redis.stream_parts import Part, Parts
+
+_MAGIC: Final = b"REDIS"
+_VALKEY: Final = b"VALKEY"
+_HEAD_SIZE: Final = 9
+
+_MODULE_AUX, _SLOT_INFO, _FUNCTION = 0xF7, 0xF4, 0xF5
+_IDLE, _FREQUENCY, _AUX, _RESIZE = 0xF8, 0xF9, 0xFA, 0xFB
+_EXPIRES_MS, _EXPIRES_S, _DATABASE, _END = 0xFC, 0xFD, 0xFE, 0xFF
+_LOWEST_OPCODE: Final = 0xF3
+
+# What objects consist of, for passing over them: after a number of elements each of these ...
+_STRINGS: Final = {1: "s", 2: "s", 3: "sd", 4: "ss", 5: "s8", 14: "s", 18: "ns", 22: "nss"}
+_EXPIRING_HASH: Final = 24  # ... or, behind 8 bytes, these
+_VALKEY_HASH: Final = 22  # the same number in Valkey: field, value, expiry
+# ... or just one string, behind as many bytes.
+_PACKED: Final = dict.fromkeys((0, 9, 10, 11, 12, 13, 16, 17, 20, 23), 0) | {25: 8}
+_MODULE: Final = 7
+
+KINDS: Final[dict[int, str]] = (
+    dict.fromkeys((0,), "string")
+    | dict.fromkeys((1, 10, 14, 18), "list")
+    | dict.fromkeys((2, 11, 20), "set")
+    | dict.fromkeys((3, 5, 12, 17), "sorted set")
+    | dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25), "hash")
+    | {_MODULE: "value of a module"}
+)
+
+
+class StreamObject(NamedTuple):
+    """A stream of the file; take all its `parts` before going on."""
+
+    database: int
+    key: bytes
+    expires_ms: int | None  # Unix milliseconds
+    parts: Parts
+
+
+class OtherObject(NamedTuple):
+    """Something that is no stream and was passed over; `key` is b"" where it has none."""
+
+    database: int
+    key: bytes
+    kind: str
+
+
+class RdbEnd(NamedTuple):
+    """The end of the file, whose checksum was right; `checked` is False where there is none."""
+
+    version: int
+    checked: bool
+
+
+Record = StreamObject | OtherObject | RdbEnd
+
+
+def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
+    """Yield the records of a file, `RdbEnd` last; raise CorruptionError.
+
+    Streams are given out before the checksum at the end has been seen: the caller keeps them back
+    until then.
+
+    Args:
+        read: returns up to as many bytes as it is asked for, b"" at the end of the file.
+    """
+    source = Source(read, where)
+    valkey, version = _read_head(source)
+    database = 0
+    expires: int | None = None
+    while True:
+        kind = source.byte()
+        if kind == _END:
+            break
+        if kind == _DATABASE:
+            database = source.length()
+        elif kind == _EXPIRES_MS:
+            expires = int.from_bytes(source.take(8), "little", signed=True)
+        elif kind == _EXPIRES_S:
+            expires = int.from_bytes(source.take(4), "little", signed=True) * 1000
+        elif kind >= _LOWEST_OPCODE:
+            passed = _pass_over(source, kind)
+            if passed:
+                yield OtherObject(database, b"", passed)
+        else:
+            key = source.string()
+            if kind in STREAM_TYPES:
+                yield StreamObject(database, key, expires, read_value(source, kind))
+            else:
+                _skip_object(source, kind, valkey)
+                yield OtherObject(database, key, KINDS[kind])
+            expires = None
+    checked = False
+    if version >= 5:
+        computed = source.checksum()
+        stored = int.from_bytes(source.take(8), "little")
+        if stored not in (computed, 0):
+            source.fail(f"CRC-64 is {stored:016x}, computed {computed:016x}")
+        checked = stored != 0
+    if not source.ends():
+        source.fail("bytes behind the end of the RDB file")
+    yield RdbEnd(version, checked)
+
+
+def _read_head(source: Source) -> tuple[bool, int]:
+    """Return whether the file is Valkey's, and its version."""
+    head = source.take(_HEAD_SIZE)
+    valkey = head.startswith(_VALKEY)
+    digits = head[len(_VALKEY if valkey else _MAGIC) :]
+    if not (valkey or head.startswith(_MAGIC)) or not digits.isdigit():
+        raise CorruptionError(source.where, f"no RDB file: it begins with {head!r}", offset=0)
+    check_rdb_version(int(digits), source.where)
+    return valkey, int(digits)
+
+
+def _pass_over(source: Source, opcode: int) -> str:
+    """Pass over the arguments of an opcode; return what is lost with it."""
+    if opcode == _AUX:
+        source.skip_string()
+        source.skip_string()
+    elif opcode == _RESIZE:
+        source.length()
+        source.length()
+    elif opcode == _IDLE:
+        source.length()
+    elif opcode == _FREQUENCY:
+        source.byte()
+    elif opcode == _FUNCTION:
+        source.skip_string()
+        return "function library"
+    elif opcode == _MODULE_AUX:
+        source.length()
+        _skip_module(source)
+        return "data of a module"
+    elif opcode == _SLOT_INFO:
+        for _ in range(3):
+            source.length()
+    else:
+        source.fail(f"opcode 0x{opcode:02x} is not known")
+    return ""
+
+
+def _skip_object(source: Source, kind: int, valkey: bool) -> None:
+    if kind in _PACKED:
+        source.skip(_PACKED[kind])
+        source.skip_string()
+    elif kind == _VALKEY_HASH and valkey:
+        _skip_elements(source, "ss8")
+    elif kind in _STRINGS:
+        _skip_elements(source, _STRINGS[kind])
+    elif kind == _EXPIRING_HASH:
+        source.skip(8)
+        _skip_elements(source, "nss")
+    elif kind == _MODULE:
+        source.length()
+        _skip_module(source)
+    else:
+        source.fail(f"type {kind} is not known")
+
+
+def _skip_elements(source: Source, shape: str) -> None:
+    """Pass over elements: s a string, n a number, d a double as text, 8 as many bytes."""
+    for _ in range(source.length()):
+        for what in shape:
+            if what == "s":
+                source.skip_string()
+            elif what == "n":
+                source.length()
+            elif what == "8":
+                source.skip(8)
+            else:
+                size = source.byte()
+                source.skip(size if size < 253 else 0)  # above: not a number, the infinities
+
+
+def _skip_module(source: Source) -> None:
+    """Pass over what a module wrote: values, each behind its kind, up to the kind 0."""
+    while kind := source.length():
+        if kind in (1, 2):
+            source.length()
+        elif kind == 3:
+            source.skip(4)
+        elif kind == 4:
+            source.skip(8)
+        elif kind == 5:
+            source.skip_string()
+        else:
+            source.fail(f"a module's value of the kind {kind}")
+
+
+class RdbWriter:
+    """Makes an RDB file: `begin`, `stream` for each, `end`; each gives the bytes to append."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.losses = Losses()  # what the target has no place for
+        self._crc = 0
+
+    def begin(self, keys: int) -> bytes:
+        """Return the head of a file of `keys` streams."""
+        out = bytearray(b"%s%04d" % (_MAGIC, self.target.rdb_version))
+        if keys:
+            out.append(_DATABASE)
+            put_length(out, 0)
+            out.append(_RESIZE)
+            put_length(out, keys)
+            put_length(out, 0)
+        return self._counted(bytes(out))
+
+    def stream(self, key: bytes, parts: Iterable[Part], nodes: int) -> Iterator[bytes]:
+        """Yield the bytes of one stream, of which `nodes` parts are macro nodes."""
+        out = bytearray([self.target.kind])
+        put_string(out, key)
+        yield self._counted(bytes(out))
+        for piece in write_value(parts, nodes, self.target, self.losses):
+            yield self._counted(piece)
+
+    def end(self) -> bytes:
+        """Return the end of the file."""
+        mark = self._counted(bytes([_END]))
+        return mark + self._crc.to_bytes(8, "little")
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._crc = crc64(piece, self._crc)
+        return piece

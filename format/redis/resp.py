@@ -1,0 +1,139 @@
+"""Commands as Redis clients send them and append-only files hold them: arrays of strings.
+
+    *2 CR LF  $4 CR LF XLEN CR LF  $6 CR LF orders CR LF
+
+`read_commands` reads them from anything that gives bytes in pieces, and also the plain lines
+(`XADD orders * note "two words"`) that people type, with quotes as Redis reads them. It never
+believes a length: see `rdb_values.Source`, which it reads through.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.redis.rdb_values import Source
+
+MOST_WORDS: Final = 1 << 20  # Redis's own limits
+MOST_BYTES: Final = 512 << 20
+_MOST_LINE: Final = 64 << 10
+
+_DOUBLE: Final = 0x22
+_SINGLE: Final = 0x27
+_BACKSLASH: Final = 0x5C
+_X: Final = 0x78
+_HEX: Final = b"0123456789abcdefABCDEF"
+_ESCAPES: Final = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
+
+
+def encode_command(*words: bytes | str | int) -> bytes:
+    """Return a command; text is UTF-8."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield (offset, words) of each command; raise CorruptionError naming `where`.
+
+    Args:
+        read: returns up to as many bytes as it is asked for, b"" at the end.
+    """
+    source = Source(read, where)
+    while not source.ends():
+        offset = source.offset
+        line = _line(source)
+        if line[:1] == b"*":
+            words = [_word(source) for _ in range(_number(source, line, MOST_WORDS))]
+        else:
+            words = split_line(line, where, offset)
+        if words:
+            yield offset, words
+
+
+def _line(source: Source) -> bytes:
+    """Return the bytes up to the end of a line."""
+    return source.line(_MOST_LINE).removesuffix(b"\r")
+
+
+def _number(source: Source, line: bytes, most: int) -> int:
+    digits = line[1:]
+    if not digits.isdigit() or len(digits) > 10 or int(digits) > most:
+        source.fail(f"{line[:20]!r} is no count up to {most}")
+    return int(digits)
+
+
+def _word(source: Source) -> bytes:
+    line = _line(source)
+    if line[:1] != b"$":
+        source.fail(f"a string is expected, found {line[:20]!r}")
+    word = source.take(_number(source, line, MOST_BYTES))
+    if source.take(2) != b"\r\n":
+        source.fail("a string does not end where it says")
+    return word
+
+
+def split_line(line: bytes, where: str, offset: int) -> list[bytes]:
+    """Return the words of a plain line; raise CorruptionError where quotes are not closed.
+
+    In double quotes there may be escapes (\\n \\r \\t \\b \\a \\xff, and \\ before any other byte),
+    in single quotes only \\'. A space follows the closing quote.
+    """
+    if b'"' not in line and b"'" not in line:
+        return line.split()
+    words: list[bytes] = []
+    at = 0
+    while at < len(line):
+        if line[at : at + 1].isspace():
+            at += 1
+            continue
+        word = bytearray()
+        while at < len(line) and not line[at : at + 1].isspace():
+            byte = line[at]
+            if byte in (_DOUBLE, _SINGLE):
+                at = _quoted(line, at, word)
+                if at < 0 or not (at == len(line) or line[at : at + 1].isspace()):
+                    raise CorruptionError(
+                        where, "the quotes of a plain line are not balanced", offset=offset
+                    )
+            else:
+                word.append(byte)
+                at += 1
+        words.append(bytes(word))
+    return words
+
+
+def _quoted(line: bytes, at: int, word: bytearray) -> int:
+    """Add to `word` what stands in the quotes that open at `at`; return the place behind them.
+
+    -1 where they are not closed.
+    """
+    quote = line[at]
+    at += 1
+    while at < len(line):
+        byte = line[at]
+        if byte == quote:
+            return at + 1
+        if byte == _BACKSLASH and at + 1 < len(line):
+            if quote == _SINGLE:
+                if line[at + 1] == _SINGLE:
+                    at += 1
+                    byte = _SINGLE
+            elif line[at + 1] == _X and _is_hex(line[at + 2 : at + 4]):
+                byte = int(line[at + 2 : at + 4], 16)
+                at += 3
+            else:
+                byte = _ESCAPES.get(line[at + 1], line[at + 1])
+                at += 1
+        word.append(byte)
+        at += 1
+    return -1
+
+
+def _is_hex(digits: bytes) -> bool:
+    return len(digits) == 2 and all(byte in _HEX for byte in digits)

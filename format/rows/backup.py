@@ -1,0 +1,42 @@
+"""The row `backup` of `meta`: which state of which store a backup is a copy of.
+
+While the newest commit of the copy is the one that wrote the row, nobody has changed the copy, and
+the next backup may take its place. Whoever opens the copy and writes has a store of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.layout import Field, Layout
+
+BACKUP_ROW: Final = Layout(
+    "backup",
+    (
+        Field("time_ms", "Q", "Unix time of the snapshot that was copied"),
+        Field("epoch", "Q", "epoch of the store, and"),
+        Field("commit_number", "Q", "commit of the snapshot"),
+        Field("own_commit", "Q", "commit of the copy that wrote this row"),
+    ),
+)
+
+
+class BackupRow(NamedTuple):
+    """What a backup says of itself; see `BACKUP_ROW`."""
+
+    time_ms: int
+    epoch: int
+    commit_number: int
+    own_commit: int
+
+    def encode(self) -> bytes:
+        """Return the body of the row."""
+        return BACKUP_ROW.struct.pack(*self)
+
+
+def decode_backup(body: bytes, where: str) -> BackupRow:
+    """Parse the body of the row; raise CorruptionError."""
+    if len(body) != BACKUP_ROW.size:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, not {BACKUP_ROW.size}")
+    return BackupRow(*BACKUP_ROW.struct.unpack(body))

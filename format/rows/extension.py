@@ -1,0 +1,128 @@
+"""What stands behind the fixed part of a stream record: settings that most streams do not have.
+
+A sequence of sections: tag u8, size u16, then as many bytes. A section that is not there stands
+for the defaults. Sections that this version does not know are kept as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
+from streamkeep.format.core.layout import Field, Layout
+
+IDEMPOTENCE: Final = 1
+RETENTION: Final = 2  # `format/rows/retention.py`
+RESTORING: Final = 3  # `format/rows/restoring.py`
+
+SECTION_HEAD: Final = Layout(
+    "section head",
+    (
+        Field("tag", "B", "which section it is"),
+        Field("size", "H", "bytes that follow"),
+    ),
+)
+_HEAD: Final = SECTION_HEAD.struct
+
+
+def split_sections(extension: bytes, where: str) -> dict[int, bytes]:
+    """Return the sections of a stream record by tag."""
+    sections: dict[int, bytes] = {}
+    at = 0
+    while at < len(extension):
+        if at + _HEAD.size > len(extension):
+            raise CorruptionError(where, "a section of the stream record is cut off")
+        tag, size = _HEAD.unpack_from(extension, at)
+        at += _HEAD.size
+        if at + size > len(extension) or tag in sections:
+            raise CorruptionError(where, f"section {tag} of the stream record is cut off or double")
+        sections[tag] = extension[at : at + size]
+        at += size
+    return sections
+
+
+def join_sections(sections: dict[int, bytes]) -> bytes:
+    """Return the bytes of sections, ascending by tag."""
+    return b"".join(_HEAD.pack(tag, len(data)) + data for tag, data in sorted(sections.items()))
+
+
+def with_section(extension: bytes, tag: int, data: bytes) -> bytes:
+    """Return the extension with one section set."""
+    sections = split_sections(extension, "stream record")
+    sections[tag] = data
+    return join_sections(sections)
+
+
+def without_section(extension: bytes, tag: int) -> bytes:
+    """Return the extension without one section."""
+    sections = split_sections(extension, "stream record")
+    sections.pop(tag, None)
+    return join_sections(sections)
+
+
+IDEMPOTENCE_SECTION: Final = Layout(
+    "idempotence",
+    (
+        Field("number", "Q", "prefix of its rows in the three tables; 0: there are none yet"),
+        Field("duration", "I", "idmp-duration, in seconds"),
+        Field("maxsize", "I", "idmp-maxsize, per producer"),
+        Field("next_producer", "I", "number of the next producer, from 1 on"),
+        Field("producers", "I", "pids-tracked"),
+        Field("tracked", "Q", "iids-tracked"),
+        Field("added", "Q", "iids-added"),
+        Field("duplicates", "Q", "iids-duplicates"),
+        Field("swept", "I", "producer whose expired messages were looked for last"),
+    ),
+)
+
+_U64: Final = 1 << 64
+
+DEFAULT_DURATION: Final = 100
+DEFAULT_MAXSIZE: Final = 100
+MOST_DURATION: Final = 86_400
+MOST_MAXSIZE: Final = 10_000
+
+
+class Idempotence:
+    """Settings and counters of idempotent XADD; see `IDEMPOTENCE_SECTION`."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.duration = DEFAULT_DURATION
+        self.maxsize = DEFAULT_MAXSIZE
+        self.next_producer = 1
+        self.producers = 0
+        self.tracked = 0
+        self.added = 0
+        self.duplicates = 0
+        self.swept = 0
+
+    def encode(self) -> bytes:
+        """Return the section.
+
+        Raises:
+            CorruptionError: more was forgotten than it had said that there was.
+        """
+        if min(self.producers, self.tracked) < 0:
+            problem = f"{self.producers} producers with {self.tracked} messages"
+            raise CorruptionError("stream record", f"{problem}; run `streamkeep repair`")
+        self.added %= _U64  # RESTORE may have set these two as high as they go
+        self.duplicates %= _U64
+        values = [getattr(self, field.name) for field in IDEMPOTENCE_SECTION.fields]
+        return IDEMPOTENCE_SECTION.struct.pack(*values)
+
+
+def idempotence_of(extension: bytes, where: str) -> Idempotence:
+    """Return what a stream record says of idempotent XADD."""
+    found = Idempotence()
+    data = split_sections(extension, where).get(IDEMPOTENCE)
+    if data is not None:
+        if len(data) != IDEMPOTENCE_SECTION.size:
+            raise CorruptionError(where, f"an idempotence section of {len(data)} bytes")
+        values = IDEMPOTENCE_SECTION.struct.unpack(data)
+        for field, value in zip(IDEMPOTENCE_SECTION.fields, values, strict=True):
+            setattr(found, field.name, value)
+        check_number(max(found.number, found.tracked), LAST_NUMBER, where)
+        check_number(max(found.producers, found.swept), LAST_MEMBER, where)
+    return found

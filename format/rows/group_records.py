@@ -1,0 +1,164 @@
+"""Rows of `groups` and `consumers`.
+
+A row of `groups` or `consumers` is found by name and ends with the whole name. Consumers have a
+second row that leads from number to name, under group number, 02, consumer number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
+from mypy_extensions import i16, i32, i64
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import bits, unsigned
+from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
+from streamkeep.format.core.layout import Field, Layout
+from streamkeep.format.rows.nacks import ORDERS, OWNED
+
+UNKNOWN: Final = -1  # entries_read that nobody knows
+NEVER: Final = -1  # active_time of a consumer that was never given anything
+
+GROUP_RECORD: Final = Layout(
+    "group record",
+    (
+        Field("number", "Q", "the group"),
+        Field("last_ms", "Q", "last_delivered_id"),
+        Field("last_seq", "Q", ""),
+        Field("entries_read", "q", "entries read; -1 when unknown"),
+        Field("pending", "Q", "NACKs in the PEL"),
+        Field("nacked", "Q", "those among them that nobody owns"),
+        Field("next_order", "Q", "update counter of the order of delivery"),
+        Field("last_order_time", "Q", "ordering time of the newest update"),
+        Field("next_consumer", "I", "number of the next consumer, from 1 on"),
+        Field("consumers", "I", "number of consumers"),
+        Field("inline_size", "H", "bytes of NACKs that follow, before the name"),
+    ),
+)
+
+CONSUMER_RECORD: Final = Layout(
+    "consumer record",
+    (
+        Field("number", "I", "the consumer, within its group"),
+        Field("seen_time", "q", "Unix milliseconds of the last attempt"),
+        Field("active_time", "q", "Unix milliseconds of the last success; -1: never"),
+        Field("pending", "Q", "NACKs that it owns"),
+    ),
+)
+
+
+class Consumer:
+    """One consumer; `changed` until its row is written."""
+
+    def __init__(self, name: bytes, number: int, seen_time: int) -> None:
+        self.name = name
+        self.number = number
+        self.seen_time = seen_time
+        self.active_time = NEVER
+        self.pending = 0
+        self.changed = False
+
+    def encode(self) -> bytes:
+        """Return the body of its row."""
+        writer = BytesWriter()
+        write_i32_be(writer, _low32(self.number))
+        write_i64_be(writer, i64(self.seen_time))
+        write_i64_be(writer, i64(self.active_time))
+        write_i64_be(writer, bits(self.pending))
+        writer.write(self.name)
+        return writer.getvalue()
+
+
+def _low32(value: int) -> i32:
+    wide = i64(value)
+    return i32(wide if wide < 1 << 31 else wide - (1 << 32))
+
+
+def decode_consumer(body: bytes, where: str) -> Consumer:
+    """Parse the body of a consumer's row."""
+    if len(body) < CONSUMER_RECORD.size:
+        raise CorruptionError(where, f"consumer record of {len(body)} bytes")
+    number, seen, active, pending = CONSUMER_RECORD.struct.unpack_from(body)
+    check_number(number, LAST_MEMBER, where)
+    consumer = Consumer(body[CONSUMER_RECORD.size :], number, seen)
+    consumer.active_time = active
+    consumer.pending = pending
+    return consumer
+
+
+class GroupRecord:
+    """The counters of one group; see `GROUP_RECORD`."""
+
+    def __init__(self, name: bytes, number: int, last_ms: int, last_seq: int) -> None:
+        self.name = name
+        self.number = number
+        self.last_ms = last_ms
+        self.last_seq = last_seq
+        self.entries_read = UNKNOWN
+        self.pending = 0
+        self.nacked = 0
+        self.next_order = 0
+        self.last_order_time = 0
+        self.next_consumer = 1
+        self.consumers = 0
+        self.inline_nacks = (
+            b""  # the NACKs, while they are few; they have no rows of their own then
+        )
+
+    def encode(self) -> bytes:
+        """Return the body of its row."""
+        writer = BytesWriter()
+        write_i64_be(writer, bits(self.number))
+        write_i64_be(writer, bits(self.last_ms))
+        write_i64_be(writer, bits(self.last_seq))
+        write_i64_be(writer, i64(self.entries_read))
+        write_i64_be(writer, bits(self.pending))
+        write_i64_be(writer, bits(self.nacked))
+        write_i64_be(writer, bits(self.next_order))
+        write_i64_be(writer, bits(self.last_order_time))
+        write_i32_be(writer, _low32(self.next_consumer))
+        write_i32_be(writer, _low32(self.consumers))
+        write_i16_be(writer, i16(len(self.inline_nacks)))  # far below 2^15
+        writer.write(self.inline_nacks)
+        writer.write(self.name)
+        return writer.getvalue()
+
+
+def decode_group(body: bytes, where: str) -> GroupRecord:
+    """Parse the body of a group's row, laid out as `GROUP_RECORD`."""
+    if len(body) < GROUP_RECORD.size:
+        raise CorruptionError(where, f"group record of {len(body)} bytes")
+    group = GroupRecord(
+        b"",
+        unsigned(read_i64_be(body, 0)),
+        unsigned(read_i64_be(body, 8)),
+        unsigned(read_i64_be(body, 16)),
+    )
+    group.entries_read = int(read_i64_be(body, 24))
+    group.pending = unsigned(read_i64_be(body, 32))
+    group.nacked = unsigned(read_i64_be(body, 40))
+    group.next_order = unsigned(read_i64_be(body, 48))
+    group.last_order_time = unsigned(read_i64_be(body, 56))
+    group.next_consumer = int(i64(read_i32_be(body, 64)) & 0xFFFFFFFF)
+    group.consumers = int(i64(read_i32_be(body, 68)) & 0xFFFFFFFF)
+    check_number(group.number, LAST_NUMBER, where)
+    check_number(group.consumers, LAST_MEMBER, where)
+    if group.next_order > ORDERS or group.last_order_time >= OWNED:
+        problem = f"update counter {group.next_order}, ordering time {group.last_order_time}"
+        raise CorruptionError(where, f"{problem}: no group comes so far")
+    inline_size = int(i64(read_i16_be(body, 72)) & 0xFFFF)
+    name_at = GROUP_RECORD.size + inline_size
+    if len(body) < name_at:
+        raise CorruptionError(where, f"group record of {len(body)} bytes, at least {name_at}")
+    group.inline_nacks = body[GROUP_RECORD.size : name_at]
+    group.name = body[name_at:]
+    return group

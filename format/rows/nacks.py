@@ -1,0 +1,400 @@
+"""NACK pages: the pending entries of a group, some dozens per row.
+
+A page is a sorted array of NACKs of fixed size, so that finding one is a binary search and adding
+or removing one is a cut, without decoding the others. A group's pages are disjoint: an ID belongs
+to the last page whose key is not above it. The key is the ID that the page began with; it stays
+when that NACK goes.
+
+Order of delivery is a number that is compared as bytes: the ordering time with its top bit set,
+then an update counter of the group. A NACK that nobody owns has the ordering time 0, so that the
+NACK zone comes first, in the order in which entries were given back; behind it the owned ones by
+time, and of equal times the later update behind. The ordering time is the delivery time, except
+that an update "now" never sorts before an earlier update, should the clock have gone back.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
+from mypy_extensions import i16, i32, i64
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import below, bits, pack_id, unsigned
+from streamkeep.format.core.keys import LAST_MEMBER
+from streamkeep.format.core.layout import Field, Layout
+
+NACK: Final = Layout(
+    "NACK",
+    (
+        Field("ms", "Q", "entry ID"),
+        Field("seq", "Q", ""),
+        Field("order_time", "6s", "u48: 0 in the NACK zone, else 2^47 + ordering time"),
+        Field("order", "6s", "u48: update counter of the group"),
+        Field("delivery_time", "6s", "u48: Unix milliseconds; 0 when nobody owns it"),
+        Field("delivery_count", "Q", "how often it was delivered"),
+        Field("consumer", "I", "number of the owner; 0: nobody"),
+    ),
+)
+SIZE: Final[i64] = NACK.size
+NACK_SIZE: Final = NACK.size
+PAGE_NACKS: Final = 43  # two pages with their keys fill one LMDB leaf
+INLINE_NACKS: Final = 16  # so many stand in the row of the group itself
+
+ORDER_KEY_SIZE: Final = 12
+ORDER_KEY_AT: Final[i64] = 16
+_TIME_AT: Final[i64] = 28
+_COUNT_AT: Final[i64] = 34
+_CONSUMER_AT: Final[i64] = 42
+
+OWNED: Final = 1 << 47
+ORDERS: Final = 1 << 47  # the update counter of a NACK is below; no group comes near
+MAX_COUNT: Final = (1 << 63) - 1
+
+
+class Nack:
+    """One pending entry.
+
+    Attributes:
+        ms, seq: its ID.
+        consumer: number of the owner; 0 for nobody.
+        delivery_time: Unix milliseconds; 0 when nobody owns it.
+        delivery_count: how often it was delivered.
+        order_key: 12 bytes; the smaller, the earlier in the order of delivery.
+    """
+
+    def __init__(
+        self,
+        ms: int,
+        seq: int,
+        consumer: int,
+        delivery_time: int,
+        delivery_count: int,
+        order_key: bytes,
+    ) -> None:
+        self.ms = ms
+        self.seq = seq
+        self.consumer = consumer
+        self.delivery_time = delivery_time
+        self.delivery_count = delivery_count
+        self.order_key = order_key
+
+    def id(self) -> tuple[int, int]:
+        """Return the entry ID."""
+        return self.ms, self.seq
+
+    def order(self) -> int:
+        """Return the update counter in its order key."""
+        return int.from_bytes(self.order_key[6:], "big")
+
+    def idle_ms(self, now_ms: int) -> int:
+        """Return for how long it has been pending: not less than 0, should the clock go back."""
+        return max(0, now_ms - self.delivery_time)
+
+
+def make_order_key(owned: bool, order_time: int, order: int) -> bytes:
+    """Return the order of delivery of a NACK, 12 bytes that sort."""
+    time = OWNED | order_time if owned else 0
+    return (time << 48 | order).to_bytes(12, "big")
+
+
+def order_time(order_key: bytes) -> int:
+    """Return the ordering time of an owned NACK; 0 for one that nobody owns."""
+    time = int.from_bytes(order_key[:6], "big")
+    return time & ~OWNED
+
+
+def encode_nack(
+    ms: int,
+    seq: int,
+    consumer: int,
+    delivery_time: int,
+    delivery_count: int,
+    order_key: bytes,
+) -> bytes:
+    """Return a NACK as `NACK` lays it out."""
+    writer = BytesWriter()
+    write_i64_be(writer, bits(ms))
+    write_i64_be(writer, bits(seq))
+    writer.write(order_key)
+    time = i64(delivery_time)
+    write_i16_be(writer, _low16(time >> 32))
+    write_i32_be(writer, _low32(time & 0xFFFFFFFF))
+    write_i64_be(writer, i64(delivery_count))
+    write_i32_be(writer, _low32(i64(consumer)))
+    return writer.getvalue()
+
+
+def encode_run(
+    ids: list[tuple[int, int]],
+    consumer: int,
+    delivery_time: int,
+    order_time: int,
+    first_order: int,
+) -> bytes:
+    """Return NACKs of entries delivered to one consumer at once, for the first time."""
+    writer = BytesWriter()
+    start = bits((OWNED | order_time) << 16)
+    order = i64(first_order)
+    time = i64(delivery_time)
+    high = _low16(time >> 32)
+    low = _low32(time & 0xFFFFFFFF)
+    owner = _low32(i64(consumer))
+    for ms, seq in ids:
+        write_i64_be(writer, bits(ms))
+        write_i64_be(writer, bits(seq))
+        write_i64_be(writer, start | (order >> 32))
+        write_i32_be(writer, _low32(order & 0xFFFFFFFF))
+        write_i16_be(writer, high)
+        write_i32_be(writer, low)
+        write_i64_be(writer, 1)
+        write_i32_be(writer, owner)
+        order += 1
+    return writer.getvalue()
+
+
+class Removed:
+    """A page after some NACKs were taken out; `owners` says how many each consumer had."""
+
+    def __init__(self, data: bytes, owners: dict[int, int], count: int) -> None:
+        self.data = data
+        self.owners = owners
+        self.count = count
+
+
+def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
+    """Take the NACKs out of a page whose ID is in `ids`, ascending and without duplicates."""
+    owners: dict[int, int] = {}
+    kept: list[bytes] = []
+    removed: i64 = 0
+    index: i64 = 0
+    total: i64 = len(ids)
+    size: i64 = len(page) // SIZE * SIZE
+    at: i64 = 0
+    kept_from: i64 = 0
+    owner: i64 = 0  # of the last ones that were found
+    owned: i64 = 0
+    while at < size and index < total:
+        one = ids[index]
+        wanted_ms = bits(one[0])
+        wanted_seq = bits(one[1])
+        ms = read_i64_be(page, at)
+        seq = read_i64_be(page, at + 8)
+        if ms == wanted_ms and seq == wanted_seq:
+            consumer = _consumer(page, at)
+            if consumer != owner:
+                if owned:
+                    owners[int(owner)] = owners.get(int(owner), 0) + int(owned)
+                owner = consumer
+                owned = 0
+            owned += 1
+            if kept_from < at:
+                kept.append(page[kept_from:at])
+            at += SIZE
+            kept_from = at
+            removed += 1
+            index += 1
+        elif below(wanted_ms, wanted_seq, ms, seq):
+            index += 1
+        else:
+            at += SIZE
+    if owned:
+        owners[int(owner)] = owners.get(int(owner), 0) + int(owned)
+    if kept_from < size:
+        kept.append(page[kept_from:])
+    return Removed(b"".join(kept), owners, int(removed))
+
+
+def _consumer(page: bytes, at: i64) -> i64:
+    """Return the number of the owner of the NACK at an offset of a page."""
+    return i64(read_i32_be(page, at + _CONSUMER_AT)) & 0xFFFFFFFF
+
+
+def _low16(value: i64) -> i16:
+    return i16(value if value < 1 << 15 else value - (1 << 16))
+
+
+def _low32(value: i64) -> i32:
+    return i32(value if value < 1 << 31 else value - (1 << 32))
+
+
+def decode_nack(page: bytes, index: int) -> Nack:
+    """Return the NACK at a place of a page."""
+    at: i64 = i64(index) * SIZE
+    if at + SIZE > len(page) or at < 0:
+        raise CorruptionError("NACK page", f"no NACK {index} in {len(page)} bytes")
+    time: i64 = (i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF) << 32
+    time |= i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF
+    return Nack(
+        unsigned(read_i64_be(page, at)),
+        unsigned(read_i64_be(page, at + 8)),
+        int(_consumer(page, at)),
+        int(time),
+        unsigned(read_i64_be(page, at + _COUNT_AT)),
+        page[at + ORDER_KEY_AT : at + _TIME_AT],
+    )
+
+
+def count_nacks(page: bytes) -> int:
+    """Return the number of NACKs in a page; raise CorruptionError for a torn one."""
+    if len(page) % NACK_SIZE:
+        raise CorruptionError("NACK page", f"{len(page)} bytes are no whole number of NACKs")
+    return len(page) // NACK_SIZE
+
+
+def place_of(page: bytes, ms: int, seq: int) -> int:
+    """Return how many NACKs of a page have an ID below `ms-seq`."""
+    wanted_ms = bits(ms)
+    wanted_seq = bits(seq)
+    low: i64 = 0
+    high: i64 = len(page) // SIZE
+    while low < high:
+        middle: i64 = (low + high) // 2
+        at: i64 = middle * SIZE
+        if below(read_i64_be(page, at), read_i64_be(page, at + 8), wanted_ms, wanted_seq):
+            low = middle + 1
+        else:
+            high = middle
+    return int(low)
+
+
+def id_at(page: bytes, index: int) -> tuple[int, int]:
+    """Return the ID of the NACK at a place of a page."""
+    at: i64 = i64(index) * SIZE
+    return unsigned(read_i64_be(page, at)), unsigned(read_i64_be(page, at + 8))
+
+
+def find(page: bytes, ms: int, seq: int) -> int:
+    """Return the place of the NACK `ms-seq` in a page, or -1."""
+    index = place_of(page, ms, seq)
+    at: i64 = i64(index) * SIZE
+    return index if page[at : at + 16] == pack_id(ms, seq) else -1
+
+
+def consumer_at(page: bytes, index: int) -> int:
+    """Return the number of the owner of the NACK at a place of a page."""
+    return int(_consumer(page, i64(index) * SIZE))
+
+
+def owns(page: bytes, consumer: int) -> bool:
+    """Say whether a consumer owns a NACK of a page."""
+    wanted: i64 = i64(consumer)
+    at: i64 = 0
+    while at + SIZE <= len(page):
+        if _consumer(page, at) == wanted:
+            return True
+        at += SIZE
+    return False
+
+
+def owners_of(page: bytes) -> set[int]:
+    """Return the numbers of all consumers that own a NACK of a page."""
+    owners: set[int] = set()
+    at: i64 = 0
+    while at + SIZE <= len(page):
+        consumer = _consumer(page, at)
+        if consumer:
+            owners.add(int(consumer))
+        at += SIZE
+    return owners
+
+
+def count_owners(page: bytes) -> dict[int, int]:
+    """Return how many NACKs of a page each consumer owns; 0 is nobody."""
+    owners: dict[int, int] = {}
+    at: i64 = _CONSUMER_AT
+    while at + 4 <= len(page):
+        consumer = int.from_bytes(page[at : at + 4], "big")
+        owners[consumer] = owners.get(consumer, 0) + 1
+        at += SIZE
+    return owners
+
+
+def first_order_key(page: bytes) -> bytes:
+    """Return the lowest order key of a page; raise CorruptionError for an empty or torn one."""
+    if count_nacks(page) == 0:
+        raise CorruptionError("NACK page", "it holds nothing")
+    lowest: i64 = 0  # offset of the NACK
+    high = read_i64_be(page, ORDER_KEY_AT)
+    low: i64 = i64(read_i32_be(page, ORDER_KEY_AT + 8)) & 0xFFFFFFFF
+    at: i64 = SIZE
+    while at + SIZE <= len(page):
+        at_high = read_i64_be(page, at + ORDER_KEY_AT)
+        at_low: i64 = i64(read_i32_be(page, at + ORDER_KEY_AT + 8)) & 0xFFFFFFFF
+        if below(at_high, at_low, high, low):
+            high = at_high
+            low = at_low
+            lowest = at
+        at += SIZE
+    return page[lowest + ORDER_KEY_AT : lowest + _TIME_AT]
+
+
+def validate_page(page: bytes, ms: int, seq: int) -> None:
+    """Raise CorruptionError unless a page is a sorted array of NACKs from `ms-seq` on."""
+    count = count_nacks(page)
+    previous: tuple[int, int] | None = None
+    for index in range(count):
+        nack = decode_nack(page, index)
+        if previous is not None and nack.id() <= previous:
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} does not rise")
+        if nack.id() < (ms, seq):
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is below the page's key")
+        owned = nack.order_key[0] & 0x80 != 0
+        if owned != (nack.consumer != 0):
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: zone and owner differ")
+        if nack.delivery_count > MAX_COUNT:
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: the count is too high")
+        if nack.delivery_time >= OWNED or nack.order() >= ORDERS or nack.consumer > LAST_MEMBER:
+            problem = "time, update counter or owner is too high"
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
+        previous = nack.id()
+
+
+class PageFacts:
+    """What a sound page holds.
+
+    Attributes:
+        last: the ID of its last NACK.
+        highest_order: the highest update counter.
+        owners: how many NACKs each consumer owns; 0 is nobody.
+        misplaced: NACKs that are sorted by a time before their delivery, or that nobody owns and
+            that have a time.
+    """
+
+    def __init__(self) -> None:
+        self.last = (0, 0)
+        self.highest_order = -1
+        self.owners: dict[int, int] = {}
+        self.misplaced: list[Nack] = []
+
+
+def examine_page(page: bytes, ms: int, seq: int) -> PageFacts:
+    """Check a page as `validate_page` does, and that it holds something; return what it holds."""
+    validate_page(page, ms, seq)
+    count = count_nacks(page)
+    if count == 0:
+        raise CorruptionError("NACK page", "it holds nothing")
+    facts = PageFacts()
+    owners = facts.owners
+    for index in range(count):
+        nack = decode_nack(page, index)
+        owners[nack.consumer] = owners.get(nack.consumer, 0) + 1
+        order = nack.order()
+        if order > facts.highest_order:
+            facts.highest_order = order
+        sorted_by = order_time(nack.order_key)
+        late = nack.delivery_time > sorted_by
+        if late or (nack.consumer == 0 and (nack.delivery_time != 0 or sorted_by != 0)):
+            facts.misplaced.append(nack)
+    facts.last = id_at(page, count - 1)
+    return facts

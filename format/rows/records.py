@@ -1,0 +1,246 @@
+"""The stream record, and the small rows of `meta`, `keys` and `garbage`.
+
+The stream record holds the counters of one stream. It is stored in front of the stream's tail
+node, in one envelope under the stream's number, because every append changes both.
+
+Compiled by mypyc: encoding the record is part of every append.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import MAX, bits, unsigned
+from streamkeep.format.core.keys import LAST_NUMBER, check_number
+from streamkeep.format.core.layout import Field, Layout
+
+REOPEN: Final = 1  # bit of `flags`
+PAGE_FIT: Final = 0xFFFFFFFF  # node_max_bytes of streams whose nodes fill LMDB pages
+
+STREAM_RECORD: Final = Layout(
+    "stream record",
+    (
+        Field("length", "Q", "live entries"),
+        Field("last_ms", "Q", "last_generated_id: never falls"),
+        Field("last_seq", "Q", ""),
+        Field("first_ms", "Q", "ID of the first live entry, 0-0 when there is none"),
+        Field("first_seq", "Q", ""),
+        Field("last_live_ms", "Q", "ID of the last live entry, 0-0 when there is none"),
+        Field("last_live_seq", "Q", ""),
+        Field("max_deleted_ms", "Q", "highest ID ever deleted (trimming does not count)"),
+        Field("max_deleted_seq", "Q", ""),
+        Field("entries_added", "Q", "entries ever added"),
+        Field("sealed_nodes", "Q", "macro nodes in `nodes`, so without the tail node"),
+        Field("sealed_bytes", "Q", "bytes of their listpacks"),
+        Field("tombstones", "Q", "tombstones in all nodes, the tail node included"),
+        Field("node_max_bytes", "I", "stream-node-max-bytes; 4294967295: nodes fill pages"),
+        Field("node_max_entries", "I", "stream-node-max-entries; 0: no limit"),
+        Field(
+            "flags", "I", "1: there is no tail node, and the newest one in `nodes` may have room"
+        ),
+    ),
+)
+_RECORD_SIZE: Final = STREAM_RECORD.size
+
+
+class StreamRecord:
+    """The counters and settings of one stream; see `STREAM_RECORD` for their meaning."""
+
+    def __init__(self, node_max_bytes: int, node_max_entries: int) -> None:
+        self.length = 0
+        self.last_ms = 0
+        self.last_seq = 0
+        self.first_ms = 0
+        self.first_seq = 0
+        self.last_live_ms = 0
+        self.last_live_seq = 0
+        self.max_deleted_ms = 0
+        self.max_deleted_seq = 0
+        self.entries_added = 0
+        self.sealed_nodes = 0
+        self.sealed_bytes = 0
+        self.tombstones = 0
+        self.node_max_bytes = node_max_bytes
+        self.node_max_entries = node_max_entries
+        self.flags = 0
+        self.extension = b""  # what later format versions add; kept as it is
+
+    def size(self) -> int:
+        """Return the size of the encoded record."""
+        return _RECORD_SIZE + len(self.extension)
+
+    def put(self, writer: BytesWriter) -> None:
+        """Append the record as `STREAM_RECORD` lays it out.
+
+        Raises:
+            CorruptionError: a counter that was wrong would leave its bounds now.
+        """
+        if not 0 <= self.length <= LAST_NUMBER or self.entries_added > MAX:
+            problem = f"length {self.length}, entries_added {self.entries_added}"
+            raise CorruptionError("stream record", f"{problem}; run `streamkeep repair`")
+        write_i64_be(writer, bits(self.length))
+        write_i64_be(writer, bits(self.last_ms))
+        write_i64_be(writer, bits(self.last_seq))
+        write_i64_be(writer, bits(self.first_ms))
+        write_i64_be(writer, bits(self.first_seq))
+        write_i64_be(writer, bits(self.last_live_ms))
+        write_i64_be(writer, bits(self.last_live_seq))
+        write_i64_be(writer, bits(self.max_deleted_ms))
+        write_i64_be(writer, bits(self.max_deleted_seq))
+        write_i64_be(writer, bits(self.entries_added))
+        write_i64_be(writer, bits(self.sealed_nodes))
+        write_i64_be(writer, bits(self.sealed_bytes))
+        write_i64_be(writer, bits(self.tombstones))
+        write_i64_be(writer, bits(self.node_max_bytes << 32 | self.node_max_entries))
+        write_i32_be(writer, i32(self.flags))
+        writer.write(self.extension)
+
+    def encode(self) -> bytes:
+        """Return the bytes that stand in the envelope."""
+        writer = BytesWriter()
+        self.put(writer)
+        return writer.getvalue()
+
+
+def decode_stream_record(data: bytes, where: str) -> StreamRecord:
+    """Parse a stream record, laid out as `STREAM_RECORD`; raise CorruptionError when too short."""
+    if len(data) < _RECORD_SIZE:
+        raise CorruptionError(where, f"stream record of {len(data)} bytes, not {_RECORD_SIZE}")
+    record = StreamRecord(_u32(data, 104), _u32(data, 108))
+    record.length = unsigned(read_i64_be(data, 0))
+    record.last_ms = unsigned(read_i64_be(data, 8))
+    record.last_seq = unsigned(read_i64_be(data, 16))
+    record.first_ms = unsigned(read_i64_be(data, 24))
+    record.first_seq = unsigned(read_i64_be(data, 32))
+    record.last_live_ms = unsigned(read_i64_be(data, 40))
+    record.last_live_seq = unsigned(read_i64_be(data, 48))
+    record.max_deleted_ms = unsigned(read_i64_be(data, 56))
+    record.max_deleted_seq = unsigned(read_i64_be(data, 64))
+    record.entries_added = unsigned(read_i64_be(data, 72))
+    record.sealed_nodes = unsigned(read_i64_be(data, 80))
+    record.sealed_bytes = unsigned(read_i64_be(data, 88))
+    record.tombstones = unsigned(read_i64_be(data, 96))
+    record.flags = _u32(data, 112)
+    if record.flags & ~REOPEN:
+        raise CorruptionError(where, f"flags 0x{record.flags:x}, at most 0x{REOPEN:x} expected")
+    record.extension = data[_RECORD_SIZE:]
+    return record
+
+
+def _u32(data: bytes, at: i64) -> int:
+    return int(i64(read_i32_be(data, at)) & 0xFFFFFFFF)
+
+
+_U64: Final = struct.Struct(">Q")
+
+
+def encode_number(number: int) -> bytes:
+    """Return the body of a number in `meta`."""
+    return _U64.pack(number)
+
+
+def decode_number(body: bytes, where: str) -> int:
+    """Parse the body of a number in `meta`."""
+    if len(body) != 8:
+        raise CorruptionError(where, f"a counter of {len(body)} bytes, not 8")
+    number: int = _U64.unpack(body)[0]
+    return number
+
+
+def encode_key_row(number: int, name: bytes) -> bytes:
+    """Return the body of a `keys` row: stream number, whole name."""
+    return _U64.pack(number) + name
+
+
+def decode_counter(body: bytes, where: str) -> int:
+    """Parse the body of a counter of `meta`: the number that is given next, from 1 on."""
+    number = decode_number(body, where)
+    check_number(number, LAST_NUMBER + 1, where)
+    if number == 0:
+        raise CorruptionError(where, "the next number would be 0, which is none")
+    return number
+
+
+LAST_EPOCH: Final = (1 << 32) - 2  # so that the next one fits, too
+
+
+def decode_epoch(body: bytes, where: str) -> int:
+    """Parse the body of the row of `meta` that holds the epoch."""
+    epoch = decode_number(body, where)
+    if not 1 <= epoch <= LAST_EPOCH:
+        raise CorruptionError(where, f"epoch {epoch}, expected 1 to {LAST_EPOCH}")
+    return epoch
+
+
+UUID_SIZE: Final = 16
+
+
+def decode_uuid(body: bytes, where: str) -> bytes:
+    """Return the identity of a store, the body of a row of `meta`."""
+    if len(body) != UUID_SIZE:
+        raise CorruptionError(where, f"a store UUID of {len(body)} bytes, not {UUID_SIZE}")
+    return body
+
+
+def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
+    """Parse the body of a `keys` row."""
+    if len(body) < 8:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, at least 8 expected")
+    number: int = _U64.unpack_from(body)[0]
+    check_number(number, LAST_NUMBER, where)
+    return number, body[8:]
+
+
+# --- garbage ------------------------------------------------------------------------------------
+
+STREAM_NODES: Final = 1  # the nodes of a stream that was deleted
+GROUP_ROWS: Final = 2  # consumers and pending entries of a group that was destroyed
+IDEMPOTENCE_ROWS: Final = 3  # producers and messages that a stream has forgotten
+ARCHIVE_FILE: Final = 4  # a file below archive/ that no row names any more; its path follows
+
+_GARBAGE: Final = struct.Struct(">BQ")
+
+
+def encode_garbage(kind: int, number: int) -> bytes:
+    """Return the body of a `garbage` row: what is to be removed, and its number."""
+    return _GARBAGE.pack(kind, number)
+
+
+def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
+    """Parse the body of a `garbage` row; of a file, see `decode_file_garbage`."""
+    if len(body) < _GARBAGE.size:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
+    kind, number = _GARBAGE.unpack_from(body)
+    if kind != ARCHIVE_FILE and len(body) != _GARBAGE.size:
+        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
+    check_number(number, LAST_NUMBER, where)
+    return kind, number
+
+
+def encode_file_garbage(path: str) -> bytes:
+    """Return the body of a `garbage` row for a file, by its path below archive/."""
+    return encode_garbage(ARCHIVE_FILE, 0) + path.encode()
+
+
+def decode_file_garbage(body: bytes, where: str) -> str:
+    """Return the path below archive/ of a file that is garbage."""
+    try:
+        path = body[_GARBAGE.size :].decode()
+    except UnicodeDecodeError:
+        raise CorruptionError(where, "the path is not UTF-8") from None
+    if not is_safe_path(path):
+        raise CorruptionError(where, f"the path {path!r} leads out of the archive")
+    return path
+
+
+def is_safe_path(path: str) -> bool:
+    """Say whether a relative path stays below the folder that it is relative to."""
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            return False
+    return "\0" not in path

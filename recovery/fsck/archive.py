@@ -1,0 +1,339 @@
+"""Checks of the archive: rows of the manifest and of what is retired, and the files themselves.
+
+Where entries are is checked by ranges of IDs: segments, retired nodes and live nodes of a stream
+follow each other without touching, so that each entry is in one place. Of live nodes only those
+beside archived ones have to be read for that.
+
+Files are opened for their trailer and index; unless the check is a quick one, they are read to the
+last byte. While somebody uses the store, files come and go: what looks wrong is held against the
+newest manifest before it is reported.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from streamkeep.engine.admin.scrub import META_SCRUB
+from streamkeep.engine.archive.segment_output import TEMPORARY
+from streamkeep.engine.model.manifest import NEXT_SEQUENCE
+from streamkeep.engine.model.segment_files import (
+    ARCHIVE_FOLDER,
+    ARCHIVE_LOCK,
+    check_means,
+    open_stored,
+    stored_name,
+)
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.stream import decode_stream
+from streamkeep.engine.txn.txn import NEXT_STREAM
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    MissingSegmentError,
+    StreamkeepError,
+    UntrustedFileError,
+)
+from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.node.node import end_ids, has_live
+from streamkeep.format.node.tombstones import history_form
+from streamkeep.format.rows.records import ARCHIVE_FILE, decode_counter
+from streamkeep.format.rows.retired import decode_former_name, is_former_name
+from streamkeep.format.segment.manifest import SegmentRecord, record_of
+from streamkeep.format.segment.segment import Segment
+from streamkeep.recovery.fsck.catalogue import finding
+from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.progress import Scope
+from streamkeep.recovery.fsck.rows import (
+    ERASURE_SHAPE,
+    GARBAGE_SHAPE,
+    SEGMENT_SHAPE,
+    Rows,
+    numbers_in,
+    row_place,
+)
+from streamkeep.recovery.fsck.single_rows import check_counter
+from streamkeep.recovery.fsck.source import Source, open_source
+from streamkeep.recovery.pages.tree import Tables
+
+Id = tuple[int, int]
+
+_SEGMENT: Final = 0
+_RETIRED: Final = 1
+_LIVE: Final = 2
+
+
+def check_archive(source: Source, scope: Scope) -> Iterator[Finding]:
+    """Check everything that is archived, and on its way there."""
+    tables = source.tables
+    if tables is None:
+        return
+    yield from check_retired(tables)
+    yield from check_places(tables)
+    yield from check_manifest(tables)
+    yield from check_segments(source, tables, scope)
+    yield from check_strays(source, tables)
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def check_retired(tables: Tables) -> Iterator[Finding]:
+    """SK306: every retired node can be read, and has something for the archive."""
+    cursor = tables.cursor(RETIRED)
+    found = cursor.first()
+    while found:
+        try:
+            _check_retired(cursor.key(), cursor.value())
+        except CorruptionError as error:
+            yield finding("SK306", _retired_place(cursor.key()), error.problem)
+        found = cursor.next()
+
+
+def _check_retired(db_key: bytes, value: bytes) -> None:
+    where = row_place(RETIRED, db_key)
+    number, ms, seq = unpack_node_key(db_key)
+    if is_former_name(ms, seq):
+        decode_former_name(number, value, where)
+        return
+    envelope = decode_envelope(value, where)
+    if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq) or envelope.record:
+        raise CorruptionError(where, f"the envelope is of {envelope.ms}-{envelope.seq}")
+    data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
+    if not data:
+        raise CorruptionError(where, "nothing of it was trimmed")
+    validate(data, ms, seq)
+
+
+def _retired_place(db_key: bytes) -> str:
+    try:
+        number, ms, seq = unpack_node_key(db_key)
+    except CorruptionError:
+        return row_place(RETIRED, db_key)
+    return f"retired node {ms}-{seq} of stream number {number}"
+
+
+class _Place(NamedTuple):
+    """Where some entries of a stream are: from which ID on, and in what."""
+
+    first: Id
+    kind: int
+    last: Id | None  # None of a node: it has to be read
+    where: str
+
+
+def check_places(tables: Tables) -> Iterator[Finding]:
+    """SK304, SK305: what is archived, retired and live has no ID in common."""
+    numbers = set(numbers_in(tables, RETIRED))
+    numbers.update(row.stream_number for row in Rows(tables).under(SEGMENT_SHAPE))
+    for number in sorted(numbers):
+        before: _Place | None = None
+        reach: Id = (0, 0)  # the last ID of `before`, and of those before it
+        for place in heapq.merge(
+            _segment_places(tables, number),
+            _node_places(tables, RETIRED, number, _RETIRED),
+            _node_places(tables, NODES, number, _LIVE),
+            _tail_place(tables, number),
+        ):
+            if before is not None and (before.kind, place.kind) != (_LIVE, _LIVE):
+                reach = max(reach, _end_of(tables, number, before))
+                if place.first <= reach:
+                    same = before.kind == place.kind == _SEGMENT
+                    problem = f"it begins at {StreamId(*place.first)}, within {before.where}"
+                    yield finding("SK304" if same else "SK305", place.where, problem)
+            before = place
+
+
+def _segment_places(tables: Tables, number: int) -> Iterator[_Place]:
+    for row in Rows(tables).under(SEGMENT_SHAPE, pack_number(number)):
+        yield _Place(row.first_id, _SEGMENT, row.last_id, row.where)
+
+
+def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator[_Place]:
+    cursor = tables.cursor(table)
+    prefix = pack_number(number)
+    found = cursor.set_range(prefix)
+    name = "retired" if kind == _RETIRED else "macro"
+    while found and (db_key := cursor.key()).startswith(prefix):
+        if len(db_key) == 24:
+            _, ms, seq = unpack_node_key(db_key)
+            where = f"{name} node {ms}-{seq} of stream number {number}"
+            if not is_former_name(ms, seq):
+                yield _Place((ms, seq), kind, None, where)
+        found = cursor.next()
+
+
+def _tail_place(tables: Tables, number: int) -> Iterator[_Place]:
+    """Yield the newest node, which stands with the record."""
+    try:
+        value = tables.get(STREAMS, pack_number(number))
+        stream = None if value is None else decode_stream(number, b"", value)
+        if stream is not None and stream.has_tail():
+            ms, seq = stream.tail_ms, stream.tail_seq
+            last = end_ids(stream.tail_data(), ms, seq).last_slot
+            yield _Place((ms, seq), _LIVE, last, f"macro node {ms}-{seq} of stream number {number}")
+    except CorruptionError:
+        return  # reported by check_stream
+
+
+def _end_of(tables: Tables, number: int, place: _Place) -> Id:
+    """Return the last ID of a place; its first where it cannot be read."""
+    if place.last is not None:
+        return place.last
+    table = RETIRED if place.kind == _RETIRED else NODES
+    ms, seq = place.first
+    try:
+        value = tables.get(table, pack_number(number) + pack_number(ms) + pack_number(seq))
+        if value is not None:
+            return end_ids(decode_envelope(value, place.where).listpack, ms, seq).last_slot
+    except CorruptionError:
+        pass  # reported by the checks of nodes
+    return place.first
+
+
+def check_manifest(tables: Tables) -> Iterator[Finding]:
+    """SK308, SK309: sequences and streams of rows were given, and sequences once."""
+    rows = Rows(tables)
+    seen: dict[int, str] = {}
+    streams = 0
+    for row in rows.under(SEGMENT_SHAPE):
+        streams = max(streams, row.stream_number)
+        other = seen.setdefault(row.sequence, row.where)
+        if other != row.where:
+            yield finding("SK308", row.where, f"{other} has the same sequence {row.sequence}")
+    yield from check_counter(tables, NEXT_SEQUENCE, max(seen, default=0))
+    for erasure in rows.under(ERASURE_SHAPE):
+        streams = max(streams, erasure.stream_number)
+    streams = max([streams, *numbers_in(tables, RETIRED)])
+    try:
+        body = tables.get_row(META, NEXT_STREAM, "meta")
+        following = 1 if body is None else decode_counter(body, "meta")
+    except CorruptionError:
+        return  # reported by check_counter
+    if streams >= following and tables.complete(META):
+        problem = f"there is an archive of stream number {streams}, the next would be {following}"
+        yield finding("SK309", f"meta {NEXT_STREAM.decode()}", problem)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Finding]:
+    """SK301, SK302, SK303, SK307, SK310: each row has its file, whole, without what was erased."""
+    for row in Rows(tables).under(SEGMENT_SHAPE):
+        found = list(_check_file(tables, row, source.folder, scope))
+        scope.progress.advance(0)
+        if found and _is_current(source, row):
+            yield from found
+
+
+def _check_file(
+    tables: Tables, row: SegmentRecord, store: Folder, scope: Scope
+) -> Iterator[Finding]:
+    try:
+        segment = open_stored(store, row.path, row.where)
+    except MissingSegmentError as error:
+        yield finding("SK301", row.where, error.problem)
+        return
+    except (CorruptionError, FormatVersionError, UntrustedFileError) as error:
+        yield finding("SK302", row.where, _problem_of(error))
+        return
+    try:
+        check_means(row, segment)
+    except CorruptionError as error:
+        yield finding("SK303", row.where, error.problem)
+        return
+    told = record_of(
+        segment,
+        stream_number=row.stream_number,
+        path=row.path,
+        key=row.key,
+        sequence=row.sequence,
+        created_ms=row.created_ms,
+        epoch=row.epoch,
+        origin=row.origin,
+        erased=row.erased,
+    )
+    if told != row:
+        names = [name for name in told._fields if getattr(told, name) != getattr(row, name)]
+        yield finding("SK307", row.where, f"the row differs from the file in {', '.join(names)}")
+    if scope.quick:
+        return
+    for problem in segment.check():
+        yield finding("SK302", problem.where, problem.problem)
+    yield from _check_erasures(tables, row, segment)
+
+
+def _problem_of(error: StreamkeepError) -> str:
+    return error.problem if isinstance(error, CorruptionError) else str(error)
+
+
+def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Iterator[Finding]:
+    """SK310: a segment has no entry that was erased, unless the erasure is still to be finished."""
+    if tables.get(META, META_SCRUB) is not None:
+        return
+    read = -1
+    nodes = []
+    for erasure in Rows(tables).under(ERASURE_SHAPE, pack_number(row.stream_number)):
+        wanted = (erasure.ms, erasure.seq)
+        if not row.first_id <= wanted <= row.last_id:
+            continue
+        number = segment.seek(*wanted)
+        if number != read:
+            try:
+                nodes = segment.block(number)
+            except CorruptionError:
+                nodes = []  # reported above
+            read = number
+        if any(has_live(node.listpack, node.ms, node.seq, *wanted) for node in nodes):
+            yield finding("SK310", row.where, f"it has {StreamId(*wanted)}, which was erased")
+
+
+def _is_current(source: Source, row: SegmentRecord) -> bool:
+    """Say whether the newest manifest names the file of a row.
+
+    A store that needs recovery is looked at as of its steady point; the journal behind that may
+    well have taken the row away, and its file is gone then.
+    """
+    if source.torn:
+        return False
+    with open_source(source.path) as newest:
+        if newest.tables is None:
+            return True
+        known = Rows(newest.tables).get(SEGMENT_SHAPE, row.db_key())
+        return known is not None and known.path == row.path
+
+
+def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
+    """SK311, SK312, SK313: files of the archive are named by one row, of one kind."""
+    rows = Rows(tables)
+    named = {row.path for row in rows.under(SEGMENT_SHAPE)}
+    doomed = {row.path for row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
+    for path in sorted(named & doomed):
+        yield finding("SK313", f"segment {path}", "it is listed as garbage")
+    if source.torn or rows.unreadable:
+        return
+    for path in source.folder.files_below(ARCHIVE_FOLDER):
+        if path == ARCHIVE_LOCK or path in named or path in doomed:
+            continue
+        if path.endswith(TEMPORARY):
+            yield finding("SK312", f"file {path}", "a segment that was not finished")
+        elif not _named_by_now(source, path):
+            yield finding("SK311", f"file {path}", "no row of the manifest names it")
+
+
+def _named_by_now(source: Source, path: str) -> bool:
+    """Say whether a file was named, or went, since the check began."""
+    if not source.folder.exists(stored_name(path)):
+        return True
+    with open_source(source.path) as newest:
+        if newest.tables is None:
+            return False
+        rows = Rows(newest.tables)
+        return any(row.path == path for row in rows.under(SEGMENT_SHAPE)) or any(
+            row.path == path for row in rows.under(GARBAGE_SHAPE)
+        )

@@ -1,0 +1,83 @@
+"""Checks of the files beside `data.mdb`: steady points, the journal, and what is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, place_of
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, files_behind_gap
+from streamkeep.engine.store.opening import META_UUID
+from streamkeep.engine.store.survey import STAGING_FOLDER
+from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.log.journal import read_changes
+from streamkeep.recovery.fsck.catalogue import finding
+from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.source import Source
+
+LOST_AND_FOUND: Final = "lost+found"  # the folder of what a repair could not put back
+_KNOWN: Final = frozenset(
+    (
+        DATA_FILE,
+        LOCK_FILE,
+        STEADY_FILE,
+        JOURNAL_FOLDER,
+        "waiters",
+        "archive",
+        STAGING_FOLDER,
+        NEW_FOLDER,
+        DONE_FOLDER,
+        LOST_AND_FOUND,
+    )
+)
+
+
+def check_files(source: Source) -> Iterator[Finding]:
+    """Check what stands in the folder of a store."""
+    yield from check_identity(source)
+    yield from check_journal(source)
+    yield from check_strays(source)
+
+
+def check_identity(source: Source) -> Iterator[Finding]:
+    """SK023: the steady point belongs to this store."""
+    slot, tables = source.slot, source.tables
+    if slot is None or tables is None:
+        return
+    try:
+        store_uuid = tables.get_row(META, META_UUID, "meta")
+    except CorruptionError:
+        return  # reported by check_meta
+    if store_uuid is not None and store_uuid != slot.store_uuid:
+        problem = f"it is of store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
+        yield finding("SK023", STEADY_FILE, problem)
+
+
+def check_journal(source: Source) -> Iterator[Finding]:
+    """SK024: what a recovery would replay is there without a gap, and can be read."""
+    slot = source.slot
+    if slot is None or not source.torn:
+        return
+    folder = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
+    reader = Reader(folder, slot, place_of(slot))
+    while (body := reader.next()) is not None:
+        try:
+            for _ in read_changes(body, len(TABLES)):
+                pass
+        except CorruptionError as error:
+            where = f"journal record of commit {reader.place.commit_number}"
+            yield finding("SK024", where, f"{error.problem} at byte {error.offset}")
+    end = reader.place.commit_number
+    for number, header in files_behind_gap(folder, slot, end).items():
+        problem = f"it begins with commit {header.first_commit}, those before end at {end}"
+        yield finding("SK024", f"journal file {number}", problem)
+
+
+def check_strays(source: Source) -> Iterator[Finding]:
+    """SK025: nothing stands in the folder that is not the store's."""
+    for name in source.folder.names():
+        if name not in _KNOWN:
+            yield finding("SK025", name, "it is no file of a store, and stays untouched")

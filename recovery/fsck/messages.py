@@ -1,0 +1,213 @@
+"""Checks of idempotent XADD: producers, their messages, and the order in which these came.
+
+The stream record says under which number the rows stand. Memory is bounded
+by one row.
+
+Entry IDs prove nothing here: a message may have become an entry that is gone, and after XSETID or
+XIDMPRECORD a later message may have the lower ID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.txn.stream import Stream, decode_stream
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import (
+    GARBAGE,
+    IDEMPOTENCY,
+    IDEMPOTENCY_ORDER,
+    PRODUCERS,
+    STREAMS,
+    TABLES,
+    number_key,
+    pack_number,
+    unpack_number,
+)
+from streamkeep.format.rows.extension import Idempotence, idempotence_of
+from streamkeep.format.rows.producers import message_key, order_key, producer_prefix
+from streamkeep.format.rows.records import IDEMPOTENCE_ROWS
+from streamkeep.recovery.fsck.catalogue import finding
+from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.members import MemberKind, check_members
+from streamkeep.recovery.fsck.progress import Scope
+from streamkeep.recovery.fsck.rows import (
+    MESSAGE_ORDER_SHAPE,
+    MESSAGE_SHAPE,
+    PRODUCER_SHAPE,
+    Member,
+    Rows,
+    numbers_in,
+)
+from streamkeep.recovery.fsck.single_rows import check_counter
+from streamkeep.recovery.fsck.sorting import SortedPairs
+from streamkeep.recovery.fsck.streams import stream_place
+from streamkeep.recovery.pages.tree import Tables
+
+_ROWS_OF_MESSAGES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
+_PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK253")
+
+
+@dataclass(slots=True)
+class MessageFacts:
+    """What the rows of one stream really hold."""
+
+    producers: int = 0
+    tracked: int = 0
+
+
+# --- all streams of the store -------------------------------------------------------------------
+
+
+def check_message_numbers(tables: Tables) -> Iterator[Finding]:
+    """SK262 to SK264: each number belongs to one stream, and no rows belong to none."""
+    numbers = SortedPairs()
+    readable = True
+    cursor = tables.cursor(STREAMS)
+    found = cursor.first()
+    while found:
+        try:
+            stream = decode_stream(unpack_number(cursor.key()), b"", cursor.value())
+            used = _idempotence(stream).number
+        except CorruptionError:
+            readable = False  # reported by the checks of that stream
+        else:
+            if used:
+                numbers.add(used, stream.number)
+        found = cursor.next()
+    yield from _shared_numbers(numbers)
+    yield from check_counter(tables, NEXT_IDEMPOTENCE, numbers.highest())
+    garbage = Rows(tables).garbage(IDEMPOTENCE_ROWS)
+    known = numbers.firsts()
+    for number, _ in garbage:
+        if known.has(number):
+            yield finding("SK263", f"messages {number}", "they are listed as garbage")
+    if not readable or not tables.complete(STREAMS) or not tables.complete(GARBAGE):
+        return  # what is left may belong to a stream that could not be read
+    for table in _ROWS_OF_MESSAGES:
+        known, doomed = numbers.firsts(), garbage.firsts()
+        for number in numbers_in(tables, table):
+            if not known.has(number) and not doomed.has(number):
+                problem = f"rows of {TABLES[table].name} without a stream"
+                yield finding("SK264", f"messages {number}", problem)
+
+
+def _shared_numbers(numbers: SortedPairs) -> Iterator[Finding]:
+    """SK262: each number belongs to one stream."""
+    previous = 0
+    for number, stream in numbers:
+        if number == previous:
+            problem = f"another stream keeps its messages under the number {number}"
+            yield finding("SK262", f"stream {stream}", problem)
+        previous = number
+
+
+def _idempotence(stream: Stream) -> Idempotence:
+    return idempotence_of(stream.record.extension, f"stream {quoted(stream.name)}")
+
+
+# --- one stream ---------------------------------------------------------------------------------
+
+
+def check_messages(
+    tables: Tables, number: int, name: bytes | None, scope: Scope
+) -> Iterator[Finding]:
+    """Check what one stream remembers of its producers."""
+    try:
+        value = tables.get(STREAMS, pack_number(number))
+        if value is None:
+            return  # SK012
+        stream = decode_stream(number, name or b"", value)
+    except CorruptionError:
+        return  # reported by check_stream
+    where = stream_place(number, name)
+    state = _idempotence(stream)
+    rows = Rows(tables)
+    facts = MessageFacts()
+    if state.number:
+        prefix = pack_number(state.number)
+        yield from check_members(rows, _PRODUCER, prefix, state.next_producer, where)
+        for row in rows.under(PRODUCER_SHAPE, prefix):
+            if isinstance(row, Member):
+                facts.producers += 1
+                yield from check_producer(rows, where, state, row)
+        yield from check_by_message(rows, where, state)
+        yield from check_by_order(rows, where, state, facts)
+    if rows.all_of(*_ROWS_OF_MESSAGES):  # what is left would only repeat what was said
+        yield from check_counts(where, state, facts)
+
+
+def check_producer(
+    rows: Rows,
+    where: str,
+    state: Idempotence,
+    producer: Member,
+) -> Iterator[Finding]:
+    """SK256, SK257, SK260: a producer counts its messages, which are not too many."""
+    place = f"{where} producer {quoted(producer.name)}"
+    counted, highest, before = 0, -1, rows.unreadable
+    prefix = producer_prefix(state.number, producer.number)
+    for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+        counted += 1
+        highest = row.message.order
+    if rows.unreadable > before or not rows.tables.complete(IDEMPOTENCY_ORDER):
+        return
+    if producer.held != counted:
+        yield finding("SK256", place, f"{producer.held} messages, counted {counted}")
+    if not 1 <= counted <= state.maxsize:
+        yield finding("SK257", place, f"{counted} messages, idmp-maxsize is {state.maxsize}")
+    if producer.next_order <= highest:
+        problem = f"the next message gets the order {producer.next_order}, found {highest}"
+        yield finding("SK260", place, problem)
+
+
+def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
+    """SK258, SK259: each message stands under its key, and has its place in the order."""
+    for row in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
+        message = row.message
+        place = f"{where} message {quoted(message.iid)} of producer number {row.producer}"
+        if message_key(state.number, row.producer, message.iid) != row.db_key:
+            yield finding("SK258", place, "it stands under the key of another message")
+            continue
+        order = order_key(state.number, row.producer, message.order)
+        if rows.lacks(MESSAGE_ORDER_SHAPE, order):
+            problem = f"no row of idempotency_order has its order {message.order}"
+            yield finding("SK259", place, problem)
+
+
+def check_by_order(
+    rows: Rows, where: str, state: Idempotence, facts: MessageFacts
+) -> Iterator[Finding]:
+    """SK259, SK261: each place in the order is that of a message, of a producer that exists."""
+    prefix = pack_number(state.number)
+    previous = -1
+    for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+        facts.tracked += 1
+        message = row.message
+        if row.producer != previous:
+            previous = row.producer
+            if rows.lacks(PRODUCER_SHAPE, number_key(prefix, previous)):
+                place = f"{where} producer number {previous}"
+                yield finding("SK261", place, "it has messages, but does not exist")
+        db_key = message_key(state.number, row.producer, message.iid)
+        place = f"{where} order {message.order} of producer number {row.producer}"
+        if rows.lacks(MESSAGE_SHAPE, db_key):
+            yield finding("SK259", place, f"the message {quoted(message.iid)} does not exist")
+            continue
+        found = rows.get(MESSAGE_SHAPE, db_key)
+        if found is not None and found.message != message:
+            problem = f"the message {quoted(message.iid)} has another order or entry"
+            yield finding("SK259", place, problem)
+
+
+def check_counts(where: str, state: Idempotence, facts: MessageFacts) -> Iterator[Finding]:
+    """SK254, SK255: the stream counts producers and messages."""
+    if state.producers != facts.producers:
+        problem = f"pids-tracked is {state.producers}, counted {facts.producers}"
+        yield finding("SK254", where, problem)
+    if state.tracked != facts.tracked:
+        problem = f"iids-tracked is {state.tracked}, counted {facts.tracked}"
+        yield finding("SK255", where, problem)

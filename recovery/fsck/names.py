@@ -1,0 +1,134 @@
+"""Checks of stream names against numbers, both ways, and of what belongs to no stream.
+
+Rows of `keys` are sorted by name, records by number: the numbers are sorted, and read beside the
+records. Memory does not grow with the number of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamkeep.engine.txn.txn import NEXT_STREAM
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import (
+    GARBAGE,
+    KEYS,
+    NODES,
+    STREAMS,
+    name_key,
+    pack_number,
+    unpack_number,
+)
+from streamkeep.format.rows.records import STREAM_NODES, decode_key_row
+from streamkeep.recovery.fsck.catalogue import finding
+from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.rows import Rows, numbers_in
+from streamkeep.recovery.fsck.single_rows import check_counter
+from streamkeep.recovery.fsck.sorting import SortedPairs
+from streamkeep.recovery.pages.tree import Tables
+
+
+class KeyRow:
+    """A row of `keys`: a name, and the number of its stream."""
+
+    def __init__(self, db_key: bytes, value: bytes) -> None:
+        """Parse a row; raise CorruptionError."""
+        where = f"key row {quoted(db_key)}"
+        self.number, self.name = decode_key_row(open_row(KEYS, db_key, value, where), where)
+
+
+def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, name) of every row of `keys` that can be read, in the order of the keys."""
+    cursor = tables.cursor(KEYS)
+    found = cursor.first()
+    while found:
+        try:
+            row = KeyRow(cursor.key(), cursor.value())
+        except CorruptionError:
+            pass  # reported by check_names
+        else:
+            yield row.number, row.name
+        found = cursor.next()
+
+
+def nameless_streams(tables: Tables) -> Iterator[int]:
+    """Yield the numbers of streams that no name leads to."""
+    for number, names in _names_of(tables, _numbers(tables)):
+        if names == 0:
+            yield number
+
+
+def check_names(tables: Tables) -> Iterator[Finding]:
+    """SK001, SK010, SK012: every row of `keys` stands in its place and leads to a stream."""
+    cursor = tables.cursor(KEYS)
+    found = cursor.first()
+    while found:
+        db_key = cursor.key()
+        try:
+            row = KeyRow(db_key, cursor.value())
+        except CorruptionError as error:
+            yield finding("SK001", f"key row {quoted(db_key)}", error.problem)
+        else:
+            if name_key(b"", row.name) != db_key:
+                problem = f"it holds the name {quoted(row.name)}"
+                yield finding("SK010", f"key row {quoted(db_key)}", problem)
+            if tables.lacks(STREAMS, pack_number(row.number)):
+                problem = f"stream number {row.number} has no record"
+                yield finding("SK012", f"stream {quoted(row.name)}", problem)
+        found = cursor.next()
+
+
+def check_numbers(tables: Tables) -> Iterator[Finding]:
+    """SK011, SK013, SK014, SK015: every stream has one name, and is no garbage."""
+    numbers = _numbers(tables)
+    all_named = tables.complete(KEYS)
+    garbage = Rows(tables).garbage(STREAM_NODES).firsts()
+    highest = 0
+    for number, names in _names_of(tables, numbers):
+        highest = max(highest, number)
+        if names == 0 and all_named:
+            yield finding("SK013", f"stream {number}", "no key row names it")
+        elif names > 1:
+            yield finding("SK011", f"stream {number}", f"{names} names lead to it")
+        if garbage.has(number):
+            yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
+    yield from check_counter(tables, NEXT_STREAM, highest)
+
+
+def check_orphans(tables: Tables) -> Iterator[Finding]:
+    """SK112: no macro node belongs to a stream that does not exist."""
+    garbage = Rows(tables).garbage(STREAM_NODES).firsts()
+    if not tables.complete(GARBAGE):
+        return
+    for number in numbers_in(tables, NODES):
+        if tables.lacks(STREAMS, pack_number(number)) and not garbage.has(number):
+            yield finding("SK112", f"stream {number}", "macro nodes without a stream record")
+
+
+def _numbers(tables: Tables) -> SortedPairs:
+    """Return the numbers that names lead to."""
+    numbers = SortedPairs()
+    for number, _ in named_streams(tables):
+        numbers.add(number)
+    return numbers
+
+
+def _names_of(tables: Tables, numbers: SortedPairs) -> Iterator[tuple[int, int]]:
+    """Yield the number of each stream record, and how many names lead to it."""
+    named = iter(numbers)
+    following = next(named, None)
+    cursor = tables.cursor(STREAMS)
+    found = cursor.first()
+    while found:
+        db_key = cursor.key()
+        found = cursor.next()
+        try:
+            number = unpack_number(db_key)
+        except CorruptionError:
+            continue  # reported by check_stream_keys
+        names = 0
+        while following is not None and following[0] <= number:
+            names += following[0] == number
+            following = next(named, None)
+        yield number, names

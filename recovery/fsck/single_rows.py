@@ -1,0 +1,114 @@
+"""Checks of single rows, whatever they belong to: checksums, `meta`, garbage, tables not in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH, META_RECOVERY, decode_recovery
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.model.group import NEXT_GROUP
+from streamkeep.engine.model.manifest import NEXT_FILE, NEXT_SEQUENCE
+from streamkeep.engine.store.opening import META_CREATED, META_FORMAT, META_UUID
+from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import META, PENDING_IN, SCHEDULE, TABLES
+from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.rows.batches import decode_batch
+from streamkeep.format.rows.records import decode_counter, decode_epoch, decode_number, decode_uuid
+from streamkeep.recovery.fsck.catalogue import finding
+from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.rows import GARBAGE_SHAPE, SHAPES, Rows, parse_row, row_place
+from streamkeep.recovery.pages.tree import Tables
+
+_UNUSED: Final = (PENDING_IN, SCHEDULE)
+_COUNTERS: Final = (
+    NEXT_STREAM,
+    NEXT_GARBAGE,
+    NEXT_GROUP,
+    NEXT_IDEMPOTENCE,
+    NEXT_SEQUENCE,
+    NEXT_FILE,
+)
+_NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
+
+
+def check_meta(tables: Tables) -> Iterator[Finding]:
+    """SK002: every row of `meta` can be read, and what a store needs is there."""
+    cursor = tables.cursor(META)
+    found = cursor.first()
+    while found:
+        name = cursor.key()
+        where = f"meta {name.decode(errors='backslashreplace')}"
+        try:
+            check_meta_row(name, open_row(META, name, cursor.value(), where), where)
+        except CorruptionError as error:
+            if name not in _COUNTERS:  # those are looked at where they are needed
+                yield finding("SK002", where, error.problem)
+        found = cursor.next()
+    for name in _NEEDED:
+        if tables.lacks(META, name):
+            yield finding("SK002", f"meta {name.decode()}", "it is missing")
+
+
+def check_meta_row(name: bytes, body: bytes, where: str) -> None:
+    """Raise CorruptionError unless a row of `meta` can be read; one of no known name may be."""
+    if name == META_FORMAT:
+        version = decode_number(body, where)
+        if not 1 <= version <= STORE_VERSION:
+            raise CorruptionError(where, f"version {version}, expected 1 to {STORE_VERSION}")
+    elif name == META_UUID:
+        decode_uuid(body, where)
+    elif name == META_EPOCH:
+        decode_epoch(body, where)
+    elif name == META_CREATED:
+        decode_number(body, where)
+    elif name in _COUNTERS:
+        decode_counter(body, where)
+    elif name == META_RECOVERY:
+        decode_recovery(body)
+    elif name.startswith(BATCH_PREFIX):
+        decode_batch(body, name)
+
+
+def check_rows(tables: Tables) -> Iterator[Finding]:
+    """SK001: every row of groups, messages, garbage and manifest can be read."""
+    for shape in SHAPES:
+        cursor = tables.cursor(shape.table)
+        found = cursor.first()
+        while found:
+            try:
+                parse_row(shape, cursor.key(), cursor.value())
+            except CorruptionError as error:
+                yield finding("SK001", row_place(shape.table, cursor.key()), error.problem)
+            found = cursor.next()
+
+
+def check_unused(tables: Tables) -> Iterator[Finding]:
+    """SK016: tables that this version does not use are empty."""
+    for table in _UNUSED:
+        if tables.cursor(table).first():
+            where = f"sub-database `{TABLES[table].name}`"
+            yield finding("SK016", where, f"{tables.rows(table)} rows, none expected")
+
+
+def check_garbage(tables: Tables) -> Iterator[Finding]:
+    """SK014: no number is given to two rows of garbage."""
+    numbers = (row.row_number for row in Rows(tables).under(GARBAGE_SHAPE))
+    yield from check_counter(tables, NEXT_GARBAGE, max(numbers, default=0))
+
+
+def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Finding]:
+    """SK002, SK014: a counter of `meta` is above the highest number that it gave."""
+    where = f"meta {counter.decode()}"
+    try:
+        body = tables.get_row(META, counter, where)
+        following = 1 if body is None else decode_counter(body, where)
+    except CorruptionError as error:
+        yield finding("SK002", where, error.problem)
+        return
+    if highest >= following and tables.complete(META):
+        problem = f"the next number would be {following}, {highest} is in use"
+        yield finding("SK014", where, problem)

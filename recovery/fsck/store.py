@@ -1,0 +1,136 @@
+"""Check a whole store: every check, on every stream, as of one commit.
+
+Nothing is ever changed, and no bytes can end the process: LMDB's pages are read by `tree`, not by
+LMDB. Damage ends one check, not the run. What is damaged is reported once, by the check that is
+about it; other checks pass over it, and draw no conclusions from what they could not read.
+
+The order of the findings is that of the store's own keys, so that two runs can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.format.core.keys import NODES, TABLES
+from streamkeep.recovery.fsck.archive import check_archive
+from streamkeep.recovery.fsck.catalogue import guarded
+from streamkeep.recovery.fsck.files import check_files
+from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
+from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
+from streamkeep.recovery.fsck.names import (
+    check_names,
+    check_numbers,
+    check_orphans,
+    named_streams,
+    nameless_streams,
+)
+from streamkeep.recovery.fsck.pages import PageWalk
+from streamkeep.recovery.fsck.progress import Progress, Scope
+from streamkeep.recovery.fsck.single_rows import check_garbage, check_meta, check_rows, check_unused
+from streamkeep.recovery.fsck.source import Source, open_source, see_snapshot
+from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys
+from streamkeep.recovery.pages.tree import Tables
+
+STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
+    check_meta,
+    check_names,
+    check_numbers,
+    check_stream_keys,
+    check_rows,
+    check_unused,
+    check_orphans,
+    check_group_numbers,
+    check_message_numbers,
+    check_garbage,
+)
+
+
+STREAM_CHECKS: tuple[Callable[[Tables, int, bytes | None, Scope], Iterator[Finding]], ...] = (
+    check_stream,
+    check_groups,
+    check_messages,
+)
+
+
+def check(
+    store: Store[Any] | str | Path,
+    *,
+    quick: bool = False,
+    stream: bytes | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Finding]:
+    """Yield everything that is wrong with a store.
+
+    A store in use is checked as of the newest commit, and used on meanwhile. One that needs
+    recovery is checked as of the commit to which recovery goes back. Nothing is changed.
+
+    Args:
+        store: an open store, or the path of one.
+        quick: look at all rows, checksums and counts, but at the entries only in the oldest and
+            newest node of each stream.
+        stream: check only this stream, and LMDB's pages.
+
+    Raises:
+        NotAStoreError, FormatVersionError, StoreLockedError: there is nothing that can be checked.
+        NoSuchKeyError: the stream does not exist.
+    """
+    scope = Scope(quick, progress)
+    if isinstance(store, Store):
+        with store.snapshot() as snapshot:
+            source = Source(store._environment.folder)
+            try:
+                see_snapshot(source, snapshot.txn)
+                yield from check_source(source, scope, stream)
+            finally:
+                source.close()
+        return
+    with open_source(Path(store).absolute()) as source:
+        yield from check_source(source, scope, stream)
+
+
+def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> Iterator[Finding]:
+    """Run every check on one commit of a store."""
+    yield from source.found
+    tables = source.tables
+    if tables is None:
+        return
+    progress = scope.progress
+    databases = [tables.tree(table).database for table in range(len(TABLES))]
+    pages = sum(one.branch_pages + one.leaf_pages for one in databases)
+    progress.size_bytes = (tables.meta.last_page + 1) * tables.pages.page_size
+    progress.begin(pages + databases[NODES].entries)
+    yield from PageWalk(tables, progress.advance).findings()
+    if stream is not None:
+        yield from _check_one(tables, stream, scope)
+        return
+    yield from check_files(source)
+    yield from guarded(check_archive(source, scope))
+    for check_all in STORE_CHECKS:
+        yield from guarded(check_all(tables))
+    for number, name in named_streams(tables):
+        yield from _check_stream(tables, number, name, scope)
+    for number in nameless_streams(tables):
+        yield from _check_stream(tables, number, None, scope)
+
+
+def _check_stream(
+    tables: Tables, number: int, name: bytes | None, scope: Scope
+) -> Iterator[Finding]:
+    for check_one in STREAM_CHECKS:
+        yield from guarded(check_one(tables, number, name, scope))
+
+
+def _check_one(tables: Tables, wanted: bytes, scope: Scope) -> Iterator[Finding]:
+    """Check the stream with a name."""
+    exists = False
+    for number, name in named_streams(tables):
+        if name == wanted:
+            exists = True
+            yield from _check_stream(tables, number, name, scope)
+    if not exists:
+        raise NoSuchKeyError("no such key")

@@ -1,0 +1,214 @@
+"""What stands in the pages of `data.mdb`, whatever leads to them: envelopes and rows.
+
+When branches of a tree are gone, its leaves and the values behind them are still there. An
+envelope says which node of which stream it is, and which commit wrote it; a row's checksum covers
+its key and its table, so that trying each table tells whose it is. So every page is looked at that
+nothing leads to, or that is not what it must be:
+
+- as the first page of an overflow value: an envelope at byte 16, across as many pages as it takes;
+- as a leaf: its nodes, by its own pointers, or, when those are damaged, at every even offset.
+
+A page may stand where another one should. Its header says which it is, and is believed if the page
+that stands there is the same, or says the reverse: then this one was copied, or both were swapped.
+Whether it is free follows from the page that it is.
+
+Nothing else is believed. A value of a user may hold a copy of an envelope, at any offset: one in
+the middle of a page is taken only as the value of a node whose key is the place that it names; and
+the pages that a sound envelope covers are not looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
+from streamkeep.format.log.lmdb_pages import (
+    BIG,
+    HEADER_SIZE,
+    META_PAGES,
+    OVERFLOW,
+    LooseNode,
+    decode_overflow_header,
+    decode_tree_page,
+    loose_nodes,
+    overflow_header,
+    overflow_pages,
+)
+from streamkeep.format.node.envelope import FORMAT, MAGIC, OVERHEAD, Envelope, decode_envelope
+from streamkeep.recovery.pages.page_file import PageFile
+
+_CHUNK: Final = 1 << 20
+_START: Final = MAGIC + bytes([FORMAT])
+_NUMBER_SIZE: Final = 8
+_FLAGS_AT: Final = 10
+_COUNT_AT: Final = 12  # of an overflow page: how many there are
+_ENVELOPES: Final = (STREAMS, NODES, RETIRED)
+
+
+class RawEnvelope(NamedTuple):
+    """A sound envelope, and the page that it stands in, or stood in before that was moved."""
+
+    page: int
+    envelope: Envelope
+    value: bytes
+    headed: bool  # the page's header is as it must be
+
+
+class RawRow(NamedTuple):
+    """A sound row, and the page that it stands in, or stood in before that was moved."""
+
+    page: int
+    table: int
+    db_key: bytes
+    value: bytes
+
+
+Raw = RawEnvelope | RawRow
+
+
+def scan_pages(
+    pages: PageFile, wanted: Callable[[int], bool], progress: Callable[[int], None]
+) -> Iterator[Raw]:
+    """Yield what stands in the pages that are wanted, in the order of the file."""
+    size = pages.page_size
+    per_chunk = _CHUNK // size
+    total = -(-pages.size() // size)
+    covered = 0  # pages below belong to an envelope that was yielded
+    for first in range(0, total, per_chunk):
+        chunk = b""
+        for number in range(first, min(first + per_chunk, total)):
+            if number < covered or not wanted(number):
+                continue
+            if not chunk:
+                try:
+                    chunk = pages.read(first, per_chunk * size)
+                except CorruptionError:
+                    chunk = bytes(per_chunk * size)
+                    continue
+            at = (number - first) * size
+            if chunk.startswith(_START, at + HEADER_SIZE):
+                found = _overflow(pages, number, chunk, at)
+                if found is not None:
+                    if found.page == number:
+                        covered = number + overflow_pages(len(found.value), size)
+                    yield found
+                    continue
+            yield from _leaf(pages, number, chunk, at)
+        progress(per_chunk)
+
+
+def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:
+    """Return the envelope that begins in an overflow page, byte `at` of a piece of the file."""
+    start = at + HEADER_SIZE
+    length = int.from_bytes(chunk[start + 4 : start + 8], "big")
+    if length < OVERHEAD:
+        return None
+    value = chunk[start : start + length]
+    if len(value) == length and chunk.startswith(overflow_header(number, 1)[:_COUNT_AT], at):
+        try:  # as nearly all are
+            return RawEnvelope(number, decode_envelope(value, "page"), value, True)
+        except CorruptionError:
+            return None
+    if length > pages.size():
+        return None
+    page = chunk[at : at + pages.page_size]
+    origin = _origin(pages, number, page)
+    for place in dict.fromkeys((number, origin)):
+        value = page[HEADER_SIZE : HEADER_SIZE + length]
+        try:
+            if len(value) < length:
+                value += pages.read(place + 1, length - len(value))
+            envelope = decode_envelope(value, "page")
+        except CorruptionError:
+            continue
+        header = decode_overflow_header(page)
+        return RawEnvelope(
+            origin, envelope, value, header.number == origin and header.flags == OVERFLOW
+        )
+    return None
+
+
+def _origin(pages: PageFile, number: int, data: bytes) -> int:
+    """Return which page it is that stands at `number`: mostly that one."""
+    stated = int.from_bytes(data[:_NUMBER_SIZE], "little")
+    if stated == number or not META_PAGES <= stated < pages.size() // pages.page_size:
+        return number
+    try:
+        other = pages.read(stated, pages.page_size)
+    except CorruptionError:
+        return number
+    swapped = int.from_bytes(other[:_NUMBER_SIZE], "little") == number
+    return stated if swapped or other == data else number
+
+
+def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
+    """Yield what stands in a leaf, or in what may have been one, at a place in a piece."""
+    size = pages.page_size
+    data = chunk[at : at + size]
+    if len(data) < pages.page_size or not any(data[:HEADER_SIZE]):
+        return
+    try:
+        page = decode_tree_page(data, int.from_bytes(data[:_NUMBER_SIZE], "little"))
+    except CorruptionError:
+        if data[_FLAGS_AT] == OVERFLOW and int.from_bytes(data[:8], "little") == number:
+            return
+        nodes: list[LooseNode] = loose_nodes(data)
+    else:
+        if not page.leaf:
+            return
+        nodes = [
+            LooseNode(key, b"", page.sizes[index], page.places[index])
+            if page.flags[index] == BIG
+            else LooseNode(key, page.inline(index), 0, 0)
+            for index, key in enumerate(page.keys)
+        ]
+    origin = _origin(pages, number, data)
+    end = pages.size() // pages.page_size
+    for node in nodes:
+        if node.big_size:  # an envelope is found where it stands: look whether it is one
+            there = at + (node.big_page - number) * size + HEADER_SIZE
+            if there > 0 and chunk.startswith(_START, there):
+                continue
+        found = _node(pages, end, origin, node)
+        if found is not None:
+            yield found
+
+
+def _node(pages: PageFile, end: int, number: int, node: LooseNode) -> Raw | None:
+    """Return what a node of a leaf holds; None when no checksum says so."""
+    value = node.value
+    if node.big_size:
+        if not META_PAGES <= node.big_page < end:
+            return None
+        if pages.read(node.big_page, len(_START), skip=HEADER_SIZE) == _START:
+            return None
+        try:
+            value = pages.overflow(node.big_page, min(node.big_size, 1 << 24))
+        except CorruptionError:
+            return None
+    if value.startswith(_START):
+        return _inline_envelope(number, node.db_key, value)
+    for table in range(len(TABLES)):
+        if table in _ENVELOPES:
+            continue
+        try:
+            open_row(table, node.db_key, value, "page")
+        except CorruptionError:
+            continue
+        return RawRow(number, table, node.db_key, value) if fits(table, node.db_key) else None
+    return None
+
+
+def _inline_envelope(number: int, db_key: bytes, value: bytes) -> RawEnvelope | None:
+    try:
+        envelope = decode_envelope(value, "page")
+    except CorruptionError:
+        return None
+    own_keys = (
+        pack_number(envelope.number),
+        node_key(envelope.number, envelope.ms, envelope.seq),
+    )
+    return RawEnvelope(number, envelope, value, True) if db_key in own_keys else None

@@ -1,0 +1,282 @@
+"""B+trees of LMDB as tables: lookups and cursors that pass over damaged pages.
+
+`check_pages` reports every damaged page. What reads through `Tables` afterwards sees the rows that
+can be reached, and learns where it must not conclude anything from a row that is missing: `lacks`
+is false where the way to the row is damaged, and `complete` tells whether all of a table can be
+reached.
+
+The interface is that of an LMDB transaction, as far as checks need it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import TABLES
+from streamkeep.format.log.checkpoint import MetaPage
+from streamkeep.format.log.lmdb_pages import (
+    BIG,
+    FREE_AT,
+    MAIN_AT,
+    MAX_DEPTH,
+    META_PAGES,
+    Database,
+    TreePage,
+    decode_database,
+)
+from streamkeep.recovery.pages.page_file import PageFile
+
+_NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
+
+
+Edge = tuple[int, int]
+Hole = tuple[bytes | None, bytes | None]  # from the first key on, to before the second
+
+ROOT: Final[Edge] = (0, 0)  # the edge to the root: no page above it
+
+
+class Tree:
+    """One B+tree.
+
+    Attributes:
+        cut: edges that lead nowhere good, as page number and place of the child in it, with the
+            keys between which rows are missing. The walk of `check_pages` finds them: a damaged
+            page, or one that is used already. A cursor that followed the latter could run in
+            circles.
+        skipped: some cursor met a page that it could not read.
+    """
+
+    def __init__(self, pages: PageFile, database: Database, last_page: int) -> None:
+        self.pages = pages
+        self.database = database
+        self.last_page = last_page
+        self.cut: dict[Edge, Hole] = {}
+        self.skipped = False
+
+    def root(self) -> TreePage | None:
+        """Return the root page; None when the tree is empty or its root is damaged."""
+        number = self.database.root
+        return None if number is None else self._page(ROOT, number, 0)
+
+    def child(self, page: TreePage, index: int, depth: int) -> TreePage | None:
+        """Return the page `depth` levels below the root that an edge leads to; None for damage."""
+        return self._page((page.number, index), page.children[index], depth)
+
+    def _page(self, edge: Edge, number: int, depth: int) -> TreePage | None:
+        if depth < MAX_DEPTH and META_PAGES <= number <= self.last_page and edge not in self.cut:
+            try:
+                return self.pages.tree_page(number)
+            except CorruptionError:
+                pass
+        self.skipped = True
+        return None
+
+    def value(self, page: TreePage, index: int) -> bytes:
+        """Return a value of a leaf; raise CorruptionError."""
+        if page.flags[index] == BIG:
+            return self.pages.overflow(page.places[index], page.sizes[index])
+        return page.inline(index)
+
+    def find(self, db_key: bytes) -> tuple[bytes | None, bool]:
+        """Return the value under a key, and whether the way to it is sound."""
+        if self.database.root is None:
+            return None, True
+        page = self.root()
+        depth = 0
+        while page is not None and not page.leaf:
+            depth += 1
+            page = self.child(page, child_for(page, db_key), depth)
+        if page is None:
+            return None, False
+        index = bisect_left(page.keys, db_key)
+        if index == len(page.keys) or page.keys[index] != db_key:
+            return None, True
+        return self.value(page, index), True
+
+
+def child_for(page: TreePage, db_key: bytes) -> int:
+    """Return the place of the child of a branch that holds a key."""
+    return max(0, bisect_right(page.keys, db_key, 1) - 1)
+
+
+class Cursor:
+    """A place in a tree; named after the methods of LMDB's cursors."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._path: list[tuple[TreePage, int]] = []  # branches, with the place of the child taken
+        self._leaf: TreePage | None = None
+        self._index = 0
+
+    def key(self) -> bytes:
+        """Return the key of the row; empty when there is none."""
+        return b"" if self._leaf is None else self._leaf.keys[self._index]
+
+    def value(self) -> bytes:
+        """Return the value of the row; raise CorruptionError where it cannot be read."""
+        return b"" if self._leaf is None else self._tree.value(self._leaf, self._index)
+
+    def place(self) -> tuple[TreePage, int]:
+        """Return the leaf of the row, which must be there, and its place in it."""
+        assert self._leaf is not None
+        return self._leaf, self._index
+
+    def first(self) -> bool:
+        """Go to the first row; say whether there is one."""
+        return self._start(None)
+
+    def set_range(self, db_key: bytes) -> bool:
+        """Go to the first row whose key is not below `db_key`; say whether there is one."""
+        leaf = self._leaf
+        if leaf is not None and leaf.keys[0] <= db_key <= leaf.keys[-1]:
+            self._index = bisect_left(leaf.keys, db_key)
+            return True
+        if not self._start(db_key):
+            return False
+        while self.key() < db_key:  # at most the end of one leaf, in a sound tree
+            if not self.next():
+                return False
+        return True
+
+    def set_key(self, db_key: bytes) -> bool:
+        """Go to the row with this key; say whether there is one."""
+        return self.set_range(db_key) and self.key() == db_key
+
+    def next(self) -> bool:
+        """Go to the next row; say whether there is one."""
+        leaf = self._leaf
+        if leaf is None:
+            return False
+        self._index += 1
+        return self._index < len(leaf.keys) or self._next_leaf()
+
+    def leaves(self) -> Iterator[TreePage]:
+        """Yield all leaves that can be read."""
+        found = self.first()
+        while found and self._leaf is not None:
+            yield self._leaf
+            found = self._next_leaf()
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows from this place on, or from the first one; raise CorruptionError."""
+        found = self._leaf is not None or self.first()
+        while found:
+            yield self.key(), self.value()
+            found = self.next()
+
+    def iternext(self, keys: bool = True, values: bool = False) -> Iterator[bytes]:
+        """Yield keys, or values, from this place on."""
+        found = self._leaf is not None or self.first()
+        while found:
+            yield self.key() if keys else self.value()
+            found = self.next()
+
+    # --- the walk -----------------------------------------------------------------------------
+
+    def _start(self, db_key: bytes | None) -> bool:
+        """Go to the leaf that would hold a key, or to the first leaf."""
+        self._path.clear()
+        self._leaf = None
+        return self._descend(self._tree.root(), db_key) or self._next_leaf()
+
+    def _descend(self, page: TreePage | None, db_key: bytes | None) -> bool:
+        """Go down from a page to a leaf; False when there is none, or nothing in it is wanted."""
+        while page is not None and not page.leaf:
+            index = 0 if db_key is None else child_for(page, db_key)
+            self._path.append((page, index))
+            page = self._tree.child(page, index, len(self._path))
+        if page is None:
+            return False
+        self._leaf = page
+        self._index = 0 if db_key is None else bisect_left(page.keys, db_key)
+        return self._index < len(page.keys)
+
+    def _next_leaf(self) -> bool:
+        """Go to the first row of the next leaf that can be read."""
+        while self._path:
+            page, index = self._path.pop()
+            if index + 1 < len(page.children):
+                self._path.append((page, index + 1))
+                below = self._tree.child(page, index + 1, len(self._path))
+                if self._descend(below, None):
+                    return True
+        self._leaf = None
+        return False
+
+
+class Tables:
+    """All tables as of one commit.
+
+    Attributes:
+        main: the tree that holds the records of the tables.
+        free: the tree of LMDB's free list.
+        missing: numbers of tables whose record is not there, or cannot be read.
+    """
+
+    def __init__(self, pages: PageFile, meta: MetaPage) -> None:
+        self.pages = pages
+        self.meta = meta
+        self.main = self._tree(decode_database(meta.data[MAIN_AT : MAIN_AT + 48], "main database"))
+        self.free = self._tree(decode_database(meta.data[FREE_AT : FREE_AT + 48], "free list"))
+        self.missing: list[int] = []
+        self._trees = [self._table_tree(number) for number in range(len(TABLES))]
+
+    def _tree(self, database: Database) -> Tree:
+        return Tree(self.pages, database, self.meta.last_page)
+
+    def _table_tree(self, number: int) -> Tree:
+        try:
+            value, _ = self.main.find(TABLES[number].name.encode())
+            if value is not None:
+                return self._tree(decode_database(value, TABLES[number].name))
+        except CorruptionError:
+            pass
+        self.missing.append(number)
+        return self._tree(_NOTHING)
+
+    def tree(self, table: int) -> Tree:
+        """Return the tree of a table; an empty one when its record is missing."""
+        return self._trees[table]
+
+    def get(self, table: int, db_key: bytes) -> bytes | None:
+        """Return the value under a key; raise CorruptionError where it cannot be read."""
+        return self._trees[table].find(db_key)[0]
+
+    def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
+        """Return the checked body of the row under a key."""
+        value = self.get(table, db_key)
+        return None if value is None else open_row(table, db_key, value, where)
+
+    def lacks(self, table: int, db_key: bytes) -> bool:
+        """Say whether there is surely no row under a key, readable or not."""
+        try:
+            value, sound = self._trees[table].find(db_key)
+        except CorruptionError:
+            return False
+        return value is None and sound and table not in self.missing
+
+    def complete(self, table: int) -> bool:
+        """Say whether no page of a table was found damaged so far."""
+        return table not in self.missing and not self._trees[table].skipped
+
+    def cursor(self, table: int) -> Cursor:
+        """Return a cursor over a table."""
+        return Cursor(self._trees[table])
+
+    def rows(self, table: int) -> int:
+        """Return the number of rows that LMDB states for a table."""
+        return self._trees[table].database.entries
+
+    def unknown_tables(self) -> Iterator[bytes]:
+        """Yield names in the main database that are no tables of ours."""
+        known = {table.name.encode() for table in TABLES}
+        cursor = Cursor(self.main)
+        found = cursor.first()
+        while found:
+            if cursor.key() not in known:
+                yield cursor.key()
+            found = cursor.next()

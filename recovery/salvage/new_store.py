@@ -1,0 +1,189 @@
+"""A new store that is written row by row: what repair, and whatever else copies stores, fills.
+
+Nobody else has the store open, and it is not one before `finish`: it is built in a folder of
+another name beside its own, without a journal and without waiting for the disk, then synced as a
+whole, given its first steady point, and renamed. A process that is killed leaves a folder that
+ends in `.unfinished`, which may be removed.
+
+Rows can be read back while they are written; `rows` reads in pieces, so that what it yields may be
+changed on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint import LOCK_FILE
+from streamkeep.engine.system import files
+from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.keys import TABLES
+
+_SUFFIX: Final = ".unfinished"
+_BATCH_BYTES: Final = 32 << 20  # changed in one LMDB transaction
+_PIECE: Final = 256  # rows read at a time
+_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 31))
+SCRATCH: Final = b"scratch"  # a table of the builder's own, which `finish` removes
+
+Row = tuple[bytes, bytes]
+
+
+class BulkStore:
+    """A store that is being built; `finish` makes it one, `abandon` removes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin a store at `path`, where nothing may be yet.
+
+        Raises:
+            StoreError: there is something, or the folder cannot be written.
+        """
+        self.path = path
+        self._name = path.name + _SUFFIX
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise StoreError(f"{path}: there is something already; name a new folder")
+        try:
+            files.create_folder(path.parent)
+            self._parent = Folder(path.parent, outside=True)
+            self._parent.remove_folder(self._name)
+            self.folder = self._parent.make_folder(self._name)
+        except OSError as error:
+            raise translate_os(error) from error
+        self._raw = _open(self.folder.path)
+        self._txn = self._raw.begin(write=True)
+        self._tables = [self._raw.open_db(table.name.encode(), self._txn) for table in TABLES]
+        self._scratch = self._raw.open_db(SCRATCH, self._txn)
+        self._changed = 0
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def put(self, table: int, db_key: bytes, value: bytes) -> None:
+        """Store a value."""
+        self._put(self._tables[table], db_key, value)
+
+    def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
+        """Store a row with its checksum."""
+        self.put(table, db_key, seal_row(table, db_key, body))
+
+    def get(self, table: int, db_key: bytes) -> bytes | None:
+        """Return the value under a key."""
+        return self._txn.get(db_key, db=self._tables[table])
+
+    def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
+        """Return the checked body of the row under a key."""
+        value = self.get(table, db_key)
+        return None if value is None else open_row(table, db_key, value, where)
+
+    def delete(self, table: int, db_key: bytes) -> None:
+        """Remove a row, if it is there."""
+        self._txn.delete(db_key, db=self._tables[table])
+        self._count(len(db_key))
+
+    def rows(self, table: int, prefix: bytes = b"", start: bytes = b"") -> Iterator[Row]:
+        """Yield the rows under a prefix, from a key on; any may be changed meanwhile."""
+        return self._rows(self._tables[table], prefix, start)
+
+    def last(self, table: int) -> bytes | None:
+        """Return the highest key of a table; None for an empty one."""
+        cursor = self._txn.cursor(self._tables[table])
+        return bytes(cursor.key()) if cursor.last() else None
+
+    # --- what the builder notes for itself ----------------------------------------------------
+
+    def note(self, key: bytes, value: bytes) -> None:
+        """Store something that will not be part of the store."""
+        self._put(self._scratch, key, value)
+
+    def noted(self, key: bytes) -> bytes | None:
+        """Return what was noted under a key."""
+        return self._txn.get(key, db=self._scratch)
+
+    def notes(self, prefix: bytes) -> Iterator[Row]:
+        """Yield what was noted under a prefix."""
+        return self._rows(self._scratch, prefix, b"")
+
+    # --- how ----------------------------------------------------------------------------------
+
+    def _put(self, table: lmdb._Database, db_key: bytes, value: bytes) -> None:
+        # In the order of keys, LMDB fills its pages only if it is told that they come so.
+        try:
+            if not self._txn.put(db_key, value, append=True, db=table):
+                self._txn.put(db_key, value, db=table)
+        except lmdb.Error as error:
+            raise translate(error) from error
+        self._count(len(db_key) + len(value))
+
+    def _count(self, size: int) -> None:
+        self._changed += size
+        if self._changed >= _BATCH_BYTES:
+            self._changed = 0
+            self._commit()
+            self._txn = self._raw.begin(write=True)
+
+    def _commit(self) -> None:
+        try:
+            self._txn.commit()
+        except lmdb.Error as error:
+            raise translate(error) from error
+
+    def _rows(self, table: lmdb._Database, prefix: bytes, start: bytes) -> Iterator[Row]:
+        following = max(prefix, start)
+        while True:
+            cursor = self._txn.cursor(table)
+            piece: list[Row] = []
+            found = cursor.set_range(following) if following else cursor.first()
+            while found and len(piece) < _PIECE and cursor.key().startswith(prefix):
+                piece.append((bytes(cursor.key()), bytes(cursor.value())))
+                found = cursor.next()
+            yield from piece
+            if len(piece) < _PIECE:
+                return
+            following = piece[-1][0] + b"\0"
+
+    # --- end ----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Make it a store: on disk as a whole, with a steady point, under its own name."""
+        self._txn.drop(self._scratch)
+        self._commit()
+        self._raw.sync(True)
+        self._raw.close()
+        self.folder.remove(LOCK_FILE)
+        with Store(self.folder.path, sync="none"):
+            pass  # which makes the first steady point
+        try:
+            self._parent.rename(self._name, self.path.name)  # in place of an empty folder, too
+            self._parent.sync()
+        except OSError as error:
+            raise translate_os(error) from error
+
+    def abandon(self) -> None:
+        """Remove what was built."""
+        self._txn.abort()
+        self._raw.close()
+        with suppress(OSError):
+            self._parent.remove_folder(self._name)
+
+
+def _open(folder: Path) -> lmdb.Environment:
+    for size in _MAPS:
+        try:
+            return lmdb.open(
+                str(folder),
+                map_size=size,
+                max_dbs=len(TABLES) + 2,
+                sync=False,
+                mode=files.FILE_MODE,
+            )
+        except lmdb.MemoryError:
+            continue
+        except lmdb.Error as error:
+            raise translate(error) from error
+    raise StoreError(f"{folder}: the system grants no {_MAPS[-1]} bytes of address space")

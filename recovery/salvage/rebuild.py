@@ -1,0 +1,103 @@
+"""Make everything that can be derived anew, in the new store; and its `meta`."""
+
+from __future__ import annotations
+
+import uuid
+
+from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.model.group import NEXT_GROUP
+from streamkeep.engine.store.opening import META_CREATED, META_FORMAT, META_UUID
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.txn.txn import NEXT_STREAM
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import META, STREAMS
+from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.log.checkpoint import SteadySlot
+from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
+from streamkeep.recovery.fsck.single_rows import check_meta_row
+from streamkeep.recovery.pages.tree import Hole
+from streamkeep.recovery.salvage.groups import GroupRebuilder
+from streamkeep.recovery.salvage.losses import Report
+from streamkeep.recovery.salvage.lost_found import LostAndFound
+from streamkeep.recovery.salvage.messages import MessageRebuilder
+from streamkeep.recovery.salvage.new_store import BulkStore
+from streamkeep.recovery.salvage.streams import StreamRebuilder
+
+
+def rebuild(
+    out: BulkStore,
+    report: Report,
+    lost: LostAndFound,
+    *,
+    slot: SteadySlot | None,
+    highest_epoch: int,
+    holes: list[Hole],
+    highest_stream: int = 0,
+) -> None:
+    """Rebuild what `salvage` has filled.
+
+    Args:
+        slot: the newest steady point of the damaged store.
+        highest_epoch: that was met in it.
+        holes: keys of `nodes` between which rows may be missing.
+        highest_stream: the highest number of a stream in the archive.
+    """
+    known = max(highest_epoch, _number(out, META_EPOCH), 0 if slot is None else slot.epoch)
+    epoch = min(1 + known, LAST_EPOCH)
+    out.put_row(META, META_EPOCH, encode_number(epoch))
+    streams = StreamRebuilder(out, report, lost, epoch, holes)
+    streams.run()
+    groups = GroupRebuilder(out, report, lost)
+    groups.run()
+    messages = MessageRebuilder(out, report, lost, epoch)
+    messages.run()
+    streams.name_losses()
+    _identity(out, slot, report)
+    last_stream = out.last(STREAMS)
+    highest = 0 if last_stream is None else int.from_bytes(last_stream, "big")
+    highest = max(highest, highest_stream)
+    for counter, used in (
+        (NEXT_STREAM, highest),
+        (NEXT_GROUP, groups.highest),
+        (NEXT_IDEMPOTENCE, messages.highest),
+    ):
+        following = _number(out, counter)
+        if used >= max(following, 1):
+            report.rebuild("counters of `meta`")
+            out.put_row(META, counter, encode_number(used + 1))
+
+
+def drop_meta(out: BulkStore, report: Report) -> None:
+    """Drop the rows of `meta` that cannot be read; what is needed of them is made anew later."""
+    for name, value in out.rows(META):
+        try:
+            check_meta_row(name, open_row(META, name, value, "meta"), "meta")
+        except CorruptionError as error:
+            out.delete(META, name)
+            if name.startswith(BATCH_PREFIX):
+                report.other.append(f"which batch an application wrote last: {error.problem}")
+            else:
+                report.rebuild("rows of `meta`")
+
+
+def _identity(out: BulkStore, slot: SteadySlot | None, report: Report) -> None:
+    """The store keeps its identity; where nobody knows it, it gets a new one."""
+    if out.get(META, META_UUID) is None:
+        report.rebuild("rows of `meta`")
+        store_uuid = uuid.uuid4().bytes if slot is None else slot.store_uuid
+        out.put_row(META, META_UUID, store_uuid)
+    if _number(out, META_FORMAT) != STORE_VERSION:
+        report.rebuild("rows of `meta`")
+        out.put_row(META, META_FORMAT, encode_number(STORE_VERSION))
+    if out.get(META, META_CREATED) is None:
+        report.rebuild("rows of `meta`")
+        out.put_row(META, META_CREATED, encode_number(Clock().now_ms()))
+
+
+def _number(out: BulkStore, name: bytes) -> int:
+    """Return a number of `meta`, 0 when it is missing."""
+    body = out.get_row(META, name, "meta")
+    return 0 if body is None else decode_number(body, "meta")

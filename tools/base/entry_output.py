@@ -1,0 +1,104 @@
+"""How entries are printed: what `range`, `read`, `claim` and `info stream --full` share.
+
+A line of text begins with the ID, and a JSON object has it as `id`: `ack -` reads either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import click
+
+from streamkeep.format.core.entry import StreamId
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import json_option
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Snapshot
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class Printable(Protocol):
+    """An entry: what `scan` yields, or what a group delivers."""
+
+    @property
+    def id(self) -> StreamId:
+        """The entry's ID."""
+
+    @property
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """Fields and values in their order, duplicate fields included."""
+
+
+def shape_options(function: Function) -> Function:
+    """Add what decides how entries are printed."""
+    times = click.option(
+        "--show-time", is_flag=True, help="Print the time of each ID behind it (text only)."
+    )
+    return times(json_option(function))
+
+
+def print_entry(
+    entry: Printable,
+    *,
+    as_json: bool,
+    show_time: bool,
+    key: bytes | None = None,
+    ending: str = "",
+    **members: int,
+) -> None:
+    """Print one entry on one line.
+
+    Args:
+        key: the stream that it is from, to be printed, too.
+        ending, members: what else to say of it, as text and in JSON.
+    """
+    if as_json:
+        output.json_line(
+            "entry",
+            **id_members(key, entry.id),
+            fields=output.json_pairs(entry.pairs),
+            **members,
+        )
+        return
+    output.line(
+        f"{id_text(key, entry.id, show_time=show_time)}  {output.pairs_text(entry.pairs)}{ending}"
+    )
+
+
+def print_id(
+    kind: str,
+    entry_id: StreamId,
+    *,
+    as_json: bool,
+    show_time: bool = False,
+    key: bytes | None = None,
+    ending: str = "",
+) -> None:
+    """Print an entry of which only the ID is known, or asked for; `kind` is its JSON type."""
+    if as_json:
+        output.json_line(kind, **id_members(key, entry_id))
+    else:
+        output.line(f"{id_text(key, entry_id, show_time=show_time)}{ending}")
+
+
+def id_members(key: bytes | None, entry_id: StreamId) -> dict[str, object]:
+    """Return the first members of the JSON object of an entry."""
+    of_stream = {} if key is None else {"key": output.json_bytes(key)}
+    return {**of_stream, "id": str(entry_id), "time_ms": entry_id.ms}
+
+
+def id_text(key: bytes | None, entry_id: StreamId, *, show_time: bool) -> str:
+    """Return what the line of an entry begins with."""
+    start = "" if key is None else f"{output.shown(key, ' ')}  "
+    clock = f"  {output.time_text(entry_id.ms)}" if show_time else ""
+    return f"{start}{entry_id}{clock}"
+
+
+def note_missing(ctx: click.Context, snapshot: Snapshot, key: bytes) -> None:
+    """Say that a stream does not exist: a missing one answers like an empty one."""
+    if not snapshot.exists(key):
+        path = ctx.params["store_path"]
+        output.note(f"{ctx.command_path}: no stream {output.named(key)} in {path}")

@@ -1,0 +1,353 @@
+"""How results look: text for people, JSON for programs, and progress.
+
+Results go to standard output, everything else to standard error. Text shows sizes as `1.2 GiB`
+and times as `2024-06-10T07:33:20Z`; JSON is one object per line, in ASCII, with sizes in bytes and
+times in Unix milliseconds.
+
+Keys, fields and values are arbitrary bytes. Text shows them as they are where that is harmless.
+What is empty, is not UTF-8, or holds control characters stands in double quotes with the escapes
+of redis-cli, so that no value can move the cursor or forge a line; `unquoted` reads this form
+back. JSON gives a string where the bytes are UTF-8, else `{"base64": "..."}`, which loses nothing.
+
+rich is loaded only where a table or a progress bar is shown: it takes longer to load than most
+commands take to run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from streamkeep.format.shown import EPOCH as EPOCH
+from streamkeep.format.shown import MAX_CALENDAR_MS as MAX_CALENDAR_MS
+from streamkeep.format.shown import calendar as calendar
+from streamkeep.format.shown import count_text as count_text
+from streamkeep.format.shown import size_text as size_text
+from streamkeep.format.shown import span_text as span_text
+from streamkeep.format.shown import time_text as time_text
+from streamkeep.tools.base.terminal import guard, unguarded, visible
+
+Pairs = Sequence[tuple[bytes, bytes]]
+Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
+
+_NAME_WIDTH: Final = 40
+_SUMMARY_VALUE: Final = 200
+
+_ESCAPES: Final = {
+    "\\": "\\\\",
+    '"': '\\"',
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\a": "\\a",
+    "\b": "\\b",
+}
+_UNESCAPES: Final = {text[1]: char.encode() for char, text in _ESCAPES.items()}
+_plain_pairs: Final = re.compile(rb"(?:(?:^| )[!#-<>-~][!-<>-~]*=[!#-<>-~][!-<>-~]*)+").fullmatch
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([\\\"nrtab]))|([^\\\"]+)")
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def line(text: str) -> None:
+    """Write one line of the result; the stream behind it is buffered."""
+    unguarded(sys.stdout).write(visible(text) + "\n")
+
+
+def note(text: str) -> None:
+    """Write one line that is not part of the result, behind what was printed before."""
+    sys.stdout.flush()
+    unguarded(sys.stderr).write(visible(text) + "\n")
+    sys.stderr.flush()
+
+
+def open_closed() -> None:
+    """Open those of the standard streams that the caller has closed.
+
+    The next file that is opened would get their number, and what a library or a child prints would
+    go into the store. Reading and writing fails; what would be said on standard error is dropped.
+    """
+    ways = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
+    for name, (mode, access) in ways.items():
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, access)
+            setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8"))
+
+
+def give_up() -> bool:
+    """Drop what standard output does not take, which every flush would try again; say whether."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        return True
+    return False
+
+
+def shown(data: bytes, stops: str = "") -> str:
+    """Return bytes as text that is safe to print, quoted where it is not plain.
+
+    Args:
+        stops: characters that call for quotes, too, because of what stands around the text.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and text and text[0] != '"' and not any(stop in text for stop in stops):
+        return text
+    return quoted(data)
+
+
+def quoted(data: bytes) -> str:
+    """Return bytes in double quotes, with escapes for all that is not printable text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f'"{data.decode("latin-1").translate(_BYTES)}"'
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return f'"{text.translate(_Characters())}"'
+
+
+def _escaped(char: str, data: bytes) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable() and (len(data) > 1 or data[0] < 0x80):
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+class _Characters(dict[int, str]):
+    """What each character of a text is shown as, found out when it is met first."""
+
+    def __missing__(self, number: int) -> str:
+        shown = self[number] = _escaped(chr(number), chr(number).encode())
+        return shown
+
+
+_BYTES: Final = {byte: _escaped(chr(byte), bytes([byte])) for byte in range(256)}
+
+
+def unquoted(text: str) -> bytes:
+    """Return the bytes that `quoted` shows as `text`; raise ValueError when it is not that form."""
+    out: list[bytes] = []
+    at, end = 1, len(text) - 1
+    if end < 1 or text[0] != '"' or text[end] != '"':
+        raise ValueError("the closing double quote is missing")
+    while at < end:
+        found = _ESCAPE.match(text, at, end)
+        if found is None:
+            raise ValueError(f"{text[at : at + 2]!r} is not one of the escapes")
+        digits, letter, plain = found.groups()
+        if digits:
+            out.append(bytes.fromhex(digits))
+        elif letter:
+            out.append(_UNESCAPES[letter])
+        else:
+            out.append(plain.encode("utf-8", "surrogateescape"))
+        at = found.end()
+    return b"".join(out)
+
+
+def named(key: bytes) -> str:
+    """Return a key as messages name it: 'orders', or "\\xff" when it is not plain."""
+    text = shown(key)
+    return text if text.startswith('"') else f"'{text}'"
+
+
+def cut(text: str, width: int = _NAME_WIDTH) -> str:
+    """Return the text, shortened when it is longer than a table column should be."""
+    return text if len(text) <= width else text[: width - 1] + ellipsis()
+
+
+def ellipsis() -> str:
+    """Return the sign that something was left out."""
+    return "…" if encodable("…") else "..."
+
+
+def pairs_text(pairs: Pairs) -> str:
+    """Return fields and values as `sku=7 note="two words"`."""
+    # Usually nothing needs quotes, which is soon seen: as many pairs as there are `=`.
+    joined = b" ".join(map(b"=".join, pairs))
+    if joined.count(b"=") == len(pairs) and _plain_pairs(joined):
+        return joined.decode()
+    return " ".join(f"{shown(field, ' =')}={shown(value, ' ')}" for field, value in pairs)
+
+
+def brief_pairs(pairs: Pairs) -> str:
+    """Return fields and values as `pairs_text` does, long values cut."""
+    short = [
+        (
+            shown(field[:_SUMMARY_VALUE], " ="),
+            shown(value, " ")
+            if len(value) <= _SUMMARY_VALUE
+            else f"{shown(value[:_SUMMARY_VALUE], ' ')}{ellipsis()} ({size_text(len(value))})",
+        )
+        for field, value in pairs
+    ]
+    return " ".join(f"{field}={value}" for field, value in short)
+
+
+def note_losses(losses: Mapping[str, int]) -> None:
+    """Write what had no place where it was to go."""
+    for what, count in sorted(losses.items()):
+        note(f"no place for: {what} ({count:,} times)" if count > 1 else f"no place for: {what}")
+
+
+def entries_text(count: int) -> str:
+    """Return `1 entry`, `1,204 entries`."""
+    return count_text(count, "entry", "entries")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[int]) -> None:
+    """Write a table; columns are right-aligned but for those in `left`.
+
+    It is never cut to the width of a terminal: a pipe has none, and half a time is no time. rich
+    tells how wide characters are; its tables took 8 s for 20,000 rows.
+    """
+    from rich.cells import cell_len
+
+    cells = [list(headings), *([visible(cell) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, [("─" if encodable("─") else "-") * width for width in widths])
+    for row in cells:
+        padded = []
+        for index, (text, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - cell_len(text))
+            padded.append(text + space if index in left else space + text)
+        line("  ".join(padded).rstrip())
+
+
+def encodable(text: str) -> bool:
+    """Say whether standard output can show the text."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def json_line(kind: str, **members: Any) -> None:
+    """Write one JSON object on one line; `type` is its first member."""
+    text = _encode({"type": kind, **members})
+    if "\x7f" in text:  # the one control character that stays in ASCII
+        text = text.replace("\x7f", "\\u007f")
+    unguarded(sys.stdout).write(text + "\n")
+
+
+def json_summary(command: str, **members: Any) -> None:
+    """Write the last object of a result, which also tells that the result is complete."""
+    json_line("summary", command=command, **members)
+
+
+def result(command: str, text: str, *, as_json: bool, **members: Any) -> None:
+    """Write a result that is one line: as text, or as a summary with these members."""
+    if as_json:
+        json_summary(command, **members)
+    else:
+        line(text)
+
+
+def json_bytes(data: bytes) -> str | dict[str, str]:
+    """Return bytes as JSON holds them without loss."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def json_pairs(pairs: Pairs) -> Sequence[tuple[str | dict[str, str], str | dict[str, str]]]:
+    """Return fields and values as JSON holds them: in order, duplicates kept."""
+    try:
+        return [(field.decode(), value.decode()) for field, value in pairs]
+    except UnicodeDecodeError:
+        return [(json_bytes(field), json_bytes(value)) for field, value in pairs]
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def steps(wanted: bool | None, label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many parts of some work are done; yield what takes that number and all of them."""
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(
+        file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        guard()  # rich takes what is written meanwhile, to put it above the bar
+        task = bar.add_task(escape(cut(visible(label), 20)), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def progress(
+    wanted: bool | None, label: str, total: int | None, *, sized: bool, unit: str = ""
+) -> Iterator[Advance]:
+    """Show progress on standard error; yield what moves it.
+
+    Args:
+        wanted: None for: when standard error is a terminal.
+        total: how much there is to do; None when nobody knows, and then there is no bar.
+        sized: what is done is counted in bytes.
+        unit: what is counted, when that is not entries.
+    """
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield lambda done, entries: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns: list[ProgressColumn] = [TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(bar_width=16), TaskProgressColumn()]
+    columns.append(TextColumn("{task.fields[told]}"))
+    if total is not None:
+        columns.append(TimeRemainingColumn())
+    console = Console(
+        file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
+    )
+    began = time.perf_counter()
+    with Progress(*columns, console=console, transient=True) as bar:
+        guard()  # rich takes what is written meanwhile, to put it above the bar
+        task = bar.add_task(escape(cut(visible(label), 20)), total=total, told="")
+
+        def advance(done: int, entries: int) -> None:
+            rate = entries / max(time.perf_counter() - began, 1e-9)
+            counted = f"{entries:,} {unit}" if unit else entries_text(entries)
+            told = f"{counted}, {rate:,.0f}/s"
+            if sized and total is None:
+                told = f"{size_text(done)}, {told}"
+            bar.update(task, completed=done, told=told)
+
+        yield advance

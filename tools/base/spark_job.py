@@ -1,0 +1,192 @@
+"""What all jobs on Spark share: their options, a session, checks before it starts, the report.
+
+Nothing of Spark is loaded before a job runs: the other commands must not wait for it, and work
+where it is not installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import Exit, Failure, json_option, progress_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamkeep.pipeline.job import Progress, Report
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_URI: Final = re.compile(r"[a-z][a-z0-9]+:/")
+_SHIP_CODE: Final = "streamkeep.spark.ship_code"
+
+
+def _note_shipping(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Keep --ship-code for `running`: no job has to know of it."""
+    ctx.meta[_SHIP_CODE] = value
+
+
+def job_options(function: Function) -> Function:
+    """Add what all jobs take: where Spark runs, its settings, --json and --progress."""
+    for add in (
+        progress_option,
+        json_option,
+        click.option(
+            "--conf",
+            "settings",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A setting of Spark; may be given again.",
+        ),
+        click.option(
+            "--ship-code",
+            is_flag=True,
+            expose_value=False,
+            callback=_note_shipping,
+            help="Send this package to executors that do not have it.",
+        ),
+        click.option(
+            "--master",
+            default="local[*]",
+            show_default=True,
+            help="Where Spark runs: all cores of this machine, or spark://host:port and so on.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def stream_options(function: Function) -> Function:
+    """Add --stream and --pattern."""
+    for add in (
+        click.option(
+            "--pattern", metavar="REGEX", help="Take the streams whose whole key this matches."
+        ),
+        click.option(
+            "--stream",
+            "streams",
+            multiple=True,
+            metavar="KEY",
+            help="Take this stream; may be given again. All without it.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def tail_export_option(function: Function) -> Function:
+    """Add --tail-export."""
+    return click.option(
+        "--tail-export",
+        metavar="FOLDER",
+        help="For executors on other hosts: write what is in no segment there, until it is done.",
+    )(function)
+
+
+def staging_option(function: Function) -> Function:
+    """Add --staging."""
+    return click.option(
+        "--staging",
+        metavar="FOLDER",
+        help="For executors on other hosts: leave what they made for the driver there.",
+    )(function)
+
+
+def lake_argument(function: Function) -> Function:
+    """Add the argument LAKE."""
+    return click.argument("lake", metavar="LAKE")(function)
+
+
+# --- a job ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
+    """Start Spark for a job, and stop it."""
+    from streamkeep.pipeline.launch import QUIET_JVM, missing, session
+
+    conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
+    for setting in settings:
+        name, found, value = setting.partition("=")
+        if not found or not name:
+            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
+        conf[name] = value
+
+    started = session(
+        master,
+        fast_start=master.startswith("local"),
+        ship_code=click.get_current_context().meta[_SHIP_CODE],
+        **conf,
+    )
+    try:
+        yield started
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
+    finally:
+        started.stop()
+
+
+@contextmanager
+def progress(wanted: bool | None, label: str) -> Iterator[Progress]:
+    """Show how many parts of the work are done."""
+    with output.steps(wanted, label) as advance:
+        yield advance
+
+
+def check_store(path: Path) -> None:
+    """Say what is wrong with a store before Spark is started, which takes seconds."""
+    from streamkeep.engine.api.store import Store
+
+    if _URI.match(str(path)) and not path.exists():  # one slash of it is gone by now
+        raise Failure(
+            f"{path}: a store stands on a disk of this host, where the command runs; what may be a "
+            "URI is a lake, --tail-export and --staging"
+        )
+    Store(path, readonly=True, create=False).close()
+
+
+def check_place(place: str) -> None:
+    """Say whether a bucket is out of reach; where the extra is missing, `running` says that."""
+    try:
+        from streamkeep.pipeline.places import check, plain
+    except ImportError:
+        return
+    check(plain(place))
+
+
+def check_lake(lake: str) -> None:
+    """Say the same of a lake; where the extra is missing, `running` says that."""
+    try:
+        from streamkeep.pipeline.lake import Lake
+    except ImportError:
+        return
+    Lake.open(lake)
+
+
+def check_streams(streams: tuple[str, ...], pattern: str | None) -> None:
+    """Refuse two ways to choose streams."""
+    if streams and pattern is not None:
+        raise click.UsageError("give --stream or --pattern, not both")
+
+
+def tell(report: Report, summary: str, as_json: bool) -> None:
+    """Print what a job did; end with a status that says whether something is wrong."""
+    if as_json:
+        for problem in report.problems:
+            output.json_line("problem", problem=problem)
+        facts = report.as_json()
+        facts.pop("type")
+        output.json_summary(f"spark {facts.pop('job')}", **facts)
+    else:
+        for problem in report.problems:
+            output.line(problem)
+        output.note(f"{summary}, in {output.span_text(report.seconds)}")
+    if report.problems:
+        raise click.exceptions.Exit(Exit.DAMAGED)

@@ -1,0 +1,28 @@
+"""archive ...: what a stream has trimmed, in compressed files that stay readable."""
+
+from __future__ import annotations
+
+import click
+
+from streamkeep.tools.commands.archive_files_cmds import adopt, drop, export, verify
+from streamkeep.tools.commands.archive_list_cmd import list_
+from streamkeep.tools.commands.archive_restore_cmd import restore
+from streamkeep.tools.commands.archive_run_cmd import run
+
+
+@click.group()
+def archive() -> None:
+    """Look after the archive: what streams have trimmed, compressed.
+
+    Segments are files below STORE/archive, each with a range of IDs of one stream. Reading with
+    --history shows what is in them in one view with live entries.
+
+    \b
+    Example:
+      streamkeep archive list orders.store
+      streamkeep archive verify orders.store
+    """
+
+
+for _command in (run, list_, verify, restore, adopt, export, drop):
+    archive.add_command(_command)

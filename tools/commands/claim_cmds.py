@@ -1,0 +1,223 @@
+"""Commands that give pending entries to another consumer: claim, autoclaim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkeep.format.core.entry import StreamId
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Id,
+    StoreCommand,
+    consumer_argument,
+    count_option,
+    group_argument,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    store_argument,
+    sync_option,
+)
+from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
+from streamkeep.tools.base.entry_ids import given_ids, ids_argument
+from streamkeep.tools.base.entry_output import print_id
+from streamkeep.tools.base.times import parse_iso
+from streamkeep.tools.commands.pending_cmds import force_option, retry_count_option
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Sync
+
+justid_option = click.option(
+    "--justid", is_flag=True, help="Print IDs only, and do not count this as a delivery."
+)
+
+
+def min_idle_option(**settings: Any) -> Callable[[Any], Any]:
+    """Return the option --min-idle."""
+    return click.option(
+        "--min-idle",
+        type=click.IntRange(min=0),
+        metavar="MS",
+        help="Claim only what was delivered at least MS milliseconds ago.",
+        **settings,
+    )
+
+
+def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """Read Unix milliseconds, or a time in ISO 8601."""
+    if text is None:
+        return None
+    try:
+        return int(text) if text.isdecimal() else parse_iso(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@consumer_argument
+@ids_argument
+@min_idle_option(default=0)
+@click.option(
+    "--idle",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    help="Say that they were delivered MS milliseconds ago, instead of now.",
+)
+@click.option(
+    "--time",
+    "delivery_ms",
+    callback=parse_moment,
+    metavar="TIME",
+    help="Say that they were delivered then: Unix milliseconds, or 2024-06-10T07:33:20Z.",
+)
+@retry_count_option
+@force_option
+@justid_option
+@click.option(
+    "--last-id",
+    type=Id(),
+    metavar="ID",
+    help="Set the last delivered ID of the group, if higher.",
+)
+@json_option
+@sync_option
+@quoted_option
+def claim(
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    consumer: bytes,
+    ids: tuple[bytes, ...],
+    min_idle: int,
+    idle: int | None,
+    delivery_ms: int | None,
+    retry_count: int | None,
+    force: bool,
+    justid: bool,
+    last_id: bytes | None,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Make pending entries those of CONSUMER, and print them (XCLAIM).
+
+    For entries whose consumer died. --min-idle protects one that is only slow: an entry that
+    somebody else claimed in the meantime is left alone. IDs that are not pending are passed over;
+    what was deleted from the stream is pending no more. The ID - reads IDs from standard input,
+    as in `ack`.
+
+    \b
+    Examples:
+      streamkeep claim orders.store orders mail bob 1718004800000-0 --min-idle 60000
+      streamkeep claim orders.store orders mail bob 1718004800000-0 --justid
+      streamkeep claim orders.store orders mail bob 1718004800000-0 --force --retry-count 3
+    """
+    if idle is not None and delivery_ms is not None:
+        raise click.UsageError("--idle and --time cannot be used together")
+    wanted = given_ids(ids, key)
+    claimed: list[Delivered] = []
+    if wanted:
+        with open_store(store_path, sync=sync) as store, store.transaction() as txn:
+            found = txn.xclaim(
+                key,
+                group,
+                consumer,
+                min_idle,
+                wanted,
+                idle=idle,
+                time=delivery_ms,
+                retrycount=retry_count,
+                force=force,
+                justid=justid,
+                last_id=last_id,
+            )
+            claimed = [just(one) for one in found] if justid else look_up(txn, key, found)
+    print_claimed(claimed, justid=justid, as_json=as_json)
+    if as_json:
+        output.json_summary("claim", key=output.json_bytes(key), entries=len(claimed))
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@consumer_argument
+@min_idle_option(required=True)
+@click.option(
+    "--start",
+    type=Id("from"),
+    default="0-0",
+    show_default=True,
+    metavar="ID",
+    help="Look at pending entries from this ID or time on.",
+)
+@count_option("Claim at most N entries, and look at ten times as many.", default=100)
+@justid_option
+@json_option
+@sync_option
+@quoted_option
+def autoclaim(
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    consumer: bytes,
+    min_idle: int,
+    start: bytes,
+    count: int,
+    justid: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Claim what has been pending too long, and print it (XAUTOCLAIM).
+
+    What consumers left behind that died becomes that of CONSUMER. One call looks at some of the
+    pending entries, and says with which --start to go on. Entries that were deleted from the
+    stream are named, and are pending no more.
+
+    \b
+    Examples:
+      streamkeep autoclaim orders.store orders mail bob --min-idle 60000
+      streamkeep autoclaim orders.store orders mail bob --min-idle 60000 --justid
+    """
+    with open_store(store_path, sync=sync) as store, store.transaction() as txn:
+        found = txn.xautoclaim(key, group, consumer, min_idle, start, count, justid, whole=True)
+        cursor, entries, gone = found
+        claimed = [just(one) for one in entries] if justid else look_up(txn, key, entries)
+    print_claimed(claimed, justid=justid, as_json=as_json)
+    if as_json:
+        for one in gone:
+            print_id("deleted", StreamId.parse(one), as_json=True)
+        output.json_summary(
+            "autoclaim",
+            key=output.json_bytes(key),
+            entries=len(claimed),
+            deleted=len(gone),
+            cursor=cursor.decode(),
+        )
+        return
+    if gone:
+        ids = " ".join(one.decode() for one in gone)
+        output.note(f"deleted from the stream, and pending no more: {ids}")
+    if cursor != b"0-0":
+        output.note(f"next: --start {cursor.decode()} goes on")
+
+
+def just(id_text: bytes) -> Delivered:
+    """Return an entry of which only the ID is known."""
+    return Delivered(StreamId.parse(id_text), [])
+
+
+def print_claimed(claimed: list[Delivered], *, justid: bool, as_json: bool) -> None:
+    """Print what was claimed, one entry or ID a line."""
+    for one in claimed:
+        if justid:
+            print_id("id", one.id, as_json=as_json)
+        else:
+            print_delivered(one, as_json=as_json)

@@ -1,0 +1,112 @@
+"""`streamkeep backup` and `streamkeep compact`: the store copied, and the store made smaller."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    StoreCommand,
+    json_option,
+    path_of,
+    progress_option,
+    store_argument,
+)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("target", metavar="TARGET", type=click.Path(), callback=path_of)
+@click.option("--no-verify", is_flag=True, help="Do not check the copy with fsck.")
+@json_option
+@progress_option
+def backup(
+    store_path: Path, target: Path, no_verify: bool, as_json: bool, progress: bool | None
+) -> None:
+    """Copy STORE, which may be in use, to the folder TARGET.
+
+    The copy shows one moment, with the archive of that moment, and is an ordinary store: to
+    restore it, copy the folder back. It holds no free pages, is checked with fsck, and takes the
+    name TARGET only when it is whole: a command that fails or is killed leaves an earlier backup
+    as it was.
+
+    TARGET must be missing, empty, or an earlier backup of STORE that nobody has written to. Of the
+    archive, only what the earlier backup lacks is copied.
+
+    \b
+    Example:
+      streamkeep backup orders.store backup.store
+    """
+    from streamkeep.recovery.backup.backup import backup as copy_store
+
+    began = time.perf_counter()
+    with output.progress(progress, "backup", 300, sized=False, unit="bytes") as advance:
+        parts = ("archive", "data", "check")
+
+        def show(what: str, done: int, total: int) -> None:
+            advance(100 * parts.index(what) + 100 * done // max(total, 1), done)
+
+        report = copy_store(store_path, target, verify=not no_verify, progress=show)
+    seconds = time.perf_counter() - began
+    if as_json:
+        output.json_summary(
+            "backup",
+            path=str(report.path),
+            epoch=report.epoch,
+            commit=report.commit_number,
+            store_bytes=report.store_bytes,
+            data_bytes=report.data_bytes,
+            copied_segments=report.copied_segments,
+            copied_bytes=report.copied_bytes,
+            kept_segments=report.kept_segments,
+            kept_bytes=report.kept_bytes,
+            verified=not no_verify,
+            seconds=round(seconds, 3),
+        )
+        return
+    parts_text = [f"{output.size_text(report.data_bytes)} of data"]
+    for count, size, done in (
+        (report.copied_segments, report.copied_bytes, "copied"),
+        (report.kept_segments, report.kept_bytes, "kept from the earlier backup"),
+    ):
+        if count:
+            segments = output.count_text(count, "segment", "segments")
+            parts_text.append(f"{segments} ({output.size_text(size)}) {done}")
+    checked = "not checked" if no_verify else "checked"
+    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {seconds:.1f} s")
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@json_option
+@progress_option
+def compact(store_path: Path, as_json: bool, progress: bool | None) -> None:
+    """Write the data file of STORE anew, without its free pages.
+
+    Gives room back to the disk that deleted and archived entries have taken. Nobody may have
+    STORE open meanwhile; the disk needs room for the new file beside the old one. A crash at any
+    moment leaves the old file or the new one.
+
+    \b
+    Example:
+      streamkeep compact orders.store
+    """
+    from streamkeep.engine.admin.compact import compact as compact_store
+
+    data = store_path / "data.mdb"
+    total = data.stat().st_size if data.exists() else 0
+    with output.progress(progress, "compact", total, sized=True, unit="bytes") as advance:
+        done = compact_store(store_path, progress=lambda size: advance(size, size))
+    if as_json:
+        output.json_summary(
+            "compact",
+            before_bytes=done.before_bytes,
+            after_bytes=done.after_bytes,
+            epoch=done.epoch,
+        )
+    else:
+        before, after = output.size_text(done.before_bytes), output.size_text(done.after_bytes)
+        output.line(f"{before} before, {after} after")

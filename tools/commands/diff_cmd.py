@@ -1,0 +1,155 @@
+"""diff: what two stores hold that is different."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.recovery.diff import BOTH, FIRST, Difference
+from streamkeep.recovery.diff import diff as differences
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Exit,
+    Failure,
+    StoreCommand,
+    count_option,
+    json_option,
+    open_store,
+    path_of,
+    quoted_option,
+    store_argument,
+)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("other_path", metavar="OTHER", type=click.Path(), callback=path_of)
+@click.argument("key", metavar="[KEY]", required=False, type=Bytes())
+@count_option("Stop after N differences.")
+@json_option
+@quoted_option
+@click.pass_context
+def diff(
+    ctx: click.Context,
+    store_path: Path,
+    other_path: Path,
+    key: bytes | None,
+    count: int | None,
+    as_json: bool,
+) -> None:
+    """Compare the stores STORE and OTHER, or the stream KEY in both.
+
+    Compared is what commands can tell: entries, counters, groups, consumers, pending entries and
+    what idempotent XADD remembers. How entries are packed does not count.
+
+    Lines begin with - for what only STORE has, + for what only OTHER has, and ! for what differs.
+
+    \b
+    Exit status: 0  the same
+                 1  neither of them has a stream KEY
+                 3  one of them cannot be read
+                 4  different, or one of them is damaged
+
+    \b
+    Example:
+      streamkeep diff orders.store orders.backup
+    """
+    found = 0
+    paths = (store_path, other_path)
+    with ExitStack() as stack:
+        first = stack.enter_context(open_store(store_path, readonly=True))
+        second = stack.enter_context(open_store(other_path, readonly=True))
+        if key is not None and not (first.exists(key) or second.exists(key)):
+            where = f"neither in {store_path} nor in {other_path}"
+            hint = f"streamkeep streams {shlex.quote(str(store_path))}"
+            raise Failure(f"no stream {output.named(key)}, {where}", hint=hint)
+        try:
+            for one in islice(differences(first, second, key), count):
+                found += 1
+                if as_json:
+                    print_json(one)
+                else:
+                    print_text(one)
+        except CorruptionError as error:  # of one of them, and it does not say which
+            checks = (f"streamkeep fsck {shlex.quote(str(path))}" for path in paths)
+            raise Failure(str(error), hint="; ".join(checks), status=Exit.DAMAGED) from error
+    if as_json:
+        output.json_summary("diff", differences=found, same=not found)
+    elif found:
+        output.note(output.count_text(found, "difference"))
+    ctx.exit(Exit.DAMAGED if found else Exit.OK)
+
+
+def print_text(one: Difference) -> None:
+    """Print a difference on one line."""
+    mark = {BOTH: "!", FIRST: "-"}.get(one.only, "+")
+    text = f"stream {output.named(one.key)}"
+    if one.kind == "stream":
+        output.line(f"{mark} {text}: {output.entries_text(one.number)}")
+        return
+    if one.group is not None:
+        text += f" group {output.named(one.group)}"
+    kind = {"counter": "", "group": "", "entry": "entry ", "messages": ""}.get(
+        one.kind, f"{one.kind} "
+    )
+    what = output.shown(one.what.encode()) if one.what else ""
+    if one.number > 1:
+        kind = {"entry": "entries ", "pending": "pending "}.get(one.kind, kind)
+        text += f" {kind}{what} ({one.number:,})"
+    elif what:
+        text += f" {kind}{what}"
+    if one.only == BOTH:
+        text += f": {_told(one.first)} against {_told(one.second)}"
+    output.line(f"{mark} {text}")
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return output.brief_pairs(value)
+    if isinstance(value, dict):
+        owner = value["consumer"]
+        name = "nobody" if owner is None else output.named(owner)
+        times = output.count_text(value["delivery_count"], "time")
+        return f"{name}, {times}, {output.time_text(value['delivery_time'])}"
+    if isinstance(value, tuple):
+        seen, active = value
+        return f"seen {output.time_text(seen)}, active " + (
+            "never" if active < 0 else output.time_text(active)
+        )
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_json(one: Difference) -> None:
+    """Print a difference as one object."""
+    members: dict[str, Any] = {"key": output.json_bytes(one.key)}
+    if one.group is not None:
+        members["group"] = output.json_bytes(one.group)
+    if one.what:
+        members["what"] = one.what
+    members["only"] = one.only
+    if one.only == BOTH:
+        members["first"], members["second"] = _json(one.first), _json(one.second)
+    if one.kind in ("stream", "entry", "pending") and one.only != BOTH:
+        members["count"] = one.number
+    output.json_line(one.kind, **members)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return output.json_bytes(value)
+    if isinstance(value, dict):
+        return {name: _json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    return value

@@ -1,0 +1,312 @@
+"""Commands that change entries: add, del, trim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    json_option,
+    key_argument,
+    open_store,
+    policy_options,
+    quoted_option,
+    refuse_options,
+    store_argument,
+    sync_option,
+)
+from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
+from streamkeep.tools.base.entry_output import note_missing
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.command_base import RefPolicy
+    from streamkeep.engine.api.views import Snapshot, Sync
+
+maxlen_option = click.option(
+    "--maxlen", type=click.IntRange(min=0), metavar="N", help="Keep the newest N entries."
+)
+minid_option = click.option(
+    "--minid",
+    type=Id("from"),
+    metavar="ID",
+    help="Keep entries from this ID, or this time, on.",
+)
+exact_option = click.option(
+    "--exact/--approximate",
+    default=False,
+    help="Trim to the entry, or by whole macro nodes only: cheaper, and some more entries stay. "
+    "[default: --approximate]",
+)
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Trim at most about N entries, with --approximate only; 0 for no limit.",
+)
+
+
+def check_trimming(
+    maxlen: int | None,
+    minid: bytes | None,
+    *,
+    exact: bool,
+    limit: int | None,
+    policy: RefPolicy | None,
+) -> None:
+    """Refuse combinations of trimming options that Redis refuses, too."""
+    if maxlen is not None and minid is not None:
+        raise click.UsageError("--maxlen and --minid cannot be used together")
+    if limit is not None and exact:
+        raise click.UsageError("--limit cannot be used with --exact")
+    if limit is not None and maxlen is None and minid is None:
+        raise click.UsageError("--limit needs --maxlen or --minid")
+    if policy is not None and maxlen is None and minid is None:
+        raise click.UsageError(f"--{policy.lower()} needs --maxlen or --minid")
+    if maxlen is None and minid is None:
+        refuse_options("needs --maxlen or --minid", "exact")
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("fields", metavar="FIELD VALUE...", type=Bytes(), nargs=-1, required=True)
+@click.option(
+    "--id",
+    "entry_id",
+    type=Id(),
+    default="*",
+    metavar="ID",
+    help="*: from the clock (the default); ms-*: the next one in that millisecond; or a full ID.",
+)
+@maxlen_option
+@minid_option
+@exact_option
+@limit_option
+@policy_options
+@click.option("--nomkstream", is_flag=True, help="Do nothing when there is no stream KEY.")
+@click.option(
+    "--idmp",
+    nargs=2,
+    type=Bytes(),
+    metavar="PRODUCER IID",
+    help="Add nothing when PRODUCER has sent the message IID before.",
+)
+@click.option(
+    "--idmpauto",
+    type=Bytes(),
+    metavar="PRODUCER",
+    help="Add nothing when PRODUCER has sent the same fields before.",
+)
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def add(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    fields: tuple[bytes, ...],
+    entry_id: bytes,
+    maxlen: int | None,
+    minid: bytes | None,
+    exact: bool,
+    limit: int | None,
+    policy: RefPolicy | None,
+    nomkstream: bool,
+    idmp: tuple[bytes, bytes] | None,
+    idmpauto: bytes | None,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Append one entry to the stream KEY; print its ID (XADD).
+
+    Store and stream are created when they do not exist. A value that begins with a dash and is
+    not a number goes behind --.
+
+    A producer that cannot know whether its last try arrived repeats it with --idmp and the same
+    message ID, or with --idmpauto and the same fields: a message that was added before is not
+    added again, and the ID of the first entry is printed. `streamkeep config` sets for how long
+    that is remembered.
+
+    \b
+    Examples:
+      streamkeep add orders.store orders sku 7 --id '1718004800000-*'
+      streamkeep add orders.store orders sku 8 count 2
+      streamkeep add orders.store orders sku 9 --maxlen 100000
+      streamkeep add orders.store orders sku 10 --idmp till-3 receipt-4711
+    """
+    if len(fields) % 2:
+        raise click.UsageError("fields and values come in pairs: the last field has no value")
+    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
+    if idmp is not None and idmpauto is not None:
+        raise click.UsageError("--idmp and --idmpauto cannot be used together")
+    if (idmp is not None or idmpauto is not None) and entry_id != b"*":
+        raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
+
+    with open_store(store_path, create=not nomkstream, sync=sync) as store:
+        new_id = store.xadd_pairs(
+            key,
+            list(zip(fields[0::2], fields[1::2], strict=True)),
+            id=entry_id,
+            maxlen=maxlen,
+            approximate=not exact,
+            nomkstream=nomkstream,
+            minid=minid,
+            limit=limit,
+            ref_policy=policy,
+            idmpauto=idmpauto,
+            idmp=idmp,
+        )
+        if as_json:
+            added = None if new_id is None else new_id.decode()
+            output.json_summary("add", key=output.json_bytes(key), id=added)
+        elif new_id is not None:
+            output.line(new_id.decode())
+        if new_id is None:
+            with store.snapshot() as snapshot:
+                note_missing(ctx, snapshot, key)
+
+
+@click.command("del", cls=StoreCommand)
+@store_argument
+@key_argument
+@ids_argument
+@policy_options
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def del_(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    ids: tuple[bytes, ...],
+    policy: RefPolicy | None,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Delete entries of KEY by ID; print how many there were (XDEL).
+
+    The stream stays, even empty, and so does its last ID. To delete a whole stream, use
+    `streamkeep drop`. The ID - reads IDs from standard input, see `streamkeep ack --help`.
+
+    What consumer groups have pending of the deleted entries stays pending, unless --delref
+    removes it, or --acked keeps the entries that a group still needs (XDELEX).
+
+    \b
+    Examples:
+      streamkeep del orders.store orders 1718004800000-0 1718004800000-1
+      streamkeep del orders.store orders 1718004800000-0 --acked --json
+    """
+    wanted = given_ids(ids, key)
+    with open_store(store_path, sync=sync) as store:
+        results = store.xdelex(key, *wanted, ref_policy=policy or "KEEPREF") if wanted else []
+        outcomes = Outcomes(wanted, results, absent="absent")
+        outcomes.print("del", outcomes.deleted, as_json=as_json)
+        with store.snapshot() as snapshot:
+            note_missing(ctx, snapshot, key)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@maxlen_option
+@minid_option
+@click.option(
+    "--range",
+    "id_range",
+    nargs=2,
+    type=(Id("from"), Id("to")),
+    metavar="START END",
+    help="Remove the entries from START to END, both included unless ( stands before them, "
+    "anywhere in the stream.",
+)
+@exact_option
+@limit_option
+@policy_options
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def trim(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    maxlen: int | None,
+    minid: bytes | None,
+    id_range: tuple[bytes, bytes] | None,
+    exact: bool,
+    limit: int | None,
+    policy: RefPolicy | None,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Remove the oldest entries of KEY, or a range of IDs (XTRIM).
+
+    Prints how many went.
+
+    Without --exact only whole macro nodes go, each a page full of entries, and at most 10,000
+    entries in one call (see --limit).
+
+    What consumer groups have pending of the removed entries stays pending, unless --delref
+    removes it, or --acked keeps the entries that a group still needs. With these two, entries go
+    one by one, as with --exact, but never more than --limit allows.
+
+    Of streams that archive (`streamkeep retention set --archive`), what is trimmed goes to the
+    archive, and --history shows it.
+
+    \b
+    Examples:
+      streamkeep trim orders.store orders --maxlen 100000
+      streamkeep trim orders.store orders --minid 2024-06-10T00:00:00Z --exact
+      streamkeep trim orders.store orders --maxlen 0 --exact --acked
+      streamkeep trim orders.store orders --range 2024-06-10 '(2024-06-11'
+    """
+    if id_range is not None:
+        refuse_options("cannot be used with --range", "maxlen", "minid", "exact", "limit")
+        if policy is not None:
+            raise click.UsageError(f"--{policy.lower()} cannot be used with --range")
+        with open_store(store_path, sync=sync) as store:
+            removed = store.trim_range(key, *id_range)
+            output.result("trim", str(removed), as_json=as_json, count=removed)
+            with store.snapshot() as snapshot:
+                note_missing(ctx, snapshot, key)
+        return
+    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
+    if maxlen is None and minid is None:
+        raise click.UsageError("say what stays: --maxlen or --minid; or what goes: --range")
+    with open_store(store_path, sync=sync) as store:
+        removed = store.xtrim(
+            key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
+        )
+        output.result("trim", str(removed), as_json=as_json, count=removed)
+        with store.snapshot() as snapshot:
+            note_missing(ctx, snapshot, key)
+            hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)
+            if hint:
+                output.note(f"next: {hint}")
+
+
+def is_trimmed(snapshot: Snapshot, key: bytes, maxlen: int | None, minid: bytes | None) -> bool:
+    """Say whether all entries are gone that were to go."""
+    if maxlen is not None:
+        return snapshot.xlen(key) <= maxlen
+    return not snapshot.xrange(key, "-", b"(" + (minid or b""), count=1)
+
+
+def next_trim(policy: RefPolicy | None, exact: bool) -> str:
+    """Say why entries that were to go are still there, and what to do; nothing when unknown."""
+    still = "some entries that were to go are still there"
+    if policy == "ACKED":
+        return f"{still}: a group has yet to read or acknowledge them, see streamkeep group list"
+    if exact:
+        return ""
+    if policy == "DELREF":
+        return f"{still}: one call removes only so many, see --limit"
+    return f"{still}, since only whole macro nodes went; repeat with --exact to trim to the entry"

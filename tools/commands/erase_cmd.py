@@ -1,0 +1,94 @@
+"""`streamkeep erase`: entries deleted, and their bytes gone from every file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    confirm_loss,
+    json_option,
+    open_store,
+    progress_option,
+    quoted_option,
+    store_argument,
+    yes_option,
+)
+from streamkeep.tools.base.entry_ids import given_ids
+from streamkeep.tools.base.entry_output import note_missing
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("key", metavar="[KEY", type=Bytes(), required=False)
+@click.argument("ids", metavar="ID...]", type=Id(), nargs=-1)
+@click.option("--finish", is_flag=True, help="Finish an erasure that was cut off: no KEY, no ID.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for readers of older states of the store.",
+)
+@yes_option
+@json_option
+@progress_option
+@quoted_option
+@click.pass_context
+def erase(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes | None,
+    ids: tuple[bytes, ...],
+    finish: bool,
+    timeout: float,
+    yes: bool,
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Delete entries and overwrite their bytes in every file of STORE.
+
+    Prints how many there were. Unlike `streamkeep del`, nothing of the contents is left in STORE
+    afterwards: not in nodes, in the journal, in free pages, or in unused parts of pages. Entries
+    that were deleted or trimmed before are erased, too. All of STORE is read, so erase many
+    entries at once. The ID - reads IDs from standard input, see `streamkeep ack --help`.
+
+    Others may go on reading and writing. Who reads an older state of the store for longer than
+    the timeout is named, and the bytes stay until the command has run again.
+
+    Backups, exported files, and what the file system (snapshots, copies on write) or the disk
+    (blocks that it has taken out of use) keep aside are out of reach.
+
+    \b
+    Examples:
+      streamkeep erase orders.store orders 1718004800000-0 1718004800000-1 --yes
+      streamkeep erase orders.store --finish
+    """
+    if finish == (key is not None) or (key is not None and not ids):
+        raise click.UsageError("give KEY and IDs, or --finish")
+    wanted = [] if key is None else given_ids(ids, key)
+    with open_store(store_path) as store:
+        if key is not None:
+            many = output.count_text(len(set(wanted)), "ID")
+            loss = f"{output.named(key)} in {store_path}: {many}; nothing brings the entries back"
+            confirm_loss([loss], "Erase these entries?", yes=yes)
+        with output.progress(progress, "erase", 1000, sized=False, unit="pages") as advance:
+            count = store.erase(
+                key or b"",
+                *wanted,
+                timeout=timeout,
+                progress=lambda done, total: advance(1000 * done // max(total, 1), done),
+            )
+        if as_json:
+            output.json_summary("erase", count=count)
+        else:
+            output.line(str(count))
+        if key is not None:
+            with store.snapshot() as snapshot:
+                note_missing(ctx, snapshot, key)

@@ -1,0 +1,153 @@
+"""fsck: say whether a store is sound, and what to do when it is not."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Exit,
+    StoreCommand,
+    given_store,
+    json_option,
+    optional_store,
+    progress_option,
+    quoted_option,
+    refuse_options,
+)
+
+
+def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> str | None:
+    """Return a code as it is listed; refuse one that is not."""
+    if code is not None and code.upper() not in CATALOGUE:
+        near = get_close_matches(code.upper(), CATALOGUE, 5, 0)
+        raise click.BadParameter(
+            f"no such code: {code}; near it are {', '.join(sorted(near))}", ctx, param
+        )
+    return code and code.upper()
+
+
+def explain(code: str, *, as_json: bool) -> None:
+    """Print a code's severity, meaning and advice."""
+    kind = CATALOGUE[code]
+    severity = kind.severity.name.lower()
+    if as_json:
+        members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
+        output.json_line("explanation", code=code, **members)
+        output.json_summary("fsck", explained=code)
+    else:
+        output.line(f"{code}: {severity}: {kind.meaning}")
+        output.line(f"next: {kind.advice}")
+
+
+@click.command(cls=StoreCommand)
+@optional_store
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Check all rows, checksums and counts, but entries only at both ends of each stream.",
+)
+@click.option("--stream", "key", type=Bytes(), metavar="KEY", help="Check only this stream.")
+@click.option(
+    "--explain",
+    "code",
+    metavar="CODE",
+    callback=known_code,
+    help="Say what a code such as SK201 means and what to do; needs no STORE.",
+)
+@json_option
+@progress_option
+@quoted_option
+def fsck(
+    store_path: Path | None,
+    quick: bool,
+    key: bytes | None,
+    code: str | None,
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Check STORE for damage; never change it.
+
+    Every check runs to the end: one bad row does not hide the next. A store in use is checked as
+    of its newest commit; others go on using it. Exit status 0 means that nothing is wrong; what
+    only is worth knowing (notes) does not count.
+
+    \b
+    Exit status: 0  clean
+                 3  not a store, locked, or written by a newer version
+                 4  damaged: see the findings, then `streamkeep repair --help`
+
+    \b
+    Examples:
+      streamkeep fsck orders.store
+      streamkeep fsck orders.store --quick --json
+      streamkeep fsck --explain SK201
+    """
+    from streamkeep.recovery.fsck.store import check
+
+    if code is not None:
+        refuse_options("cannot be used with --explain", "store_path", "quick", "key")
+        explain(code, as_json=as_json)
+        return
+    store_path = given_store(store_path)
+    began = time.perf_counter()
+    counts = dict.fromkeys(Severity, 0)
+    with output.progress(progress, "checking", 100, sized=False, unit="pages") as advance:
+
+        def show(state: Progress) -> None:
+            advance(round(100 * state.done / max(1, state.total)), state.done)
+
+        moved = Progress(show)
+        for found in check(store_path, quick=quick, stream=key, progress=moved):
+            counts[found.severity] += 1
+            if as_json:
+                members = found.as_json()
+                output.json_line(members.pop("type"), **members)
+            else:
+                output.line(str(found))
+    damaged = counts[Severity.ERROR] + counts[Severity.WARNING] > 0
+    figures = {
+        "verdict": "damaged" if damaged else "clean",
+        "errors": counts[Severity.ERROR],
+        "warnings": counts[Severity.WARNING],
+        "notes": counts[Severity.NOTE],
+        "quick": quick,
+        "streams": moved.streams,
+        "nodes": moved.nodes,
+        "size_bytes": moved.size_bytes,
+    }
+    _conclude(store_path, figures, as_json, time.perf_counter() - began)
+    if damaged:
+        click.get_current_context().exit(Exit.DAMAGED)
+
+
+def _conclude(path: Path, figures: dict[str, Any], as_json: bool, seconds: float) -> None:
+    """Say what came of it, and what to do next."""
+    if as_json:
+        output.json_summary("fsck", path=str(path), **figures, seconds=round(seconds, 3))
+    counted = [
+        output.count_text(figures[f"{name}s"], name, f"{name}s")
+        for name in ("error", "warning", "note")
+        if figures[f"{name}s"]
+    ]
+    streams = output.count_text(figures["streams"], "stream", "streams")
+    nodes = output.count_text(figures["nodes"], "node", "nodes")
+    size = output.size_text(figures["size_bytes"])
+    output.note(
+        f"{path}: {', '.join([figures['verdict'], *counted])}; {streams}, {nodes}, {size} in "
+        f"{seconds:.1f} s"
+    )
+    if figures["verdict"] == "damaged":
+        store = shlex.quote(str(path))
+        target = shlex.quote(f"{str(path).rstrip('/')}.repaired")
+        output.note(f"next: streamkeep repair {store} --output {target}")

@@ -1,0 +1,413 @@
+"""Commands about consumer groups and their consumers: group ..., consumer ..."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkeep.engine.commands.help_texts import HELP
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    confirm_loss,
+    consumer_argument,
+    group_argument,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    store_argument,
+    sync_option,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.views import Snapshot, Sync
+
+entries_read_option = click.option(
+    "--entries-read",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many entries the group has read by then, where you know it: makes the lag exact.",
+)
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+@click.group()
+def group() -> None:
+    """Create, set, destroy and list consumer groups (XGROUP).
+
+    A group reads a stream once, shared between its consumers: each entry is delivered to one of
+    them, and is pending until that one acknowledges it. What a consumer leaves behind, others can
+    claim. A stream may have any number of groups, and none of them sees the others.
+
+    \b
+    Example, two workers that share the orders:
+      streamkeep group create orders.store orders billing --id 0
+      streamkeep read orders.store orders --group billing --consumer ann --count 1
+      streamkeep read orders.store orders --group billing --consumer bob --count 1
+      streamkeep pending orders.store orders billing
+      streamkeep group list orders.store
+    """
+
+
+@group.command("create", cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@click.option(
+    "--id",
+    "last_id",
+    type=Id("after"),
+    default="$",
+    show_default=True,
+    metavar="ID|TIME",
+    help="Deliver what comes after this ID, or from this time on: $ for new entries only, 0 for "
+    "all.",
+)
+@click.option("--mkstream", is_flag=True, help="Create an empty stream KEY when there is none.")
+@entries_read_option
+@sync_option
+@quoted_option
+def group_create(
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    last_id: bytes,
+    mkstream: bool,
+    entries_read: int | None,
+    sync: Sync,
+) -> None:
+    """Create the consumer group GROUP of the stream KEY (XGROUP CREATE).
+
+    Consumers need not be created: they are when they first read.
+
+    \b
+    Examples:
+      streamkeep group create orders.store orders billing
+      streamkeep group create orders.store orders june --id 2024-06-01
+      streamkeep group create orders.store returns billing --id 0 --mkstream
+    """
+    with open_store(store_path, create=mkstream, sync=sync) as store:
+        store.xgroup_create(key, group, last_id, mkstream, entries_read)
+
+
+@group.command("set-id", cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@click.argument("last_id", metavar="ID", type=Id("after"))
+@entries_read_option
+@sync_option
+@quoted_option
+def group_set_id(
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    last_id: bytes,
+    entries_read: int | None,
+    sync: Sync,
+) -> None:
+    """Set up to which ID a group has read (XGROUP SETID).
+
+    Entries above ID are delivered next: with 0 the whole stream again, with $ only what is added
+    from now on, with a time such as 2024-06-10 what came from then on. What is pending stays
+    pending.
+
+    \b
+    Example, read everything once more:
+      streamkeep group set-id orders.store orders mail 0
+    """
+    with open_store(store_path, sync=sync) as store:
+        store.xgroup_setid(key, group, last_id, entries_read)
+
+
+@group.command("destroy", cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@yes_option
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def group_destroy(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Destroy a group with all it knows; print 1, or 0 (XGROUP DESTROY).
+
+    Lost are its consumers, what they have pending, and up to where it has read; the entries of
+    the stream stay. Names that and asks first; --yes answers.
+
+    \b
+    Example:
+      streamkeep group destroy orders.store orders mail --yes
+    """
+    with open_store(store_path, sync=sync) as store:
+        losses = [
+            f"{output.named(group)}: {output.count_text(one['consumers'], 'consumer')}, "
+            f"{output.entries_text(one['pending'])} pending, read up to "
+            f"{one['last-delivered-id'].decode()}"
+            for one in store.xinfo_groups(key)
+            if one["name"] == group
+        ]
+        if losses:
+            confirm_loss(losses, f"Destroy this group of {output.named(key)}?", yes=yes)
+        count = int(store.xgroup_destroy(key, group))
+        output.result("group destroy", str(count), as_json=as_json, count=count)
+        if not losses:
+            note_no_group(ctx, store, key, group)
+
+
+@group.command("list", cls=StoreCommand)
+@store_argument
+@click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
+@json_option
+@quoted_option
+def group_list(store_path: Path, key: bytes | None, as_json: bool) -> None:
+    """List the groups of KEY, or of all streams, and how far they are.
+
+    The lag is how many entries a group has yet to read; - stands for a lag that nobody can know,
+    since entries were deleted in between.
+
+    \b
+    Examples:
+      streamkeep group list orders.store
+      streamkeep group list orders.store orders --json
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        keys = snapshot.keys() if key is None else [key]
+        print_groups(snapshot, keys, "group list", as_json=as_json)
+
+
+@group.command("help", cls=StoreCommand)
+def group_help() -> None:
+    """Print what XGROUP can do in Redis's words (XGROUP HELP).
+
+    \b
+    Example:
+      streamkeep group help
+    """
+    print_help("XGROUP")
+
+
+def print_help(command: str) -> None:
+    """Print the text that a HELP subcommand answers."""
+    for text in HELP[command]:
+        output.line(text)
+
+
+def print_groups(snapshot: Snapshot, keys: list[bytes], command: str, *, as_json: bool) -> None:
+    """Print the groups of streams: a table, or an object each."""
+    found = [(key, one) for key in keys for one in snapshot.xinfo_groups(key)]
+    if as_json:
+        for key, one in found:
+            output.json_line("group", key=output.json_bytes(key), **json_members(one))
+        output.json_summary(command, groups=len(found))
+        return
+    if found:
+        output.table(
+            ("key", "group", "consumers", "pending", "last-delivered-id", "entries-read", "lag"),
+            [
+                (
+                    output.cut(output.shown(key)),
+                    output.cut(output.shown(one["name"])),
+                    f"{one['consumers']:,}",
+                    f"{one['pending']:,}",
+                    one["last-delivered-id"].decode(),
+                    number_text(one["entries-read"]),
+                    number_text(one["lag"]),
+                )
+                for key, one in found
+            ],
+            left=(0, 1),
+        )
+    output.note(output.count_text(len(found), "group"))
+
+
+def json_members(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return what XINFO tells of a group or a consumer as JSON holds it."""
+    return {
+        name.replace("-", "_"): output.json_bytes(value) if isinstance(value, bytes) else value
+        for name, value in figures.items()
+    }
+
+
+def number_text(number: int | None) -> str:
+    """Return a number that may be unknown as text."""
+    return "-" if number is None else f"{number:,}"
+
+
+def note_no_group(ctx: click.Context, store: Store, key: bytes, group: bytes) -> None:
+    """Say that a group does not exist, where Redis answers 0."""
+    with store.snapshot() as snapshot:
+        known = snapshot.xinfo_groups(key) if snapshot.exists(key) else []
+    if group not in [one["name"] for one in known]:
+        where = f"{output.named(key)} in {ctx.params['store_path']}"
+        output.note(f"{ctx.command_path}: no group {output.named(group)} of {where}")
+
+
+# --- consumers ----------------------------------------------------------------------------------
+
+
+@click.group()
+def consumer() -> None:
+    """Create, delete and list the consumers of a group (XGROUP).
+
+    \b
+    Example:
+      streamkeep consumer list orders.store orders mail
+    """
+
+
+@consumer.command("create", cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@consumer_argument
+@json_option
+@sync_option
+@quoted_option
+def consumer_create(
+    store_path: Path, key: bytes, group: bytes, consumer: bytes, as_json: bool, sync: Sync
+) -> None:
+    """Create a consumer; print 1, or 0 if it exists (CREATECONSUMER).
+
+    Rarely needed: a consumer is created when it first reads or claims.
+
+    \b
+    Example:
+      streamkeep consumer create orders.store orders mail bob
+    """
+    with open_store(store_path, sync=sync) as store:
+        count = store.xgroup_createconsumer(key, group, consumer)
+        output.result("consumer create", str(count), as_json=as_json, count=count)
+
+
+@consumer.command("delete", cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@consumer_argument
+@yes_option
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def consumer_delete(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    consumer: bytes,
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Delete a consumer; print how much it had pending (DELCONSUMER).
+
+    What it has pending is forgotten, and never delivered again: `streamkeep autoclaim` gives it
+    to another consumer first. Where something is pending, names it and asks; --yes answers.
+
+    \b
+    Example:
+      streamkeep consumer delete orders.store orders mail ann --yes
+    """
+    with open_store(store_path, sync=sync) as store:
+        known = {one["name"]: one["pending"] for one in store.xinfo_consumers(key, group)}
+        if consumer not in known:
+            where = f"group {output.named(group)} of {output.named(key)}"
+            output.note(f"{ctx.command_path}: no consumer {output.named(consumer)} in {where}")
+        elif known[consumer]:
+            pending = output.entries_text(known[consumer])
+            loss = f"{output.named(consumer)}: {pending} pending, never to be delivered again"
+            confirm_loss([loss], "Delete this consumer?", yes=yes)
+        lost = store.xgroup_delconsumer(key, group, consumer)
+        output.result("consumer delete", str(lost), as_json=as_json, pending=lost)
+
+
+@consumer.command("list", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("group", metavar="[GROUP]", type=Bytes(), default=None, required=False)
+@json_option
+@quoted_option
+def consumer_list(store_path: Path, key: bytes, group: bytes | None, as_json: bool) -> None:
+    """List the consumers of GROUP, or of all groups of KEY.
+
+    idle is the time since a consumer last tried to get something, inactive the time since it last
+    got something; - stands for never.
+
+    \b
+    Examples:
+      streamkeep consumer list orders.store orders
+      streamkeep consumer list orders.store orders mail --json
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        print_consumers(snapshot, key, group, "consumer list", as_json=as_json)
+
+
+def print_consumers(
+    snapshot: Snapshot, key: bytes, group: bytes | None, command: str, *, as_json: bool
+) -> None:
+    """Print the consumers of a group, or of all: a table, or an object each."""
+    found = list(_consumers(snapshot, key, group))
+    if as_json:
+        for name, one in found:
+            inactive = one["inactive"]
+            output.json_line(
+                "consumer",
+                key=output.json_bytes(key),
+                group=output.json_bytes(name),
+                name=output.json_bytes(one["name"]),
+                pending=one["pending"],
+                idle_ms=one["idle"],
+                inactive_ms=None if inactive < 0 else inactive,
+            )
+        output.json_summary(command, key=output.json_bytes(key), consumers=len(found))
+        return
+    if found:
+        output.table(
+            ("group", "consumer", "pending", "idle", "inactive"),
+            [
+                (
+                    output.cut(output.shown(name)),
+                    output.cut(output.shown(one["name"])),
+                    f"{one['pending']:,}",
+                    idle_text(one["idle"]),
+                    idle_text(one["inactive"]),
+                )
+                for name, one in found
+            ],
+            left=(0, 1),
+        )
+    output.note(output.count_text(len(found), "consumer"))
+
+
+def _consumers(
+    snapshot: Snapshot, key: bytes, group: bytes | None
+) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the name of each group, and what XINFO CONSUMERS tells of each of its consumers."""
+    groups = [one["name"] for one in snapshot.xinfo_groups(key)] if group is None else [group]
+    for name in groups:
+        for one in snapshot.xinfo_consumers(key, name):
+            yield name, one
+
+
+def idle_text(ms: int) -> str:
+    """Return how long ago something was; - for never."""
+    return "-" if ms < 0 else output.span_text(ms / 1000)

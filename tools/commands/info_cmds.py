@@ -1,0 +1,261 @@
+"""What a store knows of one stream: info stream, groups, consumers, help (XINFO)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    StoreCommand,
+    count_option,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    refuse_options,
+    store_argument,
+)
+from streamkeep.tools.base.entry_output import print_entry
+from streamkeep.tools.commands.group_cmds import (
+    number_text,
+    print_consumers,
+    print_groups,
+    print_help,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Snapshot
+
+
+@click.group()
+def info() -> None:
+    """Show what a store knows of one of its streams (XINFO).
+
+    \b
+    Example:
+      streamkeep info stream orders.store orders
+    """
+
+
+@info.command("stream", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.option("--full", is_flag=True, help="Print entries and groups, too.")
+@count_option(
+    "How many entries, and pending entries of each group, --full prints; 0 for all.",
+    least=0,
+    default=10,
+)
+@json_option
+@quoted_option
+def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: bool) -> None:
+    """Print counters, first and last entry of KEY (XINFO STREAM).
+
+    radix-tree-keys is the number of macro nodes, each of which holds many entries. The figures
+    with idmp, pids and iids concern `streamkeep add --idmp`.
+
+    \b
+    Examples:
+      streamkeep info stream orders.store orders
+      streamkeep info stream orders.store orders --full --count 3
+    """
+    if not full:
+        refuse_options("needs --full", "count")
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        counters = snapshot.xinfo_stream(key)
+        ends = {"first-entry": next(snapshot.scan(key), None)}
+        ends["last-entry"] = next(snapshot.scan(key, reverse=True), None)
+        figures = {
+            name: value.decode() if isinstance(value, bytes) else value
+            for name, value in counters.items()
+            if name not in ends
+        }
+        if as_json:
+            members = {name.replace("-", "_"): value for name, value in figures.items()}
+            for name, entry in ends.items():
+                members[name.replace("-", "_") + "_id"] = None if entry is None else str(entry.id)
+            output.json_line("stream", key=output.json_bytes(key), **members)
+        else:
+            width = max(map(len, figures))
+            for name, value in figures.items():
+                text = f"{value:,}" if isinstance(value, int) else value
+                output.line(f"{name:<{width}}  {text}")
+            for name, entry in ends.items():
+                brief = "-" if entry is None else f"{entry.id}  {output.brief_pairs(entry.pairs)}"
+                output.line(f"{name:<{width}}  {brief}")
+        printed = print_entries(snapshot, key, count, as_json=as_json) if full else 0
+        if full:
+            for one in full_groups(snapshot, key, count):
+                print_full_group(key, one, as_json=as_json)
+    if as_json:
+        output.json_summary("info stream", key=output.json_bytes(key), entries=printed)
+
+
+def print_entries(snapshot: Snapshot, key: bytes, count: int, *, as_json: bool) -> int:
+    """Print the first `count` entries, 0 for all; return how many there were."""
+    printed = 0
+    if not as_json:
+        output.line("entries")
+    for entry in islice(snapshot.scan(key), count or None):
+        if as_json:
+            print_entry(entry, as_json=True, show_time=False)
+        else:
+            output.line(f"  {entry.id}  {output.pairs_text(entry.pairs)}")
+        printed += 1
+    if not as_json:
+        print_rest(snapshot.xlen(key) - printed, "  ")
+    return printed
+
+
+def print_rest(left: int, indent: str) -> None:
+    """Say how many lines were left out."""
+    if left:
+        output.line(f"{indent}{output.ellipsis()} {left:,} more")
+
+
+def full_groups(snapshot: Snapshot, key: bytes, count: int) -> list[dict[str, Any]]:
+    """Return the groups as XINFO STREAM FULL has them; `count` 0 for all pending entries."""
+    pending = [int(one["pending"]) for one in snapshot.xinfo_groups(key)]
+    # 0 would also collect all entries of the stream, which may be many, and are printed already.
+    most = count or max([1, *pending])
+    found: list[dict[str, Any]] = snapshot.xinfo_stream(key, True, most)["groups"]
+    return found
+
+
+def print_full_group(key: bytes, group: dict[str, Any], *, as_json: bool) -> None:
+    """Print one group of XINFO STREAM FULL with its consumers and what is pending."""
+    if as_json:
+        _print_json_group(key, group)
+        return
+    last_id = group["last-delivered-id"].decode()
+    output.line(
+        f"group {output.named(group['name'])}: last-delivered-id {last_id}, "
+        f"entries-read {number_text(group['entries-read'])}, lag {number_text(group['lag'])}, "
+        f"{group['pel-count']:,} pending, {group['nacked-count']:,} of them nacked"
+    )
+    for consumer in group["consumers"]:
+        output.line(
+            f"  consumer {output.named(consumer['name'])}: {consumer['pel-count']:,} pending, "
+            f"seen {time_text(consumer['seen-time'])}, "
+            f"active {time_text(consumer['active-time'])}"
+        )
+        _print_pending(consumer["pending"], consumer["pel-count"])
+    if group["nacked-count"]:
+        output.line("  given back, for anybody to claim:")
+        rows = [(one, 0, count) for one, *owned, count in group["pending"] if unowned(*owned)]
+        _print_pending(rows, group["nacked-count"])
+
+
+def _print_pending(pending: Sequence[Sequence[Any]], total: int) -> None:
+    for entry_id, delivery_time, delivery_count in pending:
+        times = output.count_text(delivery_count, "time")
+        last = f", last {output.time_text(delivery_time)}" if delivery_time else ""
+        output.line(f"    {entry_id.decode()}  delivered {times}{last}")
+    print_rest(total - len(pending), "    ")
+
+
+def unowned(consumer: bytes, delivery_time: int) -> bool:
+    """Say whether nobody has a pending entry: a consumer gave it back."""
+    return not consumer and not delivery_time
+
+
+def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
+    output.json_line(
+        "group",
+        key=output.json_bytes(key),
+        name=output.json_bytes(group["name"]),
+        last_delivered_id=group["last-delivered-id"].decode(),
+        entries_read=group["entries-read"],
+        lag=group["lag"],
+        pel_count=group["pel-count"],
+        nacked_count=group["nacked-count"],
+        pending=[
+            {
+                **_json_pending(entry_id, delivery_time, delivery_count),
+                "consumer": (None if unowned(owner, delivery_time) else output.json_bytes(owner)),
+            }
+            for entry_id, owner, delivery_time, delivery_count in group["pending"]
+        ],
+        consumers=[
+            {
+                "name": output.json_bytes(consumer["name"]),
+                "seen_time_ms": known_ms(consumer["seen-time"]),
+                "active_time_ms": known_ms(consumer["active-time"]),
+                "pel_count": consumer["pel-count"],
+                "pending": [_json_pending(*row) for row in consumer["pending"]],
+            }
+            for consumer in group["consumers"]
+        ],
+    )
+
+
+def _json_pending(entry_id: bytes, delivery_time: int, delivery_count: int) -> dict[str, Any]:
+    return {
+        "id": entry_id.decode(),
+        "delivery_time_ms": delivery_time or None,  # 0 stands for an entry that was given back
+        "times_delivered": delivery_count,
+    }
+
+
+def known_ms(ms: int) -> int | None:
+    """Return a time in Unix milliseconds; None for one that never was."""
+    return None if ms < 0 else ms
+
+
+def time_text(ms: int) -> str:
+    """Return a time as text; `never` for one that never was."""
+    return "never" if ms < 0 else output.time_text(ms)
+
+
+@info.command("groups", cls=StoreCommand)
+@store_argument
+@key_argument
+@json_option
+@quoted_option
+def info_groups(store_path: Path, key: bytes, as_json: bool) -> None:
+    """Print the consumer groups of KEY (XINFO GROUPS).
+
+    As `streamkeep group list`, which needs no KEY.
+
+    \b
+    Example:
+      streamkeep info groups orders.store orders
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        print_groups(snapshot, [key], "info groups", as_json=as_json)
+
+
+@info.command("consumers", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("group", metavar="[GROUP]", type=Bytes(), default=None, required=False)
+@json_option
+@quoted_option
+def info_consumers(store_path: Path, key: bytes, group: bytes | None, as_json: bool) -> None:
+    """Print the consumers of GROUP, or of all (XINFO CONSUMERS).
+
+    The same as `streamkeep consumer list`.
+
+    \b
+    Example:
+      streamkeep info consumers orders.store orders mail
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        print_consumers(snapshot, key, group, "info consumers", as_json=as_json)
+
+
+@info.command("help", cls=StoreCommand)
+def info_help() -> None:
+    """Print what XINFO can do in Redis's words (XINFO HELP).
+
+    \b
+    Example:
+      streamkeep info help
+    """
+    print_help("XINFO")

@@ -1,0 +1,299 @@
+"""Commands about pending entries: ack, nack, pending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    count_option,
+    group_argument,
+    json_option,
+    key_argument,
+    one_of,
+    open_store,
+    policy_options,
+    quoted_option,
+    store_argument,
+    sync_option,
+)
+from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
+from streamkeep.tools.commands.group_cmds import idle_text, note_no_group
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.command_base import RefPolicy
+    from streamkeep.engine.api.group_commands import NackMode
+    from streamkeep.engine.api.views import Snapshot, Sync
+
+LISTED: Final = 100  # pending entries that are printed unless another count is asked for
+_BATCH: Final = 1000
+
+retry_count_option = click.option(
+    "--retry-count",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Say that the entries were delivered N times.",
+)
+force_option = click.option(
+    "--force", is_flag=True, help="Make entries of the stream pending that are not."
+)
+
+
+# --- finish -------------------------------------------------------------------------------------
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@ids_argument
+@click.option("--delete", is_flag=True, help="Delete the entries from the stream, too (XACKDEL).")
+@policy_options
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def ack(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    ids: tuple[bytes, ...],
+    delete: bool,
+    policy: RefPolicy | None,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Acknowledge entries; print how many were pending (XACK).
+
+    An acknowledged entry is done, and pending no more. The ID - reads IDs from standard input,
+    one at the start of each line or in each JSON object: that is what `read` and `claim` print,
+    and any command with --json. All of them are acknowledged in one transaction, or none when a
+    line is not right.
+
+    --delete also deletes the entries, and the policy says what that means to other groups:
+    --acked keeps an entry until the last group is done with it, which makes a stream a queue that
+    empties itself.
+
+    \b
+    Examples:
+      streamkeep ack orders.store orders mail 1718004800000-0 1718004800000-1
+      streamkeep ack orders.store orders mail 1718004800000-0 --delete --acked
+      streamkeep range orders.store orders | streamkeep ack orders.store orders mail -
+    """
+    if policy is not None and not delete:
+        raise click.UsageError(f"--{policy.lower()} needs --delete")
+    wanted = given_ids(ids, key)
+    results: list[int] = []
+    acknowledged = 0
+    with open_store(store_path, sync=sync) as store:
+        if wanted and delete:
+            results = store.xackdel(key, group, *wanted, ref_policy=policy or "KEEPREF")
+            acknowledged = sum(result > 0 for result in results)
+        elif wanted:
+            acknowledged = store.xack(key, group, *wanted)
+        outcomes = Outcomes(wanted if delete else [], results, absent="not pending")
+        outcomes.print("ack", acknowledged, as_json=as_json)
+        if not acknowledged:
+            note_no_group(ctx, store, key, group)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@ids_argument
+@one_of(
+    "mode",
+    {
+        "SILENT": "Take the delivery back: it does not count.",
+        "FAIL": "Let it count (the default).",
+        "FATAL": "Count as many deliveries as there can be: nobody can process it.",
+    },
+)
+@retry_count_option
+@force_option
+@json_option
+@sync_option
+@quoted_option
+def nack(
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    ids: tuple[bytes, ...],
+    mode: NackMode | None,
+    retry_count: int | None,
+    force: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Give pending entries back to the group; print how many (XNACK).
+
+    They belong to nobody then, and any claim takes them, however short they have been idle, that
+    of `read --claim` before all else. --silent is for a consumer that shuts down, --fail for one
+    that failed, --fatal for an entry that no consumer can process. The ID - reads IDs from standard
+    input, as in `ack`.
+
+    \b
+    Examples:
+      streamkeep nack orders.store orders mail 1718004800000-0
+      streamkeep nack orders.store orders mail 1718004800000-0 --fatal
+    """
+    wanted = given_ids(ids, key)
+    with open_store(store_path, sync=sync) as store:
+        given_back = 0
+        if wanted:
+            given_back = store.xnack(
+                key, group, mode or "FAIL", *wanted, retrycount=retry_count, force=force
+            )
+        output.result("nack", str(given_back), as_json=as_json, count=given_back)
+
+
+# --- look ---------------------------------------------------------------------------------------
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@group_argument
+@click.option("--start", type=Id("from"), metavar="ID", help="From this ID or time on.")
+@click.option("--end", type=Id("to"), metavar="ID", help="Up to this ID or time.")
+@count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
+@click.option(
+    "--idle",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    help="Only what was delivered at least MS milliseconds ago, or was given back.",
+)
+@click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only what this consumer has.")
+@json_option
+@quoted_option
+def pending(
+    store_path: Path,
+    key: bytes,
+    group: bytes,
+    start: bytes | None,
+    end: bytes | None,
+    count: int | None,
+    idle: int | None,
+    consumer: bytes | None,
+    as_json: bool,
+) -> None:
+    """Print what a group delivered that is not acknowledged (XPENDING).
+
+    Without options a summary: how many entries, from which ID to which, and who has them. With
+    any of the options the entries themselves, by ID: who has each, how long ago it was delivered,
+    and how often. - stands for nobody: a consumer gave the entry back.
+
+    \b
+    Examples:
+      streamkeep pending orders.store orders mail
+      streamkeep pending orders.store orders mail --count 20
+      streamkeep pending orders.store orders mail --consumer ann --idle 60000 --json
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        if (start, end, count, idle, consumer) == (None,) * 5:
+            print_summary(snapshot, key, group, as_json=as_json)
+            return
+        rows = pending_rows(snapshot, key, group, start or b"-", end or b"+", consumer, idle)
+        most = LISTED if count is None else count or None
+        found = list(islice(rows, most))
+        more = next(rows, None) is not None
+    if as_json:
+        for row in found:
+            output.json_line("pending", key=output.json_bytes(key), **row_members(row))
+        output.json_summary("pending", key=output.json_bytes(key), entries=len(found), more=more)
+        return
+    if found:
+        output.table(
+            ("id", "consumer", "idle", "delivered"),
+            [
+                (
+                    row["message_id"].decode(),
+                    owner_text(row["consumer"], row["time_since_delivered"]),
+                    idle_text(row["time_since_delivered"]),
+                    f"{row['times_delivered']:,}",
+                )
+                for row in found
+            ],
+            left=(0, 1),
+        )
+    if more:
+        output.note(f"next: --start '({found[-1]['message_id'].decode()}' goes on")
+
+
+def pending_rows(
+    snapshot: Snapshot,
+    key: bytes,
+    group: bytes,
+    start: bytes,
+    end: bytes,
+    consumer: bytes | None,
+    idle: int | None,
+) -> Iterator[dict[str, Any]]:
+    """Yield pending entries by ID, as redis-py returns them."""
+    while rows := snapshot.xpending_range(key, group, start, end, _BATCH, consumer, idle):
+        yield from rows
+        if len(rows) < _BATCH:
+            return
+        start = b"(" + rows[-1]["message_id"]
+
+
+def print_summary(snapshot: Snapshot, key: bytes, group: bytes, *, as_json: bool) -> None:
+    """Print how much is pending, and who has it."""
+    found = snapshot.xpending(key, group)
+    owners = [(one["name"], int(one["pending"])) for one in found["consumers"]]
+    nobody = found["pending"] - sum(count for _, count in owners)
+    lowest, highest = (one and one.decode() for one in (found["min"], found["max"]))
+    if as_json:
+        for name, count in owners:
+            output.json_line(
+                "consumer",
+                key=output.json_bytes(key),
+                group=output.json_bytes(group),
+                name=output.json_bytes(name),
+                pending=count,
+            )
+        output.json_summary(
+            "pending",
+            key=output.json_bytes(key),
+            pending=found["pending"],
+            min_id=lowest,
+            max_id=highest,
+            unowned=nobody,
+        )
+        return
+    output.line(f"pending  {found['pending']:,}")
+    if lowest is None:
+        return
+    output.line(f"from     {lowest}")
+    output.line(f"to       {highest}")
+    output.line("")
+    rows = [(output.cut(output.shown(name)), f"{count:,}") for name, count in owners]
+    if nobody:
+        rows.append(("-", f"{nobody:,}"))
+    output.table(("consumer", "pending"), rows, left=(0,))
+
+
+def row_members(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what JSON says of a pending entry; one that nobody has was never idle."""
+    idle_ms = row["time_since_delivered"]
+    return {
+        "id": row["message_id"].decode(),
+        "consumer": None if idle_ms < 0 else output.json_bytes(row["consumer"]),
+        "idle_ms": None if idle_ms < 0 else idle_ms,
+        "times_delivered": row["times_delivered"],
+    }
+
+
+def owner_text(consumer: bytes, idle_ms: int) -> str:
+    """Return who has a pending entry; - for nobody, whom only the idle time tells apart."""
+    return "-" if idle_ms < 0 else output.cut(output.shown(consumer))

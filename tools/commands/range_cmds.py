@@ -1,0 +1,223 @@
+"""Commands that read one stream: len, range, revrange, tail.
+
+All of them open the store without write access and read one snapshot, entry by entry, so that a
+stream of any length takes little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Id,
+    StoreCommand,
+    count_option,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    store_argument,
+)
+from streamkeep.tools.base.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.base.waiting import entries_from_now, last_id
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.stream_commands import ScanEntry
+    from streamkeep.engine.api.views import Snapshot
+
+history_option = click.option(
+    "--history", is_flag=True, help="Also what was trimmed and is archived, in one ordered view."
+)
+most_option = count_option("Print at most N entries.")
+
+
+def print_stream(
+    ctx: click.Context,
+    snapshot: Snapshot,
+    key: bytes,
+    entries: Iterable[ScanEntry],
+    *,
+    as_json: bool,
+    show_time: bool,
+    summary: bool = True,
+) -> None:
+    """Print entries of one stream, and the summary; say so when the stream is missing."""
+    printed = 0
+    for entry in entries:
+        print_entry(entry, as_json=as_json, show_time=show_time)
+        printed += 1
+    if as_json and summary:
+        output.json_summary(str(ctx.info_name), key=output.json_bytes(key), entries=printed)
+    if not printed:
+        note_missing(ctx, snapshot, key)
+
+
+@click.command("len", cls=StoreCommand)
+@store_argument
+@key_argument
+@json_option
+@quoted_option
+@click.pass_context
+def len_(ctx: click.Context, store_path: Path, key: bytes, as_json: bool) -> None:
+    """Print how many entries the stream KEY has (XLEN).
+
+    A stream that does not exist has 0.
+
+    \b
+    Example:
+      streamkeep len orders.store orders
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        length = snapshot.xlen(key)
+        output.result(
+            "len", str(length), as_json=as_json, key=output.json_bytes(key), length=length
+        )
+        if not length:
+            note_missing(ctx, snapshot, key)
+
+
+@click.command("range", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("start", metavar="[START]", type=Id("from"), default="-")
+@click.argument("end", metavar="[END]", type=Id("to"), default="+")
+@most_option
+@history_option
+@shape_options
+@quoted_option
+@click.pass_context
+def range_(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    start: bytes,
+    end: bytes,
+    count: int | None,
+    history: bool,
+    as_json: bool,
+    show_time: bool,
+) -> None:
+    """Print entries of the stream KEY, oldest first (XRANGE).
+
+    START and END are entry IDs, both included: 1718004800000-0, or 1718004800000 for all of that
+    millisecond; - and + stand for the ends of the stream, and '(ID' leaves the ID itself out. A
+    time such as 2024-06-10T07:33:20Z, 2024-06-10T07:33 or 2024-06-10 stands for its first
+    millisecond, and '(2024-06-11' leaves that millisecond out.
+
+    A line holds the ID and the fields; what is not plain text is quoted with redis-cli's escapes.
+    --json loses nothing, and `streamkeep load` reads it back.
+
+    \b
+    Examples:
+      streamkeep range orders.store orders
+      streamkeep range orders.store orders 2024-06-10 '(2024-06-11' --count 10
+      streamkeep range orders.store orders --json > page.jsonl
+      streamkeep range orders.store orders --history --count 10
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        reader = store if history else snapshot  # which renews its snapshot now and then
+        entries = islice(reader.scan(key, start, end, history=history), count)
+        print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("end", metavar="[END]", type=Id("to"), default="+")
+@click.argument("start", metavar="[START]", type=Id("from"), default="-")
+@most_option
+@history_option
+@shape_options
+@quoted_option
+@click.pass_context
+def revrange(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    end: bytes,
+    start: bytes,
+    count: int | None,
+    history: bool,
+    as_json: bool,
+    show_time: bool,
+) -> None:
+    """Print entries of the stream KEY, newest first (XREVRANGE).
+
+    As `streamkeep range`, but END comes before START.
+
+    \b
+    Example, the newest entry:
+      streamkeep revrange orders.store orders --count 1
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        reader = store if history else snapshot
+        entries = islice(reader.scan(key, start, end, reverse=True, history=history), count)
+        print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on with new entries as they come, until Ctrl-C."
+)
+@history_option
+@shape_options
+@quoted_option
+@click.pass_context
+def tail(
+    ctx: click.Context,
+    store_path: Path,
+    key: bytes,
+    count: int,
+    follow: bool,
+    history: bool,
+    as_json: bool,
+    show_time: bool,
+) -> None:
+    """Print the last entries of the stream KEY, oldest first.
+
+    `streamkeep tail orders.store orders --follow` goes on for ever. It sleeps between entries;
+    whoever adds one, in whatever process, wakes it. The stream may be created later. --json then
+    prints no summary, since there is no end.
+
+    \b
+    Example:
+      streamkeep tail orders.store orders -n 3
+    """
+    with open_store(store_path, readonly=True) as store:
+        with store.snapshot() as snapshot:
+            after = last_id(snapshot, key)
+            reader = store if history else snapshot
+            entries = last_entries(reader, key, count, history=history)
+            print_stream(
+                ctx,
+                snapshot,
+                key,
+                entries,
+                as_json=as_json,
+                show_time=show_time,
+                summary=not follow,
+            )
+        if follow:
+            for entry in entries_from_now(store, key, after):
+                print_entry(entry, as_json=as_json, show_time=show_time)
+
+
+def last_entries(
+    reader: Store | Snapshot, key: bytes, count: int, *, history: bool = False
+) -> Iterator[ScanEntry]:
+    """Yield the last `count` entries, oldest first; walks back and forth rather than keep them."""
+    if not count:
+        return
+    newest = reader.scan(key, reverse=True, history=history)
+    back = next(islice(newest, count - 1, None), None)
+    yield from reader.scan(key, "-" if back is None else back.id, history=history)

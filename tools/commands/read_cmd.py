@@ -1,0 +1,245 @@
+"""read: entries above an ID (XREAD), or the share of a group's consumer (XREADGROUP)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    count_option,
+    open_store,
+    quoted_option,
+    refuse_options,
+    store_argument,
+    sync_option,
+)
+from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
+from streamkeep.tools.base.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.base.waiting import block_option, last_id
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.stream_commands import ScanEntry
+    from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+
+
+class Limits(NamedTuple):
+    """How much a call prints at most; None for all."""
+
+    per_stream: int | None
+    max_count: int | None
+    max_size: int | None
+
+    @property
+    def together(self) -> bool:
+        """Whether streams share a limit."""
+        return self.max_count is not None or self.max_size is not None
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
+@click.option(
+    "--id",
+    "ids",
+    type=Id("after"),
+    multiple=True,
+    help="The last ID seen, or a time to read from, once for all streams or once for each; "
+    "0 by default, > with --group.",
+)
+@count_option("Print at most N entries per stream.")
+@click.option(
+    "--maxcount",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print at most N entries of all streams together.",
+)
+@click.option(
+    "--maxsize",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Stop when a reply of Redis would have about this size.",
+)
+@click.option("--group", type=Bytes(), metavar="GROUP", help="Read as a consumer of this group.")
+@click.option(
+    "--consumer",
+    type=Bytes(),
+    metavar="CONSUMER",
+    help="Which consumer reads; it is created when it does not exist.",
+)
+@click.option("--noack", is_flag=True, help="Do not make new entries pending: at most once.")
+@click.option(
+    "--claim",
+    "claim_ms",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    help="Take over, first, what has been pending for MS milliseconds, whoever has it.",
+)
+@block_option
+@shape_options
+@sync_option
+@quoted_option
+@click.pass_context
+def read(
+    ctx: click.Context,
+    store_path: Path,
+    keys: tuple[bytes, ...],
+    ids: tuple[bytes, ...],
+    count: int | None,
+    maxcount: int | None,
+    maxsize: int | None,
+    group: bytes | None,
+    consumer: bytes | None,
+    noack: bool,
+    claim_ms: int | None,
+    block_ms: int | None,
+    as_json: bool,
+    show_time: bool,
+    sync: Sync,
+) -> None:
+    """Print what came after an ID, or what a group delivers (XREAD).
+
+    Entries with IDs above --id are printed, stream by stream. Remember the last ID you saw and
+    pass it next time. `+` stands for the ID before a stream's last entry. With several streams
+    each line begins with the key. --block waits when there is none; `$` then
+    stands for the last ID at present.
+
+    With --group the group remembers (XREADGROUP): each entry goes to one of its consumers, and is
+    pending there until `streamkeep ack`. --id > are the entries that the group has not delivered
+    yet. Any other ID, such as 0, prints again what this consumer has pending above it: that is
+    how a worker goes on after a crash. What was deleted meanwhile is marked so. --claim also
+    takes over what others left lying; those entries show how long, and how often they were
+    delivered.
+
+    \b
+    Examples:
+      streamkeep read orders.store orders --id 1718004800000-0
+      streamkeep read orders.store orders payments --id 1718004800000-0 --id 0
+      streamkeep read orders.store orders --id 2024-06-10 --count 10
+      streamkeep read orders.store orders --id 1718004800000-0 --block 60000
+      streamkeep read orders.store orders --group mail --consumer ann --count 10
+      streamkeep read orders.store orders --group mail --consumer ann --id 0
+      streamkeep read orders.store orders --group mail --consumer ann --claim 60000
+    """
+    if len(ids) not in (0, 1, len(keys)):
+        given = output.count_text(len(ids), "--id")
+        raise click.UsageError(f"{given} for {len(keys)} streams: give one for all, or one each")
+    if (group is None) != (consumer is None):
+        raise click.UsageError("--group and --consumer need each other")
+    if group is None and (noack or claim_ms is not None):
+        raise click.UsageError("--noack and --claim need --group and --consumer")
+    if group is None:
+        refuse_options("needs --group: without, nothing is written", "sync")
+    start = b"0" if group is None else b">"
+    each = ids if len(ids) == len(keys) else (ids or (start,)) * len(keys)
+    wanted = list(zip(keys, each, strict=True))
+    limits = Limits(count, maxcount, maxsize)
+    waits = block_ms is not None
+    if len(set(keys)) < len(keys) and (group is not None or limits.together or waits):
+        raise click.UsageError("a stream is named twice")
+    named = as_json or len(keys) > 1
+    printed: list[int] = []
+    if group is None or consumer is None:
+        with open_store(store_path, readonly=True) as store, ExitStack() as stack:
+            if block_ms is not None:
+                wanted = await_entries(store, wanted, block_ms)
+            snapshot = stack.enter_context(store.snapshot())
+            for key, entries in entries_of(snapshot, wanted, limits):
+                shown = key if named else None
+                printed.append(0)
+                for entry in entries:
+                    print_entry(entry, as_json=as_json, show_time=show_time, key=shown)
+                    printed[-1] += 1
+                if not printed[-1]:
+                    note_missing(ctx, snapshot, key)
+    else:
+        with open_store(store_path, sync=sync) as store:
+            delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms, block_ms)
+        for key, batch in delivered:
+            shown = key if named else None
+            for one in batch:
+                print_delivered(one, as_json=as_json, show_time=show_time, key=shown)
+            printed.append(len(batch))
+    if as_json:
+        output.json_summary("read", streams=sum(map(bool, printed)), entries=sum(printed))
+
+
+def await_entries(
+    store: Store, wanted: list[tuple[bytes, bytes]], block_ms: int
+) -> list[tuple[bytes, bytes]]:
+    """Wait until there is something; return the IDs, with `$` as what it was before the wait."""
+    with store.snapshot() as snapshot:
+        wanted = [
+            (key, last_id(snapshot, key) if after == b"$" else after) for key, after in wanted
+        ]
+    store.xread(dict(wanted), count=1, block=block_ms)
+    return wanted
+
+
+def entries_of(
+    snapshot: Snapshot, wanted: list[tuple[bytes, bytes]], limits: Limits
+) -> Iterator[tuple[bytes, Iterator[ScanEntry]]]:
+    """Yield each stream and its entries above the ID that is wanted of it."""
+    most: dict[bytes, int] | None = None
+    if limits.together:
+        found = snapshot.xread(
+            dict(wanted), limits.per_stream, None, limits.max_count, limits.max_size
+        )
+        most = {name: len(entries) for name, entries in found}
+    for key, after in wanted:
+        limit = limits.per_stream if most is None else most.get(key, 0)
+        yield key, islice(entries_after(snapshot, key, after), limit)
+
+
+def entries_after(snapshot: Snapshot, key: bytes, after: bytes) -> Iterator[ScanEntry]:
+    """Yield what XREAD returns above an ID, with duplicate fields, and without a list of all."""
+    first = snapshot.xread({key: after}, count=1)
+    if first:
+        [[_, [entry]]] = first
+        yield from snapshot.scan(key, entry.id)
+
+
+def deliver(
+    store: Store,
+    wanted: list[tuple[bytes, bytes]],
+    limits: Limits,
+    group: bytes,
+    consumer: bytes,
+    noack: bool,
+    claim_ms: int | None,
+    block_ms: int | None,
+) -> list[tuple[bytes, list[Delivered]]]:
+    """Deliver entries to a consumer, in one transaction; a delivery that waited is looked up in a
+    second one.
+    """
+
+    def deliver_in(commands: Store | Transaction, block: int | None) -> list[list[Any]]:
+        return commands.xreadgroup(
+            group,
+            consumer,
+            dict(wanted),
+            count=limits.per_stream,
+            block=block,
+            noack=noack,
+            claim_min_idle_time=claim_ms,
+            max_count=limits.max_count,
+            max_size=limits.max_size,
+        )
+
+    with store.transaction() as txn:
+        found = deliver_in(txn, None)
+        delivered = [(name, look_up(txn, name, entries)) for name, entries in found]
+    if found or block_ms is None:
+        return delivered
+    found = deliver_in(store, block_ms)
+    with store.snapshot() as snapshot:
+        return [(name, look_up(snapshot, name, entries)) for name, entries in found]

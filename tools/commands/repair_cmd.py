@@ -1,0 +1,171 @@
+"""repair: save what can be saved of a damaged store, and say exactly what was lost."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Exit,
+    StoreCommand,
+    json_option,
+    path_of,
+    progress_option,
+    store_argument,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.recovery.salvage.repair import Repaired
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.option(
+    "--output",
+    "target",
+    type=click.Path(),
+    callback=path_of,
+    metavar="NEW",
+    help="Write the repaired store here; nothing may be there yet.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be lost; NEW is not needed.")
+@click.option(
+    "--scratch",
+    type=click.Path(exists=True, file_okay=False),
+    callback=path_of,
+    metavar="FOLDER",
+    help="Where --dry-run writes about as much as STORE has, and removes it; else beside STORE.",
+)
+@json_option
+@progress_option
+def repair(
+    store_path: Path,
+    target: Path | None,
+    dry_run: bool,
+    scratch: Path | None,
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Save what can be saved of STORE into a new store.
+
+    STORE is not changed. What can be derived is rebuilt without loss. Damaged macro nodes are read
+    up to the damage; where LMDB's own pages are damaged, nodes and rows are looked for in all pages
+    of the file. What has no place any more, or may have been deleted, goes to NEW/lost+found. Ends
+    with fsck.
+
+    \b
+    Exit status: 0  repaired, nothing was lost
+                 3  not a store, locked, or written by a newer version
+                 4  damage is left: a bug, please report it
+                 5  repaired, and something was lost: it is listed
+
+    \b
+    Examples:
+      streamkeep repair orders.store --output orders.repaired
+      streamkeep repair orders.store --dry-run
+    """
+    from streamkeep.recovery.salvage import repair as repairs
+
+    if target is None and not dry_run:
+        raise click.UsageError("name the new store with --output NEW, or try with --dry-run")
+    if scratch is not None and not dry_run:
+        raise click.UsageError("--scratch is for --dry-run")
+    began = time.perf_counter()
+    total = _pages(store_path)
+    with output.progress(progress, "repairing", total, sized=False, unit="pages") as advance:
+        done = 0
+
+        def count(pages: int) -> None:
+            nonlocal done
+            done += pages
+            advance(min(done, total or done), done)
+
+        if dry_run or target is None:
+            repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
+        else:
+            repaired = repairs.repair(store_path, target, progress=count)
+    _show(store_path, target, repaired, as_json, dry_run, time.perf_counter() - began)
+    ctx = click.get_current_context()
+    if repaired.damaged():
+        ctx.exit(Exit.DAMAGED)
+    if repaired.report.lost_anything():
+        ctx.exit(Exit.LOSS)
+
+
+def _pages(store: Path) -> int | None:
+    """Return about how many pages there are to read."""
+    try:
+        return (store / "data.mdb").stat().st_size // 4096 or None
+    except OSError:
+        return None
+
+
+def _show(
+    store: Path,
+    target: Path | None,
+    repaired: Repaired,
+    as_json: bool,
+    dry_run: bool,
+    seconds: float,
+) -> None:
+    """Print losses, what was rebuilt, and the verdict."""
+    report = repaired.report
+    lost = report.lost_anything()
+    if as_json:
+        for _, loss in sorted(report.streams.items()):
+            if loss.any():
+                members = loss.as_json()
+                output.json_line(members.pop("type"), **members)
+        for text in report.other:
+            output.json_line("loss", stream=None, notes=[text])
+        for found in repaired.findings:
+            members = found.as_json()
+            output.json_line(members.pop("type"), **members)
+        entries = [loss.entries for loss in report.streams.values()]
+        output.json_summary(
+            "repair",
+            path=str(store),
+            output=None if target is None or dry_run else str(target),
+            dry_run=dry_run,
+            verdict=_verdict(repaired),
+            lost_entries=None if None in entries else sum(one or 0 for one in entries),
+            unverified_entries=sum(loss.unverified for loss in report.streams.values()),
+            moved_entries=sum(loss.moved for loss in report.streams.values()),
+            rebuilt=report.rebuilt,
+            mended=report.mended,
+            recovered_nodes=report.recovered,
+            lost_and_found=repaired.items,
+            seconds=round(seconds, 3),
+        )
+    else:
+        for what, count in sorted(report.rebuilt.items()):
+            output.line(f"rebuilt: {what}: {count:,}")
+        if report.mended:
+            output.line(f"mended: {report.mended:,} values, in each of which one byte was wrong")
+        if report.recovered:
+            output.line(f"recovered: {report.recovered:,} macro nodes from pages without a tree")
+        for text in report.lines():
+            output.line(text)
+        for found in repaired.findings:
+            output.line(str(found))
+    where = "dry run" if dry_run or target is None else str(target)
+    words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
+    output.note(f"{where}: {words[_verdict(repaired)]}, in {seconds:.1f} s")
+    if repaired.items and not dry_run:
+        output.note(
+            f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
+        )
+    if dry_run and lost:
+        name = shlex.quote(f"{str(store).rstrip('/')}.repaired")
+        output.note(f"next: streamkeep repair {shlex.quote(str(store))} --output {name}")
+
+
+def _verdict(repaired: Repaired) -> str:
+    if repaired.damaged():
+        return "damaged"
+    return "loss" if repaired.report.lost_anything() else "clean"

@@ -1,0 +1,245 @@
+"""`streamkeep retention`: how much of a stream stays, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from streamkeep.format.rows.retention import NONE, Retention
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Failure,
+    StoreCommand,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    store_argument,
+    sync_option,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Sync
+
+    _IntType = click.ParamType[int]
+else:
+    _IntType = click.ParamType  # generic in newer versions only
+
+_DURATIONS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h|d)")
+_SIZE: Final = re.compile(r"([0-9]+) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_NO_LIMIT: Final = "none"
+
+
+class Limit(_IntType):
+    """A number, or `none` for no limit."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; -1 for none."""
+        text = str(value).strip().lower()
+        if text == _NO_LIMIT:
+            return -1
+        number = self.parse(text)
+        if number is None or number >= NONE:
+            self.fail(f"{value!r} is not {self.meant}", param, ctx)
+        return number
+
+    meant = "a number, or none"
+
+    def parse(self, text: str) -> int | None:
+        """Return the number that a text says; None when it says none."""
+        return int(text) if text.isascii() and text.isdigit() else None
+
+
+class Duration(Limit):
+    """A number with a unit of time."""
+
+    meant = "a duration such as 90s, 12h or 30d, or none"
+
+    def parse(self, text: str) -> int | None:
+        """Return milliseconds."""
+        found = _DURATION.fullmatch(text)
+        return None if found is None else int(found[1]) * _DURATIONS[found[2]]
+
+
+class Size(Limit):
+    """A number of bytes, perhaps with a unit."""
+
+    meant = "a size such as 500000, 64M or 2G, or none"
+
+    def parse(self, text: str) -> int | None:
+        """Return bytes."""
+        found = _SIZE.fullmatch(text)
+        return None if found is None else int(found[1]) * _SIZES[found[2].lower()]
+
+
+@click.group()
+def retention() -> None:
+    """Say how much of a stream stays, and whether the rest is archived.
+
+    \b
+    Example:
+      streamkeep retention set orders.store orders --max-age 30d --archive
+      streamkeep retention show orders.store
+    """
+
+
+@retention.command("set", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.option("--maxlen", type=Limit(), metavar="N|none", help="How many entries stay.")
+@click.option(
+    "--max-age",
+    type=Duration(),
+    metavar="30d|none",
+    help="How old entries get, by the time in their IDs; units ms, s, m, h, d.",
+)
+@click.option(
+    "--max-bytes",
+    type=Size(),
+    metavar="64M|none",
+    help="How much the macro nodes take; whole nodes go, and the newest stays.",
+)
+@click.option("--archive/--no-archive", default=None, help="Archive what is trimmed.")
+@click.option(
+    "--keep-unacknowledged/--no-keep-unacknowledged",
+    default=None,
+    help="Wait until every group has read and acknowledged.",
+)
+@click.option(
+    "--keep-max-bytes",
+    type=Size(),
+    metavar="1G|none",
+    help="How much the nodes may take while groups are waited for.",
+)
+@click.option(
+    "--when-full",
+    type=click.Choice(["refuse", "trim"]),
+    help="Beyond --keep-max-bytes: refuse new entries, or trim all the same.",
+)
+@click.option(
+    "--approximate/--exact",
+    default=None,
+    help="Remove whole macro nodes only, which is cheaper, or to the entry.",
+)
+@click.option(
+    "--archive-max-age",
+    type=Duration(),
+    metavar="365d|none",
+    help="How old archived entries get; older segments are dropped.",
+)
+@click.option("--create", is_flag=True, help="Create KEY, empty, where there is no such stream.")
+@sync_option
+@quoted_option
+def set_(
+    store_path: Path,
+    key: bytes,
+    maxlen: int | None,
+    max_age: int | None,
+    max_bytes: int | None,
+    archive: bool | None,
+    keep_unacknowledged: bool | None,
+    keep_max_bytes: int | None,
+    when_full: Literal["refuse", "trim"] | None,
+    approximate: bool | None,
+    archive_max_age: int | None,
+    create: bool,
+    sync: Sync,
+) -> None:
+    """Change the retention of KEY; what is not named stays as it is.
+
+    Appends keep the stream within its limits from now on. What is beyond them already goes with
+    `streamkeep archive run`, which also looks after streams that nobody appends to.
+
+    \b
+    Examples:
+      streamkeep retention set orders.store orders --max-age 30d --archive
+      streamkeep retention set orders.store orders --maxlen none --max-bytes 2G --approximate
+    """
+    with open_store(store_path, sync=sync) as store, store.transaction() as transaction:
+        if not create and not transaction.exists(key):
+            hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
+            raise Failure(f"no such stream: {output.named(key)}", hint=hint)
+        settings = transaction.set_retention(
+            key,
+            maxlen=maxlen,
+            max_age_ms=max_age,
+            max_bytes=max_bytes,
+            archive=archive,
+            keep_unacknowledged=keep_unacknowledged,
+            approximate=approximate,
+            archive_max_age_ms=archive_max_age,
+            keep_max_bytes=keep_max_bytes,
+            when_full=when_full,
+        )
+    output.line(f"{output.named(key)}: {told(settings)}")
+
+
+@retention.command("show", cls=StoreCommand)
+@store_argument
+@click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
+@json_option
+@quoted_option
+def show(store_path: Path, key: bytes | None, as_json: bool) -> None:
+    """Show the retention of KEY, or of all streams that have one.
+
+    \b
+    Example:
+      streamkeep retention show orders.store
+    """
+    shown = 0
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        for name in [key] if key is not None else list(snapshot.scan_iter()):
+            settings = snapshot.retention(name)
+            if key is None and settings == Retention():
+                continue
+            shown += 1
+            if as_json:
+                output.json_line("retention", key=output.json_bytes(name), **settings._asdict())
+            else:
+                output.line(f"{output.named(name)}: {told(settings)}")
+    if as_json:
+        output.json_summary("retention show", streams=shown)
+    elif not shown:
+        output.note("no stream has a retention: all entries stay until a command removes them")
+
+
+def told(settings: Retention) -> str:
+    """Return settings as a sentence."""
+    parts = []
+    if settings.maxlen is not None:
+        parts.append(f"at most {output.entries_text(settings.maxlen)}")
+    if settings.max_age_ms is not None:
+        parts.append(f"not older than {duration_text(settings.max_age_ms)}")
+    if settings.max_bytes is not None:
+        parts.append(f"at most {output.size_text(settings.max_bytes)}")
+    if not parts:
+        parts.append("all entries stay")
+    elif settings.approximate:
+        parts.append("by whole nodes")
+    if settings.keep_unacknowledged:
+        parts.append("after every group has acknowledged")
+        if settings.keep_max_bytes is not None:
+            most = output.size_text(settings.keep_max_bytes)
+            verb = "refuses entries" if settings.when_full == "refuse" else "trims all the same"
+            parts.append(f"from {most} on it {verb}")
+    parts.append("what is trimmed is archived" if settings.archive else "nothing is archived")
+    if settings.archive_max_age_ms is not None:
+        parts.append(f"segments for {duration_text(settings.archive_max_age_ms)}")
+    return ", ".join(parts)
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration in the largest unit that it is a whole number of."""
+    for unit, size in reversed(_DURATIONS.items()):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"

@@ -1,0 +1,32 @@
+"""spark: the jobs of the data pipeline, on Spark."""
+
+from __future__ import annotations
+
+import click
+
+from streamkeep.tools.commands.spark_lake_cmds import audit, compact, erase, restore, to_lake
+from streamkeep.tools.commands.spark_stream_cmds import report, tail
+
+
+@click.group()
+def spark() -> None:
+    """Run jobs on Spark: build a lake, compact, audit, erase, report.
+
+    Needs the extra: pip install 'streamkeep[spark]'. It brings Spark, and a Java where there is
+    none. A LAKE is a Delta table of Parquet files, one row per entry: a path, or a URI such as
+    s3://bucket/lake, with AWS_ACCESS_KEY_ID and so on in the environment. The store stays on a
+    disk of the host on which the command runs.
+
+    On a cluster: --master says where it is, --ship-code or --conf spark.archives=... takes the code
+    there, and --tail-export names a folder that all hosts reach, for what is live.
+
+    \b
+    Example, from a store to a lake and a report:
+      streamkeep spark to-lake orders.store orders.lake
+      streamkeep spark audit orders.store --lake orders.lake
+      streamkeep spark report orders.store --output report
+    """
+
+
+for _command in (to_lake, compact, audit, report, restore, tail, erase):
+    spark.add_command(_command)

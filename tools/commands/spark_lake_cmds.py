@@ -1,0 +1,370 @@
+"""Jobs on Spark about lakes: spark to-lake, compact, audit, restore, erase."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from streamkeep.tools.base import output, spark_job
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    confirm_loss,
+    key_argument,
+    optional_store,
+    quoted_option,
+    refuse_options,
+    store_argument,
+    yes_option,
+)
+from streamkeep.tools.base.spark_job import (
+    job_options,
+    lake_argument,
+    staging_option,
+    stream_options,
+    tail_export_option,
+)
+
+_MIB: Final = 1 << 20
+
+
+@click.command("to-lake", cls=StoreCommand)
+@store_argument
+@lake_argument
+@stream_options
+@click.option(
+    "--columns",
+    metavar="DDL",
+    help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
+)
+@tail_export_option
+@click.option("--follow", is_flag=True, help="Go on until interrupted, round after round.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Begin a round this often, with --follow.",
+)
+@job_options
+@quoted_option
+def to_lake(
+    store_path: Path,
+    lake: str,
+    streams: tuple[str, ...],
+    pattern: str | None,
+    columns: str | None,
+    tail_export: str | None,
+    follow: bool,
+    every: float,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Take new entries over into a lake, archived and live ones.
+
+    Each run goes on where the last one ended, and all of it becomes visible at once. Killed at any
+    moment, run it again: no entry is left out, none comes twice.
+
+    \b
+    Examples:
+      streamkeep spark to-lake orders.store orders.lake
+      streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
+      streamkeep spark to-lake orders.store orders.lake --follow --every 300
+    """
+    spark_job.check_streams(streams, pattern)
+    if not follow:
+        refuse_options("needs --follow", "every")
+    spark_job.check_store(store_path)
+    spark_job.check_place(lake)
+    with spark_job.running(master, settings) as session:
+        from streamkeep.pipeline.jobs.to_lake import promoted_columns
+        from streamkeep.pipeline.jobs.to_lake import to_lake as job
+
+        promoted = None if columns is None else promoted_columns(session, columns)
+        while True:
+            began = time.monotonic()
+            with spark_job.progress(progress, "to-lake") as advance:
+                report = job(
+                    session,
+                    str(store_path),
+                    lake,
+                    streams=streams or None,
+                    pattern=pattern,
+                    columns=promoted,
+                    tail_export=tail_export,
+                    progress=advance,
+                )
+            if not follow or report.entries:
+                spark_job.tell(
+                    report,
+                    f"{lake}: {output.entries_text(report.entries)} more, in "
+                    f"{output.count_text(report.files, 'file')} "
+                    f"of {output.size_text(report.size_bytes)}",
+                    as_json,
+                )
+            if not follow:
+                return
+            time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+@click.command("compact", cls=StoreCommand)
+@lake_argument
+@click.option(
+    "--target",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="MIB",
+    help="Size of a file that is big enough.",
+)
+@click.option(
+    "--keep-hours",
+    type=click.IntRange(min=0),
+    default=168,
+    show_default=True,
+    metavar="N",
+    help="Keep replaced files that long, for readers of older versions and for running jobs.",
+)
+@job_options
+def compact(
+    lake: str,
+    target: int,
+    keep_hours: int,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Put small files of a lake together; sweep out old ones.
+
+    The entries stay the same, and readers see either all old files or all new ones.
+
+    \b
+    Example:
+      streamkeep spark compact orders.lake
+    """
+    spark_job.check_lake(lake)
+    with (
+        spark_job.running(master, settings) as session,
+        spark_job.progress(progress, "compact") as advance,
+    ):
+        from streamkeep.pipeline.jobs.compact import compact as job
+
+        report = job(
+            session,
+            lake,
+            target_bytes=target * _MIB,
+            retention_hours=keep_hours,
+            progress=advance,
+        )
+    replaced = output.count_text(report.details["files_replaced"], "file")
+    before = output.size_text(report.details["bytes_replaced"])
+    done = (
+        f"{replaced} of {before} became {report.files:,} of {output.size_text(report.size_bytes)}"
+    )
+    if not report.files:
+        done = "no small files to put together"
+    old = output.count_text(report.details["files_swept"], "old file")
+    spark_job.tell(report, f"{lake}: {done}; {old} removed", as_json)
+
+
+@click.command("audit", cls=StoreCommand)
+@optional_store
+@click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
+@job_options
+def audit(
+    store_path: Path | None,
+    lake: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Read and check every file of an archive and of a lake.
+
+    Checksums, order and counts of entries, and all of it against manifest and log. What is live is
+    for `streamkeep fsck`.
+
+    \b
+    Examples:
+      streamkeep spark audit orders.store
+      streamkeep spark audit orders.store --lake orders.lake
+
+    \b
+    Exit status: 0  nothing is wrong
+                 4  something is: see what is said
+    """
+    if store_path is None and lake is None:
+        raise click.UsageError("name what to audit: STORE, --lake, or both")
+    if store_path is not None:
+        spark_job.check_store(store_path)
+    if lake is not None:
+        spark_job.check_lake(lake)
+    with (
+        spark_job.running(master, settings) as session,
+        spark_job.progress(progress, "audit") as advance,
+    ):
+        from streamkeep.pipeline.jobs.audit import audit as job
+
+        report = job(
+            session,
+            None if store_path is None else str(store_path),
+            lake=lake,
+            progress=advance,
+        )
+    segments = output.count_text(report.details["segments"], "segment")
+    files = output.count_text(report.details["lake_files"], "file of the lake", "files of the lake")
+    spark_job.tell(
+        report,
+        f"{segments} and {files}, {output.entries_text(report.entries)}, "
+        f"{output.size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
+        as_json,
+    )
+
+
+@click.command("restore", cls=StoreCommand)
+@click.argument("source", metavar="SOURCE")
+@store_argument
+@key_argument
+@click.option("--as", "into", type=Bytes(), metavar="KEY", help="Write to this stream instead.")
+@click.option(
+    "--start", type=Id("from"), default="-", show_default=True, help="First ID, or a time."
+)
+@click.option("--end", type=Id("to"), default="+", show_default=True, help="Last ID, or a time.")
+@staging_option
+@job_options
+@quoted_option
+def restore(
+    source: str,
+    store_path: Path,
+    key: bytes,
+    into: bytes | None,
+    start: bytes,
+    end: bytes,
+    staging: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Write entries of a lake back into a stream of STORE.
+
+    SOURCE is a lake, or a store with an archive. The entries keep their IDs, so the stream must not
+    have higher ones. Killed at any moment, run it again: it goes on, and no entry comes twice. Run
+    again when it was complete, it compares every entry, and changes nothing.
+
+    \b
+    Examples:
+      streamkeep spark restore orders.lake restored.store orders
+      streamkeep spark restore orders.lake restored.store orders --as june --start 2024-06-01
+    """
+    if not (Path(source) / "data.mdb").is_file():
+        spark_job.check_lake(source)
+    with (
+        spark_job.running(master, settings) as session,
+        spark_job.progress(progress, "restore") as advance,
+    ):
+        from streamkeep.pipeline.jobs.restore import restore as job
+
+        report = job(
+            session,
+            source,
+            str(store_path),
+            key.decode(),
+            into=None if into is None else into.decode(),
+            start=start.decode(),
+            end=end.decode(),
+            staging=staging,
+            progress=advance,
+        )
+    first, last = report.details["first_id"], report.details["last_id"]
+    span = f", {first} to {last}" if first else ""
+    already = report.details["already"]
+    done = f"{output.entries_text(report.entries)} restored{span}"
+    there = f"nothing to do: {output.entries_text(already)} already there{span}"
+    spark_job.tell(report, there if already else done, as_json)
+
+
+@click.command("erase", cls=StoreCommand)
+@key_argument
+@click.argument("ids", metavar="ID...", nargs=-1, type=Bytes())
+@click.option(
+    "--store", "store_path", type=click.Path(path_type=Path), help="Erase from this store."
+)
+@click.option("--lake", metavar="LAKE", help="Erase from this lake.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Erase the entries of the lake that meet this condition, too: \"name = 'x'\".",
+)
+@yes_option
+@job_options
+@quoted_option
+def erase(
+    key: bytes,
+    ids: tuple[bytes, ...],
+    store_path: Path | None,
+    lake: str | None,
+    where: str | None,
+    yes: bool,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Erase entries from store, archive and lake, with proof.
+
+    Afterwards the entries are in no file of either, old versions of the lake included, which
+    cannot be read any more as far as they held them. All of it is read again to prove that.
+
+    \b
+    Example:
+      streamkeep spark erase orders 1718004800000-0 --store orders.store --lake orders.lake --yes
+
+    \b
+    Exit status: 4  an entry is still there: see what is said
+    """
+    if store_path is None and lake is None:
+        raise click.UsageError("name what to erase from: --store, --lake, or both")
+    if not ids and where is None:
+        raise click.UsageError("name what to erase: IDs, or a condition with --where")
+    if store_path is not None:
+        spark_job.check_store(store_path)
+    if lake is not None:
+        spark_job.check_lake(lake)
+    what = f"{output.entries_text(len(ids))} of {output.named(key)}" if ids else "entries"
+    confirm_loss(
+        [f"{what}{f' and those where {where}' if where else ''} will be gone for ever"],
+        "Erase?",
+        yes=yes,
+    )
+    with (
+        spark_job.running(master, settings) as session,
+        spark_job.progress(progress, "erase") as advance,
+    ):
+        from streamkeep.pipeline.jobs.erase import erase as job
+
+        report = job(
+            session,
+            key.decode(),
+            [one.decode() for one in ids],
+            store=None if store_path is None else str(store_path),
+            lake=lake,
+            where=where,
+            progress=advance,
+        )
+    details = report.details
+    spark_job.tell(
+        report,
+        f"{output.entries_text(details['erased_in_store'])} erased in the store, "
+        f"{details['erased_in_lake']:,} in the lake, where "
+        f"{output.count_text(report.files, 'file')} had to be written again",
+        as_json,
+    )

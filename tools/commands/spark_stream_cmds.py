@@ -1,0 +1,183 @@
+"""Jobs on Spark about streams as they are: spark report, tail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from streamkeep.tools.base import output, spark_job
+from streamkeep.tools.base.command import (
+    StoreCommand,
+    quoted_option,
+    store_argument,
+)
+from streamkeep.tools.base.spark_job import (
+    job_options,
+    staging_option,
+    stream_options,
+    tail_export_option,
+)
+
+
+@click.command("report", cls=StoreCommand)
+@store_argument
+@click.option(
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    help="Folder for the files; index.html is the one to open.",
+)
+@stream_options
+@click.option(
+    "--measure",
+    "measures",
+    multiple=True,
+    metavar="FIELD",
+    help="Show this numeric field by hour of the day; may be given again.",
+)
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="FIELD",
+    help="Show the measures by the values of this field, too; may be given again.",
+)
+@tail_export_option
+@job_options
+def report(
+    store_path: Path,
+    folder: str,
+    streams: tuple[str, ...],
+    pattern: str | None,
+    measures: tuple[str, ...],
+    by: tuple[str, ...],
+    tail_export: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Draw what goes through streams: a page with plots.
+
+    Throughput, time between entries, sizes, what groups have before them and how late they are,
+    and fields of your choice. Plots are PNG files, and the numbers behind them CSV files.
+
+    \b
+    Examples:
+      streamkeep spark report orders.store --output report
+      streamkeep spark report orders.store --output report --measure price --by sku
+    """
+    spark_job.check_streams(streams, pattern)
+    spark_job.check_store(store_path)
+    with (
+        spark_job.running(master, settings) as session,
+        spark_job.progress(progress, "report") as advance,
+    ):
+        from streamkeep.pipeline.jobs.report import report as job
+
+        done = job(
+            session,
+            str(store_path),
+            folder,
+            streams=streams or None,
+            pattern=pattern,
+            measures=measures,
+            by=by,
+            tail_export=tail_export,
+            progress=advance,
+        )
+    spark_job.tell(
+        done,
+        f"{done.details['page']}: {output.entries_text(done.entries)} of "
+        f"{output.count_text(done.details['streams'], 'stream')}",
+        as_json,
+    )
+
+
+@click.command("tail", cls=StoreCommand)
+@store_argument
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["console", "parquet", "delta", "store"]),
+    default="console",
+    show_default=True,
+    help="Where to: this terminal, Parquet files, a Delta table, or another store.",
+)
+@click.option("--path", metavar="PATH", help="Of the files, the table or the store.")
+@stream_options
+@click.option("--from-start", is_flag=True, help="Begin with the oldest entry, archived or not.")
+@click.option("--once", is_flag=True, help="End when all that is there now has been written.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait this long from one batch to the next; 0 for as soon as possible.",
+)
+@click.option(
+    "--max-entries", type=click.IntRange(min=1), metavar="N", help="Take N entries at a time."
+)
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Folder that says how far it came; by default PATH.checkpoint.",
+)
+@tail_export_option
+@staging_option
+@job_options
+@quoted_option
+def tail(
+    store_path: Path,
+    target: str,
+    path: str | None,
+    streams: tuple[str, ...],
+    pattern: str | None,
+    from_start: bool,
+    once: bool,
+    every: float,
+    max_entries: int | None,
+    checkpoint: str | None,
+    tail_export: str | None,
+    staging: str | None,
+    master: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Follow streams with a streaming query, to files or a store.
+
+    Goes on until interrupted. Started again with the same target, it goes on where it was, and no
+    entry comes twice into a Delta table or a store.
+
+    \b
+    Examples:
+      streamkeep spark tail orders.store --from-start --once
+      streamkeep spark tail orders.store --to delta --path orders.delta --from-start --once
+      streamkeep spark tail orders.store --to store --path copy.store --from-start --once
+    """
+    spark_job.check_streams(streams, pattern)
+    if (path is None) != (target == "console"):
+        raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
+    spark_job.check_store(store_path)
+    with spark_job.running(master, settings) as session:
+        from streamkeep.pipeline.jobs.tail import tail as job
+
+        report = job(
+            session,
+            str(store_path),
+            target,
+            path,
+            streams=streams or None,
+            pattern=pattern,
+            checkpoint=checkpoint,
+            from_start=from_start,
+            available_now=once,
+            every_s=every,
+            max_entries=max_entries,
+            tail_export=tail_export,
+            staging=staging,
+        )
+    spark_job.tell(report, f"{output.entries_text(report.entries)} followed", as_json)

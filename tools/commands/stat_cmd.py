@@ -1,0 +1,229 @@
+"""stat: how much a store or a stream holds, and how much room that takes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from streamkeep.tools.base import output, timeline
+from streamkeep.tools.base.command import (
+    Bytes,
+    StoreCommand,
+    json_option,
+    open_store,
+    progress_option,
+    quoted_option,
+    store_argument,
+)
+from streamkeep.tools.commands.stream_cmds import stream_json
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.views import Snapshot
+    from streamkeep.engine.commands.xinfo import StreamStat
+
+DATA_FILE: Final = "data.mdb"
+PICTURES: Final = (".png", ".svg")
+# Counting reads every entry, a million in about a second. Above this it must be asked for.
+COUNTED_UNASKED: Final = 2_000_000
+
+
+def check_picture(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that is neither PNG nor SVG, before anything is counted."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise click.BadParameter(
+            f"{path}: the name must end in {' or '.join(PICTURES)}", ctx, param
+        )
+    return path
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
+@click.option(
+    "--chart/--no-chart",
+    default=None,
+    help="Count the entries over time, which reads all of them; by default up to "
+    f"{COUNTED_UNASKED:,} entries.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=check_picture,
+    metavar="FILE.png|svg",
+    help="Draw the entries over time into a file; needs streamkeep[plot].",
+)
+@json_option
+@progress_option
+@quoted_option
+def stat(
+    store_path: Path,
+    key: bytes | None,
+    chart: bool | None,
+    plot: Path | None,
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """Print figures of STORE or KEY: entries, sizes, entries over time.
+
+    Entries are packed into macro nodes of about one page; tombstones are deleted entries that still
+    take room in their node. The data file does not shrink: room that became free is used again.
+
+    \b
+    Examples:
+      streamkeep stat orders.store
+      streamkeep stat orders.store orders --plot orders.svg
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        stats = list(snapshot.stats()) if key is None else [snapshot.stat(key)]
+        figures = _figures(store, stats)
+        if as_json:
+            for one in stats:
+                per_entry = _per_entry(one.node_bytes, one.length)
+                output.json_line("stream", **stream_json(one), bytes_per_entry=per_entry)
+        else:
+            _print_figures(str(store_path) if key is None else output.named(key), key, figures)
+            sys.stdout.flush()
+        if chart is None and plot is None and figures["entries"] > COUNTED_UNASKED:
+            chart = False
+            if not as_json:
+                entries = output.entries_text(figures["entries"])
+                output.note(f"next: --chart counts the {entries} over time")
+        plan = _plan(stats) if chart is not False or plot else None
+        if plan is not None:
+            counts = _count(snapshot, stats, plan, progress)
+            if chart is not False:
+                _show_chart(plan, counts, as_json=as_json)
+            if plot is not None:
+                timeline.plot(
+                    plan, counts, output.shown(key or b"") if key else str(store_path), plot
+                )
+                output.note(f"wrote {plot}")
+        elif plot is not None:
+            output.note(f"no entries: {plot} was not written")
+    if as_json:
+        output.json_summary("stat", path=str(store_path), **figures)
+
+
+def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:
+    """Return what the summary says: sums over the streams, and the sizes of the files."""
+    firsts = [one.first_ms for one in stats if one.first_ms is not None]
+    lasts = [one.last_ms for one in stats if one.last_ms is not None]
+    entries = sum(one.length for one in stats)
+    size = sum(one.node_bytes for one in stats)
+    return {
+        "store_uuid": store.uuid,
+        "streams": len(stats),
+        "entries": entries,
+        "first_time_ms": min(firsts, default=None),
+        "last_time_ms": max(lasts, default=None),
+        "nodes": sum(one.nodes for one in stats),
+        "tombstones": sum(one.tombstones for one in stats),
+        "size_bytes": size,
+        "bytes_per_entry": _per_entry(size, entries),
+        "file_size_bytes": (store.path / DATA_FILE).stat().st_size,
+        "reusable_bytes": store.reusable_bytes,
+        "map_used_bytes": store.used_bytes,
+        "map_size_bytes": store.map_size_bytes,
+        **_durability(store),
+    }
+
+
+def _durability(store: Store) -> dict[str, Any]:
+    """Return how far the store is on disk."""
+    found = store.durability()
+    last = found.last_recovery
+    return {
+        "epoch": found.epoch,
+        "last_commit": found.last_commit,
+        "steady_commit": found.steady_commit,
+        "journal_bytes": found.journal_bytes,
+        "last_recovery": None if last is None else last._asdict(),
+        "readers": [slot._asdict() for slot in found.readers if slot.behind],
+    }
+
+
+def _per_entry(size: int, entries: int) -> float | None:
+    return round(size / entries, 1) if entries else None
+
+
+def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how far the store is on disk, and who keeps old pages, as text."""
+    behind = figures["last_commit"] - (figures["steady_commit"] or 0)
+    text = f"{output.size_text(figures['journal_bytes'])}, {behind:,} commits since a steady point"
+    rows = [("journal", text)]
+    last = figures["last_recovery"]
+    if last is not None:
+        back = f"back to commit {last['steady_commit']:,}, {last['replayed']:,} from the journal"
+        rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {back}"))
+    for slot in figures["readers"]:
+        text = f"process {slot['process']} has a snapshot {slot['behind']:,} commits old"
+        rows.append(("reader", text))
+    return rows
+
+
+def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> None:
+    """Print the figures as text; those of the files belong to the store."""
+    entries, nodes = figures["entries"], figures["nodes"]
+    rows = [] if key is not None else [("streams", f"{figures['streams']:,}")]
+    rows.append(("entries", f"{entries:,}"))
+    if entries:
+        rows.append(("first", output.time_text(figures["first_time_ms"])))
+        rows.append(("last", output.time_text(figures["last_time_ms"])))
+    per_node = f", {entries / nodes:,.1f} entries each" if nodes else ""
+    rows.append(("nodes", f"{nodes:,}{per_node}"))
+    rows.append(("tombstones", f"{figures['tombstones']:,}"))
+    per_entry = f", {figures['bytes_per_entry']} bytes per entry" if entries else ""
+    rows.append(("entry data", output.size_text(figures["size_bytes"]) + per_entry))
+    if key is None:
+        used, size = figures["map_used_bytes"], figures["map_size_bytes"]
+        free = output.size_text(figures["reusable_bytes"])
+        rows.append(
+            ("data file", f"{output.size_text(figures['file_size_bytes'])}, {free} reusable")
+        )
+        share = f"{100 * used / size:.1f} %" if used * 1000 >= size else "less than 0.1 %"
+        text = f"{output.size_text(used)} of {output.size_text(size)} address space, {share}"
+        rows.append(("map", text))
+        rows += _durability_rows(figures)
+    output.line(title)
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        output.line(f"  {name:<{width}}  {text}")
+
+
+def _plan(stats: list[StreamStat]) -> timeline.Plan | None:
+    """Choose the buckets for streams; None when they have no entries."""
+    firsts = [one.first_ms for one in stats if one.first_ms is not None]
+    lasts = [one.last_ms for one in stats if one.last_ms is not None]
+    return timeline.plan_buckets(min(firsts), max(lasts)) if firsts else None
+
+
+def _count(
+    snapshot: Snapshot, stats: list[StreamStat], plan: timeline.Plan, progress: bool | None
+) -> list[int]:
+    """Count the entries of the streams in each bucket, with a progress bar."""
+    total = sum(one.length for one in stats)
+    with output.progress(progress, "counting", total, sized=False) as advance:
+        return timeline.count_entries(snapshot, [one.name for one in stats], plan, advance)
+
+
+def _show_chart(plan: timeline.Plan, counts: list[int], *, as_json: bool) -> None:
+    """Print the counts, as bars or as JSON."""
+    if as_json:
+        for index, count in enumerate(counts):
+            output.json_line(
+                "bucket",
+                start_time_ms=plan.edges[index],
+                end_time_ms=plan.edges[index + 1],
+                entries=count,
+            )
+        return
+    output.line("")
+    output.line(f"entries per {plan.unit}{', UTC' if plan.style else ''}")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
+    for text in timeline.bars(plan, counts, width, blocks=output.encodable("█▏")):
+        output.line(text)

@@ -1,0 +1,291 @@
+"""Commands about whole streams: streams, rename, drop, config, set-id, remember."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import (
+    Bytes,
+    Id,
+    StoreCommand,
+    confirm_loss,
+    json_option,
+    key_argument,
+    open_store,
+    quoted_option,
+    store_argument,
+    sync_option,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.views import Sync
+    from streamkeep.engine.commands.xinfo import StreamStat
+
+SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("pattern", metavar="[PATTERN]", type=Bytes(), default="*")
+@json_option
+@quoted_option
+@click.pass_context
+def streams(ctx: click.Context, store_path: Path, pattern: bytes, as_json: bool) -> None:
+    """List the streams of STORE whose key matches PATTERN (KEYS).
+
+    PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in
+    quotes, or the shell takes it for files. The size is that of the entries, as they are stored.
+
+    \b
+    Examples:
+      streamkeep streams orders.store
+      streamkeep streams orders.store 'order*' --json
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        wanted = set(snapshot.keys(pattern))
+        found = [stat for stat in snapshot.stats() if stat.name in wanted]
+    entries = sum(stat.length for stat in found)
+    size = sum(stat.node_bytes for stat in found)
+    if as_json:
+        for stat in found:
+            output.json_line("stream", **stream_json(stat))
+        output.json_summary("streams", streams=len(found), entries=entries, size_bytes=size)
+        return
+    if found:
+        output.table(
+            ("key", "entries", "first", "last", "nodes", "size"),
+            [stream_row(stat) for stat in found],
+            left=(0, 2, 3),
+        )
+    output.note(
+        f"{output.count_text(len(found), 'stream')}, {output.entries_text(entries)}, "
+        f"{output.size_text(size)}"
+    )
+
+
+def stream_row(stat: StreamStat) -> tuple[str, ...]:
+    """Return what the table shows of one stream."""
+    return (
+        output.cut(output.shown(stat.name)),
+        f"{stat.length:,}",
+        "-" if stat.first_ms is None else output.time_text(stat.first_ms),
+        "-" if stat.last_ms is None else output.time_text(stat.last_ms),
+        f"{stat.nodes:,}",
+        output.size_text(stat.node_bytes),
+    )
+
+
+def stream_json(stat: StreamStat) -> dict[str, Any]:
+    """Return what JSON says of one stream."""
+    return {
+        "key": output.json_bytes(stat.name),
+        "length": stat.length,
+        "first_time_ms": stat.first_ms,
+        "last_time_ms": stat.last_ms,
+        "nodes": stat.nodes,
+        "tombstones": stat.tombstones,
+        "size_bytes": stat.node_bytes,
+    }
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("new_key", metavar="NEWKEY", type=Bytes())
+@yes_option
+@sync_option
+@quoted_option
+def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool, sync: Sync) -> None:
+    """Rename the stream KEY to NEWKEY (RENAME).
+
+    A stream NEWKEY that exists is deleted with all it holds: the command names it and asks first.
+
+    \b
+    Example:
+      streamkeep rename orders.store orders orders-2024
+    """
+    with open_store(store_path, sync=sync) as store:
+        if store.renamenx(key, new_key) or key == new_key:
+            return
+        confirm_loss(
+            [loss_text(store, new_key)],
+            f"Delete it, and give its name to {output.named(key)}?",
+            yes=yes,
+        )
+        store.rename(key, new_key)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
+@yes_option
+@json_option
+@sync_option
+@quoted_option
+@click.pass_context
+def drop(
+    ctx: click.Context,
+    store_path: Path,
+    keys: tuple[bytes, ...],
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Delete whole streams; print how many there were (DEL).
+
+    Names what is about to be lost and asks first; --yes answers. A key without a stream is not an
+    error.
+
+    \b
+    Example:
+      streamkeep drop orders.store orders payments --yes
+    """
+    with open_store(store_path, sync=sync) as store:
+        there = [key for key in dict.fromkeys(keys) if store.exists(key)]
+        for key in dict.fromkeys(keys):
+            if key not in there:
+                output.note(f"{ctx.command_path}: no stream {output.named(key)} in {store_path}")
+        if there:
+            losses = [loss_text(store, key) for key in there]
+            what = "this stream" if len(there) == 1 else f"these {len(there)} streams"
+            confirm_loss(losses, f"Delete {what} with all entries?", yes=yes)
+        count = store.delete(*there) if there else 0
+        output.result("drop", str(count), as_json=as_json, count=count)
+
+
+def loss_text(store: Store, key: bytes) -> str:
+    """Say what goes with a stream."""
+    with store.snapshot() as snapshot:
+        counters = snapshot.xinfo_stream(key)
+    text = f"{output.named(key)}: {output.entries_text(counters['length'])}"
+    first, last = counters["first-entry"], counters["last-entry"]
+    if first is None or last is None:
+        return text
+    times = [output.time_text(int(entry.id.partition(b"-")[0])) for entry in (first, last)]
+    return f"{text}, {times[0]} to {times[1]}"
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.option(
+    "--idmp-duration",
+    type=click.IntRange(1, 86_400),
+    metavar="SECONDS",
+    help="For how long a message of a producer is remembered.",
+)
+@click.option(
+    "--idmp-maxsize",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="How many messages of each producer are remembered.",
+)
+@yes_option
+@json_option
+@sync_option
+@quoted_option
+def config(
+    store_path: Path,
+    key: bytes,
+    idmp_duration: int | None,
+    idmp_maxsize: int | None,
+    yes: bool,
+    as_json: bool,
+    sync: Sync,
+) -> None:
+    """Print or set how KEY remembers messages of producers (XCFGSET).
+
+    This is what `streamkeep add --idmp` looks at. A new value makes the stream forget all
+    messages, so that one which is sent again is added again: where there are any, the command
+    asks first.
+
+    \b
+    Examples:
+      streamkeep config orders.store orders
+      streamkeep config orders.store orders --idmp-duration 3600 --idmp-maxsize 1000
+    """
+    wanted = {"idmp-duration": idmp_duration, "idmp-maxsize": idmp_maxsize}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    with open_store(store_path, readonly=not wanted, sync=sync) as store:
+        counters = store.xinfo_stream(key)
+        if any(counters[name] != value for name, value in wanted.items()):
+            if counters["iids-tracked"]:
+                messages = output.count_text(counters["iids-tracked"], "message")
+                producers = output.count_text(counters["pids-tracked"], "producer")
+                loss = f"{output.named(key)}: {messages} of {producers} remembered"
+                confirm_loss([loss], "Change the settings, and forget them?", yes=yes)
+            store.xcfgset(key, idmp_duration, idmp_maxsize)
+        settings = {name: wanted.get(name, counters[name]) for name in SETTINGS}
+    if as_json:
+        members = {name.replace("-", "_"): value for name, value in settings.items()}
+        output.json_summary("config", key=output.json_bytes(key), **members)
+        return
+    for name, value in settings.items():
+        output.line(f"{name:<13}  {value:,}")
+
+
+@click.command("set-id", cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("last_id", metavar="ID", type=Id())
+@click.option(
+    "--entries-added",
+    type=click.IntRange(0, (1 << 63) - 1),
+    metavar="N",
+    help="How many entries were ever added.",
+)
+@click.option("--max-deleted-id", type=Id(), metavar="ID", help="The highest ID ever deleted.")
+@sync_option
+@quoted_option
+def set_id(
+    store_path: Path,
+    key: bytes,
+    last_id: bytes,
+    entries_added: int | None,
+    max_deleted_id: bytes | None,
+    sync: Sync,
+) -> None:
+    """Set the last ID that KEY has generated, and its counters (XSETID).
+
+    The next entry gets a higher ID. So a copy of a stream goes on where the original stopped,
+    though its last entries were deleted there. An ID below that of an entry is refused, also of
+    one that was deleted; IDs of entries that were trimmed the stream then gives a second time.
+
+    \b
+    Examples:
+      streamkeep set-id orders.store orders 1718004800000-7
+      streamkeep set-id orders.store orders 1718004800000-7 --entries-added 1200
+    """
+    with open_store(store_path, sync=sync) as store:
+        store.xsetid(key, last_id, entries_added, max_deleted_id)
+
+
+@click.command(cls=StoreCommand)
+@store_argument
+@key_argument
+@click.argument("producer", type=Bytes())
+@click.argument("message", type=Bytes())
+@click.argument("entry_id", metavar="ID", type=Id())
+@sync_option
+@quoted_option
+def remember(
+    store_path: Path, key: bytes, producer: bytes, message: bytes, entry_id: bytes, sync: Sync
+) -> None:
+    """Remember which entry of KEY a message became (XIDMPRECORD).
+
+    `streamkeep add --idmp PRODUCER MESSAGE` then prints ID and adds nothing, as if it had added
+    that entry itself: for entries that came another way, from a copy of a stream, say. A
+    message that is known with another ID is refused.
+
+    \b
+    Example:
+      streamkeep remember orders.store orders till-3 receipt-4711 1717977600000-0
+    """
+    with open_store(store_path, sync=sync) as store:
+        store.xidmprecord(key, producer, message, entry_id)

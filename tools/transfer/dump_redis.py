@@ -1,0 +1,216 @@
+"""Streams for Redis: an RDB file, DUMP payloads, or commands for `redis-cli --pipe`.
+
+Commands rebuild what can be rebuilt with them: XADD with IDs, XGROUP, XCLAIM for pending entries,
+XNACK for those of nobody and XIDMPRECORD for messages where the server knows them. XSETID sets the
+counters. Pending entries that are no longer in the stream, times of consumers and counters of
+messages have no command.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any, Final
+
+from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
+from streamkeep.engine.commands.xrange import exists
+from streamkeep.engine.model.group import groups_of
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.redis.rdb import RdbWriter
+from streamkeep.format.redis.resp import encode_command
+from streamkeep.format.redis.stream_dump import (
+    NOBODYS_OWNER,
+    TARGETS,
+    TYPE_2,
+    TYPE_4,
+    TYPE_5,
+    Losses,
+    write_payload,
+)
+from streamkeep.format.redis.stream_parts import NOBODY, GroupPart, Id, Messages, Pending
+from streamkeep.format.rows.group_records import UNKNOWN
+from streamkeep.tools.base import output
+from streamkeep.tools.transfer.dump_source import Source
+
+Write = Callable[[bytes], object]
+_IDS_PER_COMMAND: Final = 100
+
+
+def write_rdb(source: Source, server: str, write: Write) -> Losses:
+    """Write an RDB file."""
+    writer = RdbWriter(TARGETS[server])
+    write(writer.begin(sum(1 for _ in source.names())))
+    for stream in source:
+        _note_settings(stream, writer.losses)
+        for piece in writer.stream(stream.name, source.parts(stream), stream.nodes()):
+            write(piece)
+    write(writer.end())
+    return writer.losses
+
+
+def write_payloads(source: Source, server: str, write: Write) -> Losses:
+    """Write the DUMP payload of one stream as it is, or of all streams as lines of JSON."""
+    losses = Losses()
+    for stream in source:
+        _note_settings(stream, losses)
+        payload = write_payload(source.parts(stream), stream.nodes(), TARGETS[server], losses)
+        if source.key is not None:
+            write(payload)
+            continue
+        line = {
+            "type": "payload",
+            "key": output.json_bytes(stream.name),
+            "payload": {"base64": base64.b64encode(payload).decode()},
+        }
+        write(json.dumps(line).encode() + b"\n")
+    return losses
+
+
+def write_commands(source: Source, server: str, write: Write) -> Losses:
+    """Write commands that rebuild the streams on a server that has none of the keys."""
+    losses = Losses()
+    for stream in source:
+        _note_settings(stream, losses)
+        writer = _CommandWriter(source, stream, TARGETS[server].kind, write, losses)
+        writer.entries()
+        if source.limits.whole:
+            writer.counters()
+            for group in groups_of(source.txn, stream):
+                writer.group(group_part(group))
+            writer.messages(messages_of(source.txn, stream))
+    return losses
+
+
+def _note_settings(stream: Stream, losses: Losses) -> None:
+    if stream.retention() is not None:
+        losses.add("retention of a stream")
+
+
+class _CommandWriter:
+    """Writes the commands of one stream."""
+
+    def __init__(
+        self, source: Source, stream: Stream, kind: int, write: Write, losses: Losses
+    ) -> None:
+        self._source = source
+        self._stream = stream
+        self._kind = kind  # of the server's streams: tells what commands it has
+        self._write = write
+        self._losses = losses
+        self._key = stream.name
+
+    def _send(self, *words: bytes | str | int) -> None:
+        self._write(encode_command(*words))
+
+    def entries(self) -> None:
+        """Write the entries; an empty stream comes of one that is trimmed at once."""
+        for ms, seq, flat in self._source.read(self._stream):
+            self._send("XADD", self._key, f"{ms}-{seq}", *flat)
+        if self._stream.record.length == 0:
+            last = counters_of(self._stream, 0).last_id
+            made = last if last > (0, 0) else (0, 1)
+            self._send("XADD", self._key, "MAXLEN", 0, _text(made), "x", "y")
+
+    def counters(self) -> None:
+        """Write XSETID."""
+        counters = counters_of(self._stream, 0)
+        words: list[str | int] = []
+        deleted = counters.max_deleted_id or (0, 0)
+        if self._kind >= TYPE_2:
+            words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", _text(deleted)]
+        elif deleted != (0, 0) or counters.entries_added != counters.length:
+            self._losses.add("stream whose max_deleted_id and entries_added are lost", newer=True)
+        self._send("XSETID", self._key, _text(counters.last_id), *words)
+
+    def group(self, group: GroupPart) -> None:
+        """Write a group with its consumers and pending entries."""
+        key, name = self._key, group.name
+        words: list[str | int] = []
+        read = UNKNOWN if group.entries_read is None else group.entries_read
+        if self._kind >= TYPE_2:
+            words = ["ENTRIESREAD", read]
+        self._send("XGROUP", "CREATE", key, name, _text(group.last_id), *words)
+        if self._kind >= TYPE_2 and read > self._stream.record.entries_added:
+            self._send("XGROUP", "SETID", key, name, _text(group.last_id), *words)
+        for consumer in group.consumers:
+            self._send("XGROUP", "CREATECONSUMER", key, name, consumer.name)
+        self._losses.add("time of a consumer", len(group.consumers))
+        gone = 0
+        nobodys: dict[Id, Pending] = {}
+
+        def owned() -> Iterator[Pending]:
+            nonlocal gone
+            for one in group.pending:
+                if not self._has(one):
+                    gone += 1
+                elif one.consumer == NOBODY:
+                    nobodys[one.ms, one.seq] = one
+                else:
+                    yield one
+
+        self._claims(group, owned())
+        self._losses.add("pending entry that is no longer in the stream", gone)
+        self._nobodys(group, nobodys)
+
+    def _has(self, one: Pending) -> bool:
+        return exists(self._source.txn, self._stream, one.ms, one.seq)
+
+    def _claims(self, group: GroupPart, pending: Iterator[Pending]) -> None:
+        """Write XCLAIM, one for neighbours that were delivered together."""
+
+        def delivery(one: Pending) -> tuple[int, int, int]:
+            return one.consumer, one.delivery_time, one.delivery_count
+
+        for (place, time, count), together in groupby(pending, delivery):
+            ids = [_text((one.ms, one.seq)) for one in together]
+            owner = group.consumers[place].name
+            self._claim(group.name, owner, ids, time, count)
+
+    def _claim(self, group: bytes, owner: bytes, ids: list[str], time: int, count: int) -> None:
+        for some in _slices(ids):
+            words = ("TIME", time, "RETRYCOUNT", count, "FORCE", "JUSTID")
+            self._send("XCLAIM", self._key, group, owner, 0, *some, *words)
+
+    def _nobodys(self, group: GroupPart, kept: dict[Id, Pending]) -> None:
+        """Write what nobody owns, in its order."""
+        zone = [one for one in group.zone if one in kept]
+        for count, together in groupby(zone, lambda one: kept[one].delivery_count):
+            ids = [_text(one) for one in together]
+            if self._kind < TYPE_5:
+                self._losses.add("pending entry of nobody, now of a consumer", len(ids), newer=True)
+                self._claim(group.name, NOBODYS_OWNER, ids, 0, count)
+                continue
+            for some in _slices(ids):
+                words = ("IDS", len(some), *some, "RETRYCOUNT", count, "FORCE")
+                self._send("XNACK", self._key, group.name, "FAIL", *words)
+
+    def messages(self, messages: Messages | None) -> None:
+        """Write what idempotent XADD remembers."""
+        if messages is None:
+            return
+        total = sum(len(producer.messages) for producer in messages.producers)
+        if self._kind < TYPE_4:
+            self._losses.add("message of a producer", total, newer=True)
+            return
+        settings = ("IDMP-DURATION", messages.duration, "IDMP-MAXSIZE", messages.maxsize)
+        self._send("XCFGSET", self._key, *settings)
+        for producer in messages.producers:
+            for iid, ms, seq in producer.messages:
+                if exists(self._source.txn, self._stream, ms, seq):
+                    words = (producer.name, iid, _text((ms, seq)))
+                    self._send("XIDMPRECORD", self._key, *words)
+                else:
+                    self._losses.add("message whose entry is no longer in the stream")
+        if messages.added or messages.duplicates:
+            self._losses.add("stream whose counters of messages are lost")
+
+
+def _text(one: Id) -> str:
+    return f"{one[0]}-{one[1]}"
+
+
+def _slices(ids: list[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(ids), _IDS_PER_COMMAND):
+        yield ids[start : start + _IDS_PER_COMMAND]
