@@ -66,20 +66,20 @@ class _Nothing:
 
 @contextmanager
 def unpinned(store: streamkeep.Store[bytes]) -> Iterator[None]:
-    """Measure a store without steady points, whose pins keep old pages from being reused."""
+    """Measure a store without checkpoints, whose pins keep old pages from being reused."""
     environment: Any = store._environment
-    points, upkeep = environment.points, environment.upkeep
-    points.make()
-    points.unpin()
-    environment.shared.pin = _Nothing()
-    environment.points = environment.upkeep = None
-    environment.shared.watched = True  # nobody is to be woken
+    checkpoints, checkpointer = environment.checkpoints, environment.checkpointer
+    checkpoints.make()
+    checkpoints.unpin()
+    environment.context.pin = _Nothing()
+    environment.checkpoints = environment.checkpointer = None
+    environment.context.watched = True  # nobody is to be woken
     try:
         yield
     finally:
-        environment.points, environment.upkeep = points, upkeep
-        environment.shared.pin = None
-        environment.shared.watched = False
+        environment.checkpoints, environment.checkpointer = checkpoints, checkpointer
+        environment.context.pin = None
+        environment.context.watched = False
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def commits(report: Report, *, quick: bool) -> None:
 
 
 def relaxed(report: Report, *, quick: bool) -> None:
-    """Measure "interval" against "none", with steady points, and how the file grows."""
+    """Measure "interval" against "none", with checkpoints, and how the file grows."""
     seconds = 2.0 if quick else 60.0
     rates: dict[str, float] = {}
     modes: tuple[streamkeep.Sync, ...] = ("none", "interval")

@@ -132,7 +132,7 @@ def reading(report: Report, rows: Rows) -> None:
         stores["archived"].xtrim(KEY, maxlen=0, approximate=False)
         stores["archived"].archive()
         starts = [rows[rng.randrange(len(rows) - _RANGE)][0] for _ in range(20)]
-        points = [rows[rng.randrange(len(rows))][0] for _ in range(200)]
+        checkpoints = [rows[rng.randrange(len(rows))][0] for _ in range(200)]
 
         def ranges(name: str, begins: list[int], count: int) -> Callable[[], None]:
             def read() -> None:
@@ -149,7 +149,7 @@ def reading(report: Report, rows: Rows) -> None:
         speed = seconds["live"] / seconds["archived"]
         report.figure("  archived against live", speed, "times", least=0.5)
         for name in stores:
-            each = best(ranges(name, points, 1)) / len(points)
+            each = best(ranges(name, checkpoints, 1)) / len(checkpoints)
             report.figure(f"one entry by ID, {name}", each * 1e6, "us")
         for store in stores.values():
             store.close()

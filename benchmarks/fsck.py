@@ -83,7 +83,7 @@ def _read_device(path: Path) -> float:
 
 
 def _break(path: Path) -> None:
-    """Leave no meta page and no steady point."""
+    """Leave no meta page and no checkpoint."""
     with (path / "data.mdb").open("r+b") as file:
         file.write(bytes(2 * 4096))
     (path / "steady").write_bytes(bytes(8192))

@@ -77,7 +77,7 @@ def _wake(store: Store, path: Path, command: str) -> tuple[list[float], list[flo
         text=True,
     )
     rng = random.Random(1)
-    while not store._environment.shared.board.tickets():
+    while not store._environment.context.wait_table.tickets():
         time.sleep(0.01)
     called: list[int] = []
     committed: list[int] = []
@@ -125,7 +125,7 @@ def idle(report: Report) -> None:
         ]
         for thread in threads:
             thread.start()
-        while store._environment.shared.board.tickets() < WAITERS:
+        while store._environment.context.wait_table.tickets() < WAITERS:
             time.sleep(0.01)
         before = time.process_time()
         time.sleep(IDLE_S)
@@ -133,7 +133,7 @@ def idle(report: Report) -> None:
         report.figure(f"{WAITERS} blocked threads", 100 * share, "% of a core", most=1)
         others = median_us(lambda: store.xadd("busy", {"f": "v"}), 20_000)
         stop.set()
-        store._environment.lobby.alarm()
+        store._environment.waiters.alarm()
         for thread in threads:
             thread.join()
         alone = median_us(lambda: store.xadd("busy", {"f": "v"}), 20_000)

@@ -400,7 +400,7 @@ def _operations(body: bytes, base: int, prefix: str) -> Iterator[Piece]:
         yield _damage(body, at, error.problem)._replace(offset=base + at)
 
 
-def describe_steady(data: bytes) -> Iterator[Piece]:
+def describe_checkpoint(data: bytes) -> Iterator[Piece]:
     """Yield the pieces of the file `steady`: its two slots."""
     for slot in range(SLOTS):
         at = slot * SLOT_SIZE

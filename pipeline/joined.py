@@ -110,7 +110,7 @@ class JoinedStream:
             yield Archived(self.txn, self.number, self._files())
 
     def _files(self) -> SegmentFiles:
-        files: SegmentFiles = self.txn.shared.segment_files
+        files: SegmentFiles = self.txn.context.segment_files
         return files
 
     # --- sizes ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd
-from streamkeep.engine.commands.load import Intake
+from streamkeep.engine.commands.load import Loader
 from streamkeep.engine.commands.retention import RetentionChange, set_retention
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError
@@ -110,7 +110,7 @@ class Incoming:
 
     def __init__(self, store: Store[Any], name: bytes, where: str) -> None:
         self._store = store
-        self._intake = Intake(name, where)
+        self._intake = Loader(name, where)
         self._nodes: list[Node] = []
         self._bytes = 0
         self.entries = 0

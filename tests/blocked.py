@@ -15,7 +15,7 @@ BLOCKED = "blocked"
 
 def tickets(store: Store[Any]) -> int:
     """Return how many calls of all processes are blocked."""
-    return store._environment.shared.board.tickets()
+    return store._environment.context.wait_table.tickets()
 
 
 class Callers:

@@ -289,7 +289,7 @@ class Damage:
             self.truncate,
             self.lose_table,
             self.damage_segment,
-            self.damage_steady,
+            self.damage_checkpoint,
         )
         kind: Callable[[], None] = self.rng.choice(kinds)
         kind()
@@ -349,7 +349,7 @@ class Damage:
     def damage_segment(self) -> None:
         self._damage_file(self.rng.choice(sorted(self.specimen.path.rglob("*.seg"))))
 
-    def damage_steady(self) -> None:
+    def damage_checkpoint(self) -> None:
         self._damage_file(self.specimen.path / "steady")
 
     def _damage_file(self, path: Path) -> None:

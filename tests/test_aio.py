@@ -55,7 +55,7 @@ def waiting_in(store: AsyncStore) -> int:
     return tickets(store._store)
 
 
-def doors(store: AsyncStore) -> list[str]:
+def bells(store: AsyncStore) -> list[str]:
     return [name for name in os.listdir(store.path / "waiters") if name != "board"]
 
 
@@ -229,11 +229,11 @@ def test_a_pipeline_is_awaited(play: Callable[..., None]) -> None:
 
 def test_tasks_share_transactions(play: Callable[..., None]) -> None:
     async def use(store: AsyncStore) -> None:
-        shared = store._store._environment.shared
+        context = store._store._environment.context
         await store.xadd("s", {"f": "v"})
-        before = shared.last_commit
+        before = context.last_commit
         added = await asyncio.gather(*(store.xadd("s", {"n": n}) for n in range(300)))
-        assert shared.last_commit - before < 100
+        assert context.last_commit - before < 100
         entries = (await store.xrange("s"))[1:]
         assert [entry.id for entry in entries] == added  # in the order of the calls
         assert [entry.fields[b"n"] for entry in entries] == [b"%d" % n for n in range(300)]
@@ -293,7 +293,7 @@ def test_a_thousand_tasks_wait_with_one_descriptor(play: Callable[..., None]) ->
         await until(lambda: waiting_in(store) == 1000)
         assert threading.active_count() == threads
         assert len(handles_below(store._store.path)) == files + 1
-        assert len(doors(store)) == 1
+        assert len(bells(store)) == 1
         await store.xadd("t", {"f": "v"}, id="1-1")
         for found in await asyncio.gather(*readers):
             assert found == [[b"t", [(b"1-1", {b"f": b"v"})]]]
@@ -313,7 +313,7 @@ def test_time_is_up(play: Callable[..., None]) -> None:
     async def use(store: AsyncStore) -> None:
         assert await store.xread({"s": "$"}, block=10) == []
         assert waiting_in(store) == 0
-        assert doors(store) == []
+        assert bells(store) == []
 
     play(use)
 
@@ -347,7 +347,7 @@ def test_cancelled_tasks_leave_nothing(play: Callable[..., None]) -> None:
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(one, asyncio.CancelledError) for one in results)
             assert waiting_in(store) == 0
-            assert doors(store) == []
+            assert bells(store) == []
         await store.xadd("s", {"f": "v"})
 
     play(use)
@@ -376,7 +376,7 @@ def test_closing_ends_what_waits(open_store: Callable[..., Store]) -> None:
         await store.close()
         with pytest.raises(streamkeep.StoreClosedError):
             await task
-        assert doors(store) == []
+        assert bells(store) == []
 
     asyncio.run(main())
 

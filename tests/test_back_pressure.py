@@ -50,8 +50,8 @@ def too_much(tmp_path: Path) -> Iterator[Callable[[Sync], Store[bytes]]]:
         store.xtrim("s", maxlen=1, approximate=False)
         in_the_way.unlink()
         assert retired(store) > 2 * LIMIT
-        working = store._environment.relief
-        assert isinstance(working, back_pressure.Relief)
+        working = store._environment.back_pressure
+        assert isinstance(working, back_pressure.BackPressure)
         working._not_before = 0.0  # as if time had passed since it failed
         return store
 
@@ -135,10 +135,10 @@ def test_an_erasure_does_not_wait_for_an_archiver_that_needs_a_steady_point(
     store = too_much(sync)
     one = store._environment
     with archive_lock(one):
-        hold = finishes(lambda: one.make_clean_point(mark_due))
+        hold = finishes(lambda: one.make_clean_checkpoint(mark_due))
         assert isinstance(hold, Hold)
         hold.txn.close()
-        finishes(one.make_point)
+        finishes(one.make_checkpoint)
     store.erase("s")
 
 

@@ -21,8 +21,8 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.blocking.calls import GroupCall, ReadCall
 from streamkeep.engine.commands.xreadgroup import Delivery
-from streamkeep.engine.notify.notifier import Door, Doorbells
-from streamkeep.engine.notify.wait_table import Board
+from streamkeep.engine.notify.notifier import Bell, Notifier
+from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.engine.system.safe_files import Folder
 
@@ -40,7 +40,7 @@ def ids(result: Any) -> list[bytes]:
     return [entry[0] for _, entries in result for entry in entries]
 
 
-def doors(store: Store) -> list[str]:
+def bells(store: Store) -> list[str]:
     return [name for name in os.listdir(store.path / "waiters") if name != "board"]
 
 
@@ -73,7 +73,7 @@ def test_time_is_up(store: Store) -> None:
         assert call() == []
         assert time.monotonic() - began >= 0.02
     assert tickets(store) == 0
-    assert doors(store) == []
+    assert bells(store) == []
 
 
 def test_timeouts_follow_the_monotonic_clock(open_store: Open, clock: ManualClock) -> None:
@@ -383,21 +383,21 @@ def test_who_is_woken_in_vain_keeps_its_place(store: Store, no_fallback: None) -
 
 def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None) -> None:
     store.xgroup_create("s", "g", mkstream=True)
-    lobby = store._environment.lobby
+    waiters = store._environment.waiters
     waits = []
     for name in (b"a", b"b"):
         delivery = Delivery(b"g", name, 0, False, None, 0)
         call = GroupCall([(b"s", ">")], delivery, None, None)
-        door = lobby.take_door()
-        assert door is not None
-        steps = lobby.steps(call, door, float("inf"), lambda: None)
-        waits.append((steps, door, next(steps)[0]))
-    (first, door, ticket), (second, next_door, next_ticket) = waits
+        bell = waiters.take_bell()
+        assert bell is not None
+        steps = waiters.steps(call, bell, float("inf"), lambda: None)
+        waits.append((steps, bell, next(steps)[0]))
+    (first, bell, ticket), (second, next_door, next_ticket) = waits
     store.xadd("s", {"f": "v"})
-    assert door.rings() == [ticket]
-    assert next_door.rings() == []
+    assert bell.notifications() == [ticket]
+    assert next_door.notifications() == []
     first.close()  # as an interrupt does
-    assert next_door.rings() == [next_ticket]
+    assert next_door.notifications() == [next_ticket]
     second.close()
     assert tickets(store) == 0
 
@@ -405,9 +405,9 @@ def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None)
 class InterruptedCall(ReadCall):
     """A call that Ctrl-C hits when it is on the board, and nobody knows its ticket yet."""
 
-    def put_up(self, board: Board, door: int) -> int:
+    def register(self, wait_table: WaitTable, bell: int) -> int:
         """Put it up, and be interrupted."""
-        super().put_up(board, door)
+        super().register(wait_table, bell)
         assert self.up
         raise KeyboardInterrupt
 
@@ -415,7 +415,7 @@ class InterruptedCall(ReadCall):
 def test_an_interrupt_right_behind_the_board_leaves_no_ticket(store: Store) -> None:
     call = InterruptedCall([(b"s", (0, 0))], 0, None, None, 0)
     with pytest.raises(KeyboardInterrupt):
-        store._environment.lobby.block(list, list, call, 0, lambda: None)
+        store._environment.waiters.block(list, list, call, 0, lambda: None)
     assert call.up
     assert tickets(store) == 0
 
@@ -477,31 +477,31 @@ def test_a_consumer_that_waited_is_told_that_its_group_is_gone(store: Store) -> 
 
 
 def test_a_door_whose_reader_is_gone_is_removed_by_its_next_ring(tmp_path: Path) -> None:
-    door = Door(Folder(tmp_path))
-    bells = Doorbells(Folder(tmp_path))
-    assert bells.ring(door.number, 7)
-    assert bells.ring(door.number, 8)
-    assert door.rings() == [7, 8]
-    door.abandon()  # as when its process is killed
-    assert not bells.ring(door.number, 9)
-    assert not (tmp_path / door.name).exists()
-    assert not bells.ring(door.number, 9)
+    bell = Bell(Folder(tmp_path))
+    bells = Notifier(Folder(tmp_path))
+    assert bells.notify(bell.number, 7)
+    assert bells.notify(bell.number, 8)
+    assert bell.notifications() == [7, 8]
+    bell.abandon()  # as when its process is killed
+    assert not bells.notify(bell.number, 9)
+    assert not (tmp_path / bell.name).exists()
+    assert not bells.notify(bell.number, 9)
     bells.close()
 
 
 def test_few_doors_are_kept_open(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    made = [Door(folder) for _ in range(200)]
+    made = [Bell(folder) for _ in range(200)]
     before = len(handles_below(tmp_path))
-    bells = Doorbells(folder)
-    for number, door in enumerate(made, start=1):
-        assert bells.ring(door.number, number)
+    bells = Notifier(folder)
+    for number, bell in enumerate(made, start=1):
+        assert bells.notify(bell.number, number)
     assert len(handles_below(tmp_path)) <= before + 64
-    assert [door.rings() for door in made] == [[number] for number in range(1, 201)]
+    assert [bell.notifications() for bell in made] == [[number] for number in range(1, 201)]
     bells.close()
     assert len(handles_below(tmp_path)) == before
-    for door in made:
-        door.close()
+    for bell in made:
+        bell.close()
 
 
 # --- how a wait ends ----------------------------------------------------------------------------
@@ -517,7 +517,7 @@ def test_closing_the_store_ends_its_waits(open_store: Open, no_fallback: None) -
     wait_until(lambda: tickets(other) == 0)
     other.xadd("s", {"f": "v"})
     other.close()
-    assert doors(other) == []
+    assert bells(other) == []
 
 
 def test_an_interrupt_leaves_nothing(store: Store, no_fallback: None) -> None:
@@ -533,7 +533,7 @@ def test_an_interrupt_leaves_nothing(store: Store, no_fallback: None) -> None:
             call()
         helper.join()
         assert tickets(store) == 0
-        assert doors(store) == []
+        assert bells(store) == []
     store.xadd("s", {"f": "v"})
 
 
@@ -549,11 +549,11 @@ def test_no_door_is_left_behind(open_store: Open) -> None:
     callers = Callers(store)
     for _ in range(20):
         callers.start(lambda: store.xread({"s": "$"}, block=0))
-    assert len(doors(store)) == 20
+    assert len(bells(store)) == 20
     store.xadd("s", {"f": "v"})
     wait_until(lambda: len(callers.finished) == 20)
     store.close()
-    assert doors(store) == []
+    assert bells(store) == []
 
 
 # --- without a board ----------------------------------------------------------------------------
@@ -568,13 +568,13 @@ def test_without_a_board_the_store_is_asked_again_and_again(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, no_fallback: None, missing: str
 ) -> None:
     if missing == "board":
-        monkeypatch.setattr(waiters, "Board", refuse)
+        monkeypatch.setattr(waiters, "WaitTable", refuse)
     elif missing == "pipes":
         monkeypatch.delattr(os, "mkfifo")
     store = open_store()
     if missing == "rows":
         many = [(b"%d" % number, b"", 0) for number in range(6_340)]
-        assert store._environment.shared.board.put_up(1, many)
+        assert store._environment.context.wait_table.register(1, many)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(store.xread({"s": "0"}, block=0)))
     thread.start()
@@ -597,7 +597,7 @@ def test_a_board_that_somebody_left_in_disorder_is_counted_anew(
 ) -> None:
     callers = Callers(store)
     callers.start(lambda: store.xread({"s": "$"}, block=0))
-    words = store._environment.shared.board.words
+    words = store._environment.context.wait_table.words
     for word in range(512, 1024):
         words[word] = 7
     words[2] = 1  # a process died while it changed the board
@@ -650,7 +650,7 @@ def test_no_wake_up_is_lost(open_store: Open, no_fallback: None, seed: int) -> N
         thread.start()
     wait_until(lambda: len(taken) == total)  # nobody looks by himself: each must be woken
     done.set()
-    store._environment.lobby.alarm()
+    store._environment.waiters.alarm()
     for thread in threads:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
@@ -681,7 +681,7 @@ def test_follow_ends_when_told(store: Store) -> None:
     store.xadd("s", {"f": "v"}, id="1-1")
     callers.settle()
     stop.set()
-    store._environment.lobby.alarm()
+    store._environment.waiters.alarm()
     wait_until(lambda: len(callers.finished) == 1)
     assert got == [b"1-1"]
 
@@ -747,8 +747,8 @@ def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
 ) -> None:
     store.xadd("k", {"n": "0"})
     store.set_retention("k", archive=True)
-    lobby = store._environment.lobby
-    take_door = lobby.take_door
+    waiters = store._environment.waiters
+    take_bell = waiters.take_bell
     came = iter([True])
 
     def trimmed_meanwhile() -> object:
@@ -756,9 +756,9 @@ def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
         if next(came, False):
             store.xadd("k", {"n": "1"})
             store.xtrim("k", maxlen=0, approximate=False)
-        return take_door()
+        return take_bell()
 
-    monkeypatch.setattr(lobby, "take_door", trimmed_meanwhile)
+    monkeypatch.setattr(waiters, "take_bell", trimmed_meanwhile)
     entries = store.follow("k", "$", history=True, block=0)
     assert next(iter(entries)).fields == {b"n": b"1"}
 
@@ -775,7 +775,7 @@ def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch)
     store.xadd("k", {"f": "v"})
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert len(store._environment.lobby._spare) <= 2
+    assert len(store._environment.waiters._spare) <= 2
 
 
 def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
@@ -783,13 +783,13 @@ def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
 ) -> None:
     """It was full for ever, of consumers that never called again."""
     monkeypatch.setattr(waiters, "_MOST_WAITERS", 3)
-    lobby = store._environment.lobby
+    waiting = store._environment.waiters
 
     def ends(name: bytes, *, waited: bool) -> None:
-        lobby._expect((b"g", name, b"s"), waited)
+        waiting._expect((b"g", name, b"s"), waited)
 
     def known() -> list[bytes]:
-        return [waiter[1] for waiter in lobby._waited]
+        return [waiter[1] for waiter in waiting._waited]
 
     for name in (b"a", b"b", b"c", b"d"):
         ends(name, waited=True)

@@ -66,7 +66,7 @@ def output(process: subprocess.Popen[str]) -> list[str]:
     return out.split()
 
 
-def doors(store: Store) -> list[Path]:
+def bells(store: Store) -> list[Path]:
     return [path for path in (store.path / "waiters").iterdir() if path.name != "board"]
 
 
@@ -94,7 +94,7 @@ for entry in store.follow("s"):
             if number < 2:
                 wait_until(lambda: tickets(store) == 1)
         assert output(reader) == ["1-0", "0", "2-0", "1", "3-0", "2"]
-    assert doors(store) == []
+    assert bells(store) == []
 
 
 def test_consumers_of_several_processes_are_served_in_the_order_they_came(store: Store) -> None:
@@ -134,7 +134,7 @@ def test_a_killed_waiter_is_passed_over(store: Store) -> None:
         store.xadd("s", {"f": "v"}, id="1-0")
         wait_until(lambda: len(callers.finished) == 1)
     assert tickets(store) == 0
-    assert len(doors(store)) == 1  # ours, kept for the next wait
+    assert len(bells(store)) == 1  # ours, kept for the next wait
     (result,) = callers.results()
     assert result[0][1][0].id == b"1-0"
 
@@ -147,13 +147,13 @@ def test_what_killed_waiters_left_goes_when_the_store_is_opened(
         store.close()
         reader.kill()
         reader.wait()
-    (door,) = doors(store)
-    assert stat.S_ISFIFO(door.stat().st_mode)
-    assert stat.S_IMODE(door.stat().st_mode) == 0o600
+    (bell,) = bells(store)
+    assert stat.S_ISFIFO(bell.stat().st_mode)
+    assert stat.S_IMODE(bell.stat().st_mode) == 0o600
     again = open_store()
-    assert doors(again) == []
+    assert bells(again) == []
     assert tickets(again) == 0
-    assert not again._environment.shared.board.words[0]
+    assert not again._environment.context.wait_table.words[0]
 
 
 def test_a_writer_that_died_before_it_rang_costs_a_moment(
@@ -201,7 +201,7 @@ except KeyboardInterrupt:
         reader.send_signal(signal.SIGINT)
         assert output(reader) == ["interrupted"]
     assert tickets(store) == 0
-    assert doors(store) == []
+    assert bells(store) == []
     assert store.xlen("t") == 1
 
 
@@ -210,7 +210,7 @@ def test_a_fork_disturbs_no_waiter(store: Store) -> None:
 found = []
 thread = threading.Thread(target=lambda: found.append(store.xread({"s": "$"}, block=0)))
 thread.start()
-while not store._environment.shared.board.tickets():
+while not store._environment.context.wait_table.tickets():
     pass
 child = os.fork()
 if child == 0:
@@ -229,7 +229,7 @@ store.close()
 """
     with child(store, code) as process:
         assert output(process) == ["0", "1-0"]
-    assert doors(store) == []
+    assert bells(store) == []
 
 
 def test_no_wake_up_is_lost_between_processes(store: Store) -> None:

@@ -870,7 +870,7 @@ def test_files_of_a_store_and_of_the_archive() -> None:
     (journal,) = Path("s/journal").glob("*.skj")
     found = lines("dump", "--journal", journal)
     assert any(" record 0 commit number" in line for line in found)
-    found = lines("dump", "--steady", "s/steady")
+    found = lines("dump", "--checkpoint", "s/steady")
     assert any("slot 1 commit_number" in line for line in found)
     segment = ROOT / "tests" / "golden" / "v1" / "plain.seg"
     found = lines("dump", "--segment", segment)

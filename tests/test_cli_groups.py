@@ -24,7 +24,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def shared() -> str:
+def context() -> str:
     """A store with entries 1-0 to 5-0 in `k`, of which the group `g` has read none."""
     with streamkeep.open("s", sync="none") as store:
         store.xadd_many("k", [{"n": n} for n in range(1, 6)], [f"{n}-0" for n in range(1, 6)])
@@ -40,23 +40,23 @@ def table(*args: str | bytes) -> list[list[str]]:
 # --- group --------------------------------------------------------------------------------------
 
 
-def test_group_create_starts_at_the_end_unless_told(shared: str) -> None:
-    result = run("group", "create", shared, "k", "new")
+def test_group_create_starts_at_the_end_unless_told(context: str) -> None:
+    result = run("group", "create", context, "k", "new")
     assert (result.stdout, result.stderr) == ("", "")
-    run("group", "create", shared, "k", "known", "--id", "2-0", "--entries-read", "2")
-    assert table("group", "list", shared) == [
+    run("group", "create", context, "k", "known", "--id", "2-0", "--entries-read", "2")
+    assert table("group", "list", context) == [
         ["k", "g", "0", "0", "0-0", "-", "5"],
         ["k", "known", "0", "0", "2-0", "2", "3"],
         ["k", "new", "0", "0", "5-0", "-", "0"],
     ]
 
 
-def test_group_create_refuses_a_second_one_and_a_missing_stream(shared: str) -> None:
-    assert run("group", "create", shared, "k", "g", status=1).stderr.splitlines() == [
+def test_group_create_refuses_a_second_one_and_a_missing_stream(context: str) -> None:
+    assert run("group", "create", context, "k", "g", status=1).stderr.splitlines() == [
         "streamkeep group create: BUSYGROUP Consumer Group name already exists",
         "next: streamkeep group list s",
     ]
-    refused = run("group", "create", shared, "x", "g", status=1).stderr
+    refused = run("group", "create", context, "x", "g", status=1).stderr
     assert "requires the key to exist" in refused
     run("group", "create", "none", "x", "g", status=3)
     assert not Path("none").exists()
@@ -64,37 +64,37 @@ def test_group_create_refuses_a_second_one_and_a_missing_stream(shared: str) -> 
     assert lines("len", "none", "x") == ["0"]
 
 
-def test_group_set_id_delivers_again(shared: str) -> None:
-    read = ("read", shared, "k", "--group", "g", "--consumer", "ann", "--noack")
+def test_group_set_id_delivers_again(context: str) -> None:
+    read = ("read", context, "k", "--group", "g", "--consumer", "ann", "--noack")
     assert len(lines(*read)) == 5
     assert lines(*read) == []
-    run("group", "set-id", shared, "k", "g", "3-0", "--entries-read", "3")
-    assert table("group", "list", shared, "k") == [["k", "g", "1", "0", "3-0", "3", "2"]]
+    run("group", "set-id", context, "k", "g", "3-0", "--entries-read", "3")
+    assert table("group", "list", context, "k") == [["k", "g", "1", "0", "3-0", "3", "2"]]
     assert lines(*read) == ["4-0  n=4", "5-0  n=5"]
-    run("group", "set-id", shared, "k", "g", "0")
-    run("group", "set-id", shared, "k", "g", "$")
+    run("group", "set-id", context, "k", "g", "0")
+    run("group", "set-id", context, "k", "g", "$")
     assert lines(*read) == []
 
 
-def test_group_destroy_names_the_loss_and_asks(shared: str) -> None:
-    run("read", shared, "k", "--group", "g", "--consumer", "ann", "--count", "2")
-    result = run("group", "destroy", shared, "k", "g", input="n\n", status=1)
+def test_group_destroy_names_the_loss_and_asks(context: str) -> None:
+    run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "2")
+    result = run("group", "destroy", context, "k", "g", input="n\n", status=1)
     assert result.stderr.splitlines()[0] == "'g': 1 consumer, 2 entries pending, read up to 2-0"
     assert "Destroy this group of 'k'? [y/N]" in result.stderr
-    assert len(table("group", "list", shared)) == 1
-    assert lines("group", "destroy", shared, "k", "g", input="y\n") == ["1"]
-    result = run("group", "destroy", shared, "k", "g")
+    assert len(table("group", "list", context)) == 1
+    assert lines("group", "destroy", context, "k", "g", input="y\n") == ["1"]
+    result = run("group", "destroy", context, "k", "g")
     assert result.stdout == "0\n"
     assert result.stderr == "streamkeep group destroy: no group 'g' of 'k' in s\n"
 
 
-def test_group_list_covers_all_streams_or_one(shared: str) -> None:
-    run("group", "create", shared, "other", b"\xff\n", "--mkstream")
-    assert [row[:2] for row in table("group", "list", shared)] == [
+def test_group_list_covers_all_streams_or_one(context: str) -> None:
+    run("group", "create", context, "other", b"\xff\n", "--mkstream")
+    assert [row[:2] for row in table("group", "list", context)] == [
         ["k", "g"],
         ["other", r'"\xff\n"'],
     ]
-    assert objects("group", "list", shared, "other") == [
+    assert objects("group", "list", context, "other") == [
         {
             "type": "group",
             "key": "other",
@@ -107,10 +107,10 @@ def test_group_list_covers_all_streams_or_one(shared: str) -> None:
         },
         {"type": "summary", "command": "group list", "groups": 1},
     ]
-    assert run("group", "list", shared, "none", status=1).stderr.startswith(
+    assert run("group", "list", context, "none", status=1).stderr.startswith(
         "streamkeep group list: ERR no such key\nnext: streamkeep streams s"
     )
-    assert objects("info", "groups", shared, "k")[0] == objects("group", "list", shared, "k")[0]
+    assert objects("info", "groups", context, "k")[0] == objects("group", "list", context, "k")[0]
 
 
 def test_help_prints_the_lines_of_redis() -> None:
@@ -121,33 +121,33 @@ def test_help_prints_the_lines_of_redis() -> None:
 # --- consumer -----------------------------------------------------------------------------------
 
 
-def test_consumers_are_created_listed_and_deleted(shared: str) -> None:
-    assert lines("consumer", "create", shared, "k", "g", "bob") == ["1"]
-    assert lines("consumer", "create", shared, "k", "g", "bob") == ["0"]
-    run("read", shared, "k", "--group", "g", "--consumer", "ann", "--count", "3")
-    ann, bob, summary = objects("consumer", "list", shared, "k", "g")
+def test_consumers_are_created_listed_and_deleted(context: str) -> None:
+    assert lines("consumer", "create", context, "k", "g", "bob") == ["1"]
+    assert lines("consumer", "create", context, "k", "g", "bob") == ["0"]
+    run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "3")
+    ann, bob, summary = objects("consumer", "list", context, "k", "g")
     assert (ann["name"], ann["pending"], bob["name"], bob["pending"]) == ("ann", 3, "bob", 0)
     assert ann["inactive_ms"] >= 0
     assert bob["inactive_ms"] is None
     assert summary == {"type": "summary", "command": "consumer list", "key": "k", "consumers": 2}
-    assert [row[:3] for row in table("consumer", "list", shared, "k")] == [
+    assert [row[:3] for row in table("consumer", "list", context, "k")] == [
         ["g", "ann", "3"],
         ["g", "bob", "0"],
     ]
-    assert table("info", "consumers", shared, "k", "g")[1][-1] == "-"
-    assert lines("consumer", "delete", shared, "k", "g", "bob") == ["0"]
+    assert table("info", "consumers", context, "k", "g")[1][-1] == "-"
+    assert lines("consumer", "delete", context, "k", "g", "bob") == ["0"]
 
 
-def test_deleting_a_consumer_asks_only_when_something_is_pending(shared: str) -> None:
-    run("read", shared, "k", "--group", "g", "--consumer", "ann", "--count", "3")
-    result = run("consumer", "delete", shared, "k", "g", "ann", input="", status=1)
+def test_deleting_a_consumer_asks_only_when_something_is_pending(context: str) -> None:
+    run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "3")
+    result = run("consumer", "delete", context, "k", "g", "ann", input="", status=1)
     assert "'ann': 3 entries pending, never to be delivered again" in result.stderr
     assert "next: --yes answers the question" in result.stderr
-    assert lines("consumer", "delete", shared, "k", "g", "ann", "--yes") == ["3"]
-    result = run("consumer", "delete", shared, "k", "g", "ann")
+    assert lines("consumer", "delete", context, "k", "g", "ann", "--yes") == ["3"]
+    result = run("consumer", "delete", context, "k", "g", "ann")
     assert result.stdout == "0\n"
     assert "no consumer 'ann' in group 'g' of 'k'" in result.stderr
-    assert lines("pending", shared, "k", "g") == ["pending  0"]
+    assert lines("pending", context, "k", "g") == ["pending  0"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_deleting_a_consumer_asks_only_when_something_is_pending(shared: str) ->
         ("autoclaim", "s", "k", "none", "ann", "--min-idle", "0"),
     ],
 )
-def test_a_missing_group_is_the_error_of_redis(shared: str, command: tuple[str, ...]) -> None:
+def test_a_missing_group_is_the_error_of_redis(context: str, command: tuple[str, ...]) -> None:
     error, hint = run(*command, status=1).stderr.splitlines()
     assert ": NOGROUP No such " in error
     assert hint == "next: streamkeep group list s"
@@ -173,9 +173,9 @@ def test_a_missing_group_is_the_error_of_redis(shared: str, command: tuple[str, 
 # --- read ---------------------------------------------------------------------------------------
 
 
-def test_consumers_share_the_entries_and_see_their_own_again(shared: str) -> None:
-    as_ann = ("read", shared, "k", "--group", "g", "--consumer", "ann")
-    as_bob = ("read", shared, "k", "--group", "g", "--consumer", "bob")
+def test_consumers_share_the_entries_and_see_their_own_again(context: str) -> None:
+    as_ann = ("read", context, "k", "--group", "g", "--consumer", "ann")
+    as_bob = ("read", context, "k", "--group", "g", "--consumer", "bob")
     assert lines(*as_ann, "--count", "2") == ["1-0  n=1", "2-0  n=2"]
     assert lines(*as_bob) == ["3-0  n=3", "4-0  n=4", "5-0  n=5"]
     assert lines(*as_ann) == []
@@ -183,10 +183,10 @@ def test_consumers_share_the_entries_and_see_their_own_again(shared: str) -> Non
     assert lines(*as_bob, "--id", "3-0", "--count", "1") == ["4-0  n=4"]
 
 
-def test_history_marks_what_was_deleted(shared: str) -> None:
-    as_ann = ("read", shared, "k", "--group", "g", "--consumer", "ann")
+def test_history_marks_what_was_deleted(context: str) -> None:
+    as_ann = ("read", context, "k", "--group", "g", "--consumer", "ann")
     run(*as_ann, "--count", "2")
-    run("del", shared, "k", "1-0")
+    run("del", context, "k", "1-0")
     assert lines(*as_ann, "--id", "0") == ["1-0  (deleted)", "2-0  n=2"]
     assert objects(*as_ann, "--id", "0")[:2] == [
         {"type": "deleted", "key": "k", "id": "1-0", "time_ms": 1},
@@ -194,43 +194,43 @@ def test_history_marks_what_was_deleted(shared: str) -> None:
     ]
 
 
-def test_noack_leaves_nothing_pending(shared: str) -> None:
-    assert len(lines("read", shared, "k", "--group", "g", "--consumer", "ann", "--noack")) == 5
-    assert lines("pending", shared, "k", "g") == ["pending  0"]
+def test_noack_leaves_nothing_pending(context: str) -> None:
+    assert len(lines("read", context, "k", "--group", "g", "--consumer", "ann", "--noack")) == 5
+    assert lines("pending", context, "k", "g") == ["pending  0"]
 
 
-def test_duplicate_fields_and_bytes_are_delivered_whole(shared: str) -> None:
-    run("add", shared, "k", "a", "1", "b", b"\xff", "a", "2", "--id", "9-0")
-    as_ann = ("read", shared, "k", "--group", "g", "--consumer", "ann")
+def test_duplicate_fields_and_bytes_are_delivered_whole(context: str) -> None:
+    run("add", context, "k", "a", "1", "b", b"\xff", "a", "2", "--id", "9-0")
+    as_ann = ("read", context, "k", "--group", "g", "--consumer", "ann")
     assert lines(*as_ann)[-1] == r'9-0  a=1 b="\xff" a=2'
     found = objects(*as_ann, "--id", "5-0")[0]
     assert found["fields"] == [["a", "1"], ["b", {"base64": "/w=="}], ["a", "2"]]
 
 
-def test_read_claim_takes_over_and_says_how_it_was_pending(shared: str) -> None:
-    run("read", shared, "k", "--group", "g", "--consumer", "ann", "--count", "2")
-    run("claim", shared, "k", "g", "ann", "1-0", "--idle", "90000", "--retry-count", "4")
+def test_read_claim_takes_over_and_says_how_it_was_pending(context: str) -> None:
+    run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "2")
+    run("claim", context, "k", "g", "ann", "1-0", "--idle", "90000", "--retry-count", "4")
     taken, new, summary = objects(
-        *("read", shared, "k", "--group", "g", "--consumer", "bob"),
+        *("read", context, "k", "--group", "g", "--consumer", "bob"),
         *("--claim", "60000", "--count", "2"),
     )
     assert (taken["id"], taken["times_delivered"]) == ("1-0", 4)
     assert taken["idle_ms"] >= 90_000
     assert (new["id"], new["times_delivered"], new["idle_ms"]) == ("3-0", 0, 0)
     assert summary["entries"] == 2
-    run("claim", shared, "k", "g", "bob", "1-0", "--idle", "3600000", "--retry-count", "1")
+    run("claim", context, "k", "g", "bob", "1-0", "--idle", "3600000", "--retry-count", "1")
     [line, *others] = lines(
-        "read", shared, "k", "--group", "g", "--consumer", "cy", "--claim", "60000"
+        "read", context, "k", "--group", "g", "--consumer", "cy", "--claim", "60000"
     )
     assert line.startswith("1-0  n=1  (idle 60 min ")
     assert line.endswith(" s, delivered 1 time)")
     assert others == ["4-0  n=4", "5-0  n=5"]
 
 
-def test_several_streams_are_delivered_with_their_keys(shared: str) -> None:
-    run("group", "create", shared, "other", "g", "--mkstream")
-    run("add", shared, "other", "f", "v", "--id", "7-0")
-    read = ("read", shared, "k", "other", "--group", "g", "--consumer", "ann")
+def test_several_streams_are_delivered_with_their_keys(context: str) -> None:
+    run("group", "create", context, "other", "g", "--mkstream")
+    run("add", context, "other", "f", "v", "--id", "7-0")
+    read = ("read", context, "k", "other", "--group", "g", "--consumer", "ann")
     assert lines(*read, "--count", "1") == ["k  1-0  n=1", "other  7-0  f=v"]
     assert lines(*read, "--id", ">", "--id", "0") == [
         *(f"k  {n}-0  n={n}" for n in range(2, 6)),
@@ -244,11 +244,11 @@ def test_several_streams_are_delivered_with_their_keys(shared: str) -> None:
     }
 
 
-def test_limits_over_all_streams(shared: str) -> None:
-    with streamkeep.open(shared, sync="none") as store:
+def test_limits_over_all_streams(context: str) -> None:
+    with streamkeep.open(context, sync="none") as store:
         store.xadd_pairs("other", [("f", "1"), ("f", "2")], id="7-0")
         store.xgroup_create("other", "g", id=0)
-    plain = ("read", shared, "k", "other")
+    plain = ("read", context, "k", "other")
     assert lines(*plain, "--maxcount", "3") == ["k  1-0  n=1", "k  2-0  n=2", "k  3-0  n=3"]
     assert lines(*plain, "--count", "2", "--maxcount", "3")[-1] == "other  7-0  f=1 f=2"
     assert lines(*plain, "--maxsize", "1") == ["k  1-0  n=1"]
@@ -257,7 +257,7 @@ def test_limits_over_all_streams(shared: str) -> None:
     assert len(lines(*as_ann, "--maxcount", "5")) == 5
 
 
-def test_options_of_read_that_do_not_go_together(shared: str) -> None:
+def test_options_of_read_that_do_not_go_together(context: str) -> None:
     for options, problem in {
         ("--group", "g"): "--group and --consumer need each other",
         ("--consumer", "ann"): "--group and --consumer need each other",
@@ -265,19 +265,19 @@ def test_options_of_read_that_do_not_go_together(shared: str) -> None:
         ("--claim", "1"): "--noack and --claim need --group and --consumer",
         ("--maxcount", "1", "k"): "a stream is named twice",
     }.items():
-        assert problem in run("read", shared, "k", *options, status=2).stderr
+        assert problem in run("read", context, "k", *options, status=2).stderr
 
 
 # --- info ---------------------------------------------------------------------------------------
 
 
-def test_info_stream_full_shows_groups_consumers_and_what_is_pending(shared: str) -> None:
-    run("read", shared, "k", "--group", "g", "--consumer", "ann", "--count", "3")
+def test_info_stream_full_shows_groups_consumers_and_what_is_pending(context: str) -> None:
+    run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "3")
     moment = "2024-06-10T07:33:20Z"
-    run("claim", shared, "k", "g", "ann", "1-0", "2-0", "--time", moment, "--retry-count", "2")
-    run("nack", shared, "k", "g", "3-0")
-    run("consumer", "create", shared, "k", "g", "bob")
-    text = lines("info", "stream", shared, "k", "--full", "--count", "1")
+    run("claim", context, "k", "g", "ann", "1-0", "2-0", "--time", moment, "--retry-count", "2")
+    run("nack", context, "k", "g", "3-0")
+    run("consumer", "create", context, "k", "g", "bob")
+    text = lines("info", "stream", context, "k", "--full", "--count", "1")
     at = text.index(
         "group 'g': last-delivered-id 3-0, entries-read 3, lag 2, 3 pending, 1 of them nacked"
     )
@@ -286,10 +286,10 @@ def test_info_stream_full_shows_groups_consumers_and_what_is_pending(shared: str
     assert text[at + 4].startswith("  consumer 'bob': 0 pending, seen 20")
     assert text[at + 4].endswith(", active never")
     assert text[at + 5] == "  given back, for anybody to claim:"
-    assert lines("info", "stream", shared, "k", "--full", "--count", "0")[-1] == (
+    assert lines("info", "stream", context, "k", "--full", "--count", "0")[-1] == (
         "    3-0  delivered 1 time"
     )
-    group = objects("info", "stream", shared, "k", "--full", "--count", "0")[-2]
+    group = objects("info", "stream", context, "k", "--full", "--count", "0")[-2]
     assert group["type"] == "group"
     assert (group["name"], group["pel_count"], group["nacked_count"]) == ("g", 3, 1)
     owned = {"id": "2-0", "delivery_time_ms": 1718004800000, "times_delivered": 2}
@@ -306,34 +306,34 @@ def test_info_stream_full_shows_groups_consumers_and_what_is_pending(shared: str
 # --- producers ----------------------------------------------------------------------------------
 
 
-def test_a_message_that_is_sent_again_is_not_added_again(shared: str) -> None:
-    send = ("add", shared, "k", "--idmp", "till", "4711", "sku", "7")
+def test_a_message_that_is_sent_again_is_not_added_again(context: str) -> None:
+    send = ("add", context, "k", "--idmp", "till", "4711", "sku", "7")
     first = lines(*send)
     assert lines(*send) == first
-    assert lines("add", shared, "k", "sku", "8", "--idmp", "till", "4712") != first
-    auto = ("add", shared, "k", "a", "1", "a", "2", "--idmpauto", "till")
+    assert lines("add", context, "k", "sku", "8", "--idmp", "till", "4712") != first
+    auto = ("add", context, "k", "a", "1", "a", "2", "--idmpauto", "till")
     assert lines(*auto) == lines(*auto)
-    assert lines("len", shared, "k") == ["8"]
-    counters = objects("info", "stream", shared, "k")[0]
+    assert lines("len", context, "k") == ["8"]
+    counters = objects("info", "stream", context, "k")[0]
     assert (counters["pids_tracked"], counters["iids_duplicates"]) == (1, 2)
 
 
-def test_options_of_producers_that_do_not_go_together(shared: str) -> None:
-    add = ("add", shared, "k", "f", "v")
+def test_options_of_producers_that_do_not_go_together(context: str) -> None:
+    add = ("add", context, "k", "f", "v")
     both = ("--idmp", "p", "i", "--idmpauto", "p")
     assert "cannot be used together" in run(*add, *both, status=2).stderr
     assert "cannot be used with --id" in run(*add, *both[:3], "--id", "9-0", status=2).stderr
     assert "requires 2 arguments" in run(*add, "--idmp", "p", status=2).stderr
 
 
-def test_config_prints_and_sets_and_asks_before_it_forgets(shared: str) -> None:
-    assert lines("config", shared, "k") == ["idmp-duration  100", "idmp-maxsize   100"]
-    assert lines("config", shared, "k", "--idmp-duration", "3600")[0] == "idmp-duration  3,600"
-    run("add", shared, "k", "f", "v", "--idmp", "till", "1")
-    result = run("config", shared, "k", "--idmp-maxsize", "5", input="n\n", status=1)
+def test_config_prints_and_sets_and_asks_before_it_forgets(context: str) -> None:
+    assert lines("config", context, "k") == ["idmp-duration  100", "idmp-maxsize   100"]
+    assert lines("config", context, "k", "--idmp-duration", "3600")[0] == "idmp-duration  3,600"
+    run("add", context, "k", "f", "v", "--idmp", "till", "1")
+    result = run("config", context, "k", "--idmp-maxsize", "5", input="n\n", status=1)
     assert "'k': 1 message of 1 producer remembered" in result.stderr
-    assert lines("config", shared, "k", "--idmp-maxsize", "100")[1] == "idmp-maxsize   100"
-    assert objects("config", shared, "k", "--idmp-maxsize", "5", "--yes") == [
+    assert lines("config", context, "k", "--idmp-maxsize", "100")[1] == "idmp-maxsize   100"
+    assert objects("config", context, "k", "--idmp-maxsize", "5", "--yes") == [
         {
             "type": "summary",
             "command": "config",
@@ -342,8 +342,8 @@ def test_config_prints_and_sets_and_asks_before_it_forgets(shared: str) -> None:
             "idmp_maxsize": 5,
         }
     ]
-    assert objects("info", "stream", shared, "k")[0]["iids_tracked"] == 0
-    run("config", shared, "k", "--idmp-maxsize", "0", status=2)
+    assert objects("info", "stream", context, "k")[0]["iids_tracked"] == 0
+    run("config", context, "k", "--idmp-maxsize", "0", status=2)
 
 
 # --- the demo -----------------------------------------------------------------------------------

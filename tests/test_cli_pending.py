@@ -27,7 +27,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def shared() -> str:
+def context() -> str:
     """A store with entries 1-0 to 6-0 in `k`; of group `g`, ann has 1 to 3 pending, bob 4."""
     with streamkeep.open("s", sync="none") as store:
         store.xadd_many("k", [{"n": n} for n in range(1, 7)], [f"{n}-0" for n in range(1, 7)])
@@ -46,30 +46,30 @@ def held(*options: str) -> dict[str, tuple[str | None, int]]:
 # --- ack ----------------------------------------------------------------------------------------
 
 
-def test_ack_prints_how_many_were_pending(shared: str) -> None:
-    assert lines("ack", shared, "k", "g", "1-0", "4-0", "5-0", "1-0") == ["2"]
+def test_ack_prints_how_many_were_pending(context: str) -> None:
+    assert lines("ack", context, "k", "g", "1-0", "4-0", "5-0", "1-0") == ["2"]
     assert list(held()) == ["2-0", "3-0"]
-    assert objects("ack", shared, "k", "g", "2-0") == [
+    assert objects("ack", context, "k", "g", "2-0") == [
         {"type": "summary", "command": "ack", "count": 1, "deleted": 0, "kept": 0}
     ]
 
 
-def test_ack_of_a_missing_group_says_so(shared: str) -> None:
+def test_ack_of_a_missing_group_says_so(context: str) -> None:
     for key, group in (("k", "none"), ("none", "g")):
-        result = run("ack", shared, key, group, "1-0")
+        result = run("ack", context, key, group, "1-0")
         assert result.stdout == "0\n"
         assert result.stderr == f"streamkeep ack: no group '{group}' of '{key}' in s\n"
 
 
-def test_ack_takes_what_read_prints(shared: str) -> None:
-    read = ("read", shared, "k", "--group", "g", "--consumer", "ann", "--id", "0")
-    assert lines("ack", shared, "k", "g", "-", input=run(*read, "--count", "1").stdout) == ["1"]
-    run("del", shared, "k", "2-0")
+def test_ack_takes_what_read_prints(context: str) -> None:
+    read = ("read", context, "k", "--group", "g", "--consumer", "ann", "--id", "0")
+    assert lines("ack", context, "k", "g", "-", input=run(*read, "--count", "1").stdout) == ["1"]
+    run("del", context, "k", "2-0")
     assert "deleted" in run(*read, "--json").stdout
-    assert lines("ack", shared, "k", "g", "-", input=run(*read, "--json").stdout) == ["2"]
-    rest = run("pending", shared, "k", "g", "--count", "0", "--json").stdout
-    assert lines("ack", shared, "k", "g", "-", input=rest) == ["1"]
-    assert lines("ack", shared, "k", "g", "-", input="\n") == ["0"]
+    assert lines("ack", context, "k", "g", "-", input=run(*read, "--json").stdout) == ["2"]
+    rest = run("pending", context, "k", "g", "--count", "0", "--json").stdout
+    assert lines("ack", context, "k", "g", "-", input=rest) == ["1"]
+    assert lines("ack", context, "k", "g", "-", input="\n") == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -83,28 +83,28 @@ def test_ack_takes_what_read_prints(shared: str) -> None:
         ('{"key":"other","id":"1-0"}', "an entry of 'other', not of 'k'"),
     ],
 )
-def test_a_bad_line_acknowledges_nothing(shared: str, line: str, problem: str) -> None:
-    result = run("ack", shared, "k", "g", "-", input=f"1-0\n\n{line}\n", status=1)
+def test_a_bad_line_acknowledges_nothing(context: str, line: str, problem: str) -> None:
+    result = run("ack", context, "k", "g", "-", input=f"1-0\n\n{line}\n", status=1)
     assert result.stderr.startswith(f"streamkeep ack: standard input line 3: {problem}")
     assert result.stderr.endswith("; nothing was done\n")
     assert len(held()) == 4
-    assert "stands alone" in run("ack", shared, "k", "g", "-", "1-0", status=2).stderr
+    assert "stands alone" in run("ack", context, "k", "g", "-", "1-0", status=2).stderr
 
 
-def test_ack_delete_obeys_the_policy(shared: str) -> None:
-    run("group", "create", shared, "k", "slow", "--id", "1-0")
-    result = run("ack", shared, "k", "g", "1-0", "2-0", "9-0", "--delete", "--acked")
+def test_ack_delete_obeys_the_policy(context: str) -> None:
+    run("group", "create", context, "k", "slow", "--id", "1-0")
+    result = run("ack", context, "k", "g", "1-0", "2-0", "9-0", "--delete", "--acked")
     assert result.stdout == "2\n"
     assert result.stderr == "1 entry kept: a group has not read or not acknowledged them\n"
-    assert lines("range", shared, "k")[0] == "2-0  n=2"
-    assert objects("ack", shared, "k", "g", "2-0", "3-0", "--delete") == [
+    assert lines("range", context, "k")[0] == "2-0  n=2"
+    assert objects("ack", context, "k", "g", "2-0", "3-0", "--delete") == [
         {"type": "id", "id": "2-0", "result": "not pending"},
         {"type": "id", "id": "3-0", "result": "deleted"},
         {"type": "summary", "command": "ack", "count": 1, "deleted": 1, "kept": 0},
     ]
-    run("read", shared, "k", "--group", "slow", "--consumer", "cy")
-    run("ack", shared, "k", "g", "4-0", "--delete", "--delref")
-    assert lines("pending", shared, "k", "slow")[:3] == [
+    run("read", context, "k", "--group", "slow", "--consumer", "cy")
+    run("ack", context, "k", "g", "4-0", "--delete", "--delref")
+    assert lines("pending", context, "k", "slow")[:3] == [
         "pending  3",
         "from     2-0",
         "to       6-0",
@@ -115,13 +115,13 @@ def test_ack_delete_obeys_the_policy(shared: str) -> None:
 # --- nack ---------------------------------------------------------------------------------------
 
 
-def test_nack_gives_entries_back_and_counts_as_told(shared: str) -> None:
-    assert lines("nack", shared, "k", "g", "1-0", "9-0") == ["1"]
-    run("nack", shared, "k", "g", "2-0", "--silent")
-    run("nack", shared, "k", "g", "3-0", "--fatal")
-    run("nack", shared, "k", "g", "4-0", "--retry-count", "7")
-    assert lines("nack", shared, "k", "g", "5-0", "6-0") == ["0"]
-    assert lines("nack", shared, "k", "g", "5-0", "--force") == ["1"]
+def test_nack_gives_entries_back_and_counts_as_told(context: str) -> None:
+    assert lines("nack", context, "k", "g", "1-0", "9-0") == ["1"]
+    run("nack", context, "k", "g", "2-0", "--silent")
+    run("nack", context, "k", "g", "3-0", "--fatal")
+    run("nack", context, "k", "g", "4-0", "--retry-count", "7")
+    assert lines("nack", context, "k", "g", "5-0", "6-0") == ["0"]
+    assert lines("nack", context, "k", "g", "5-0", "--force") == ["1"]
     assert held() == {
         "1-0": (None, 1),
         "2-0": (None, 0),
@@ -129,16 +129,16 @@ def test_nack_gives_entries_back_and_counts_as_told(shared: str) -> None:
         "4-0": (None, 7),
         "5-0": (None, 0),
     }
-    assert lines("pending", shared, "k", "g")[-1] == "-               5"
-    assert objects("pending", shared, "k", "g")[-1]["unowned"] == 5
-    assert lines("nack", shared, "k", "g", "-", input="1-0\n") == ["1"]
+    assert lines("pending", context, "k", "g")[-1] == "-               5"
+    assert objects("pending", context, "k", "g")[-1]["unowned"] == 5
+    assert lines("nack", context, "k", "g", "-", input="1-0\n") == ["1"]
 
 
 # --- pending ------------------------------------------------------------------------------------
 
 
-def test_pending_prints_a_summary(shared: str) -> None:
-    assert lines("pending", shared, "k", "g") == [
+def test_pending_prints_a_summary(context: str) -> None:
+    assert lines("pending", context, "k", "g") == [
         "pending  4",
         "from     1-0",
         "to       4-0",
@@ -148,7 +148,7 @@ def test_pending_prints_a_summary(shared: str) -> None:
         "ann             3",
         "bob             1",
     ]
-    ann, _, summary = objects("pending", shared, "k", "g")
+    ann, _, summary = objects("pending", context, "k", "g")
     assert ann == {"type": "consumer", "key": "k", "group": "g", "name": "ann", "pending": 3}
     assert summary == {
         "type": "summary",
@@ -161,8 +161,8 @@ def test_pending_prints_a_summary(shared: str) -> None:
     }
 
 
-def test_pending_lists_entries_by_id(shared: str) -> None:
-    result = run("pending", shared, "k", "g", "--start", "2-0", "--count", "1")
+def test_pending_lists_entries_by_id(context: str) -> None:
+    result = run("pending", context, "k", "g", "--start", "2-0", "--count", "1")
     heading, _, row = result.stdout.splitlines()
     assert heading.split() == ["id", "consumer", "idle", "delivered"]
     assert row.split()[:2] == ["2-0", "ann"]
@@ -170,23 +170,23 @@ def test_pending_lists_entries_by_id(shared: str) -> None:
     assert list(held("--start", "(2-0", "--end", "3-0")) == ["3-0"]
     assert list(held("--consumer", "bob")) == ["4-0"]
     assert held("--consumer", "none") == {}
-    assert run("pending", shared, "k", "g", "--end", "0-1").stdout == ""
+    assert run("pending", context, "k", "g", "--end", "0-1").stdout == ""
 
 
-def test_pending_filters_by_idle_time(shared: str) -> None:
-    run("claim", shared, "k", "g", "ann", "2-0", "--idle", "7200000")
-    run("nack", shared, "k", "g", "4-0")
+def test_pending_filters_by_idle_time(context: str) -> None:
+    run("claim", context, "k", "g", "ann", "2-0", "--idle", "7200000")
+    run("nack", context, "k", "g", "4-0")
     assert list(held("--idle", "3600000")) == ["2-0", "4-0"]
-    rows = lines("pending", shared, "k", "g", "--idle", "3600000")[2:]
+    rows = lines("pending", context, "k", "g", "--idle", "3600000")[2:]
     assert rows[0].split()[:4] == ["2-0", "ann", "2", "h"]
     assert rows[1].split() == ["4-0", "-", "-", "1"]
 
 
-def test_pending_goes_on_beyond_one_batch(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_goes_on_beyond_one_batch(context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_cmds, "_BATCH", 3)
     monkeypatch.setattr(pending_cmds, "LISTED", 2)
     assert list(held("--count", "0")) == ["1-0", "2-0", "3-0", "4-0"]
-    found = objects("pending", shared, "k", "g", "--start", "-")
+    found = objects("pending", context, "k", "g", "--start", "-")
     assert [one["id"] for one in found[:-1]] == ["1-0", "2-0"]
     assert found[-1] == {
         "type": "summary",
@@ -195,23 +195,23 @@ def test_pending_goes_on_beyond_one_batch(shared: str, monkeypatch: pytest.Monke
         "entries": 2,
         "more": True,
     }
-    assert objects("pending", shared, "k", "g", "--count", "4")[-1]["more"] is False
+    assert objects("pending", context, "k", "g", "--count", "4")[-1]["more"] is False
 
 
 # --- claim --------------------------------------------------------------------------------------
 
 
-def test_claim_prints_what_changed_hands(shared: str) -> None:
-    run("add", shared, "k", "a", "1", "a", "2", "--id", "7-0")
+def test_claim_prints_what_changed_hands(context: str) -> None:
+    run("add", context, "k", "a", "1", "a", "2", "--id", "7-0")
     ids = ("1-0", "5-0", "7-0")
-    assert lines("claim", shared, "k", "g", "bob", *ids) == ["1-0  n=1"]
-    assert lines("claim", shared, "k", "g", "bob", "7-0", "--force") == ["7-0  a=1 a=2"]
-    assert lines("claim", shared, "k", "g", "bob", "2-0", "--min-idle", "3600000") == []
-    assert objects("claim", shared, "k", "g", "bob", "3-0", "--justid") == [
+    assert lines("claim", context, "k", "g", "bob", *ids) == ["1-0  n=1"]
+    assert lines("claim", context, "k", "g", "bob", "7-0", "--force") == ["7-0  a=1 a=2"]
+    assert lines("claim", context, "k", "g", "bob", "2-0", "--min-idle", "3600000") == []
+    assert objects("claim", context, "k", "g", "bob", "3-0", "--justid") == [
         {"type": "id", "id": "3-0", "time_ms": 3},
         {"type": "summary", "command": "claim", "key": "k", "entries": 1},
     ]
-    assert lines("claim", shared, "k", "g", "cy", "-", "--justid", input="4-0\n") == ["4-0"]
+    assert lines("claim", context, "k", "g", "cy", "-", "--justid", input="4-0\n") == ["4-0"]
     assert held() == {
         "1-0": ("bob", 2),
         "2-0": ("ann", 1),
@@ -221,11 +221,11 @@ def test_claim_prints_what_changed_hands(shared: str) -> None:
     }
 
 
-def test_claim_sets_what_it_is_told(shared: str) -> None:
+def test_claim_sets_what_it_is_told(context: str) -> None:
     moment = "2024-06-10T07:33:20Z"
-    run("claim", shared, "k", "g", "bob", "1-0", "--retry-count", "9", "--time", moment)
-    run("claim", shared, "k", "g", "bob", "2-0", "--time", "1718004800001", "--last-id", "6-0")
-    group = objects("info", "stream", shared, "k", "--full")[-2]
+    run("claim", context, "k", "g", "bob", "1-0", "--retry-count", "9", "--time", moment)
+    run("claim", context, "k", "g", "bob", "2-0", "--time", "1718004800001", "--last-id", "6-0")
+    group = objects("info", "stream", context, "k", "--full")[-2]
     times = {one["id"]: one["delivery_time_ms"] for one in group["pending"]}
     assert (times["1-0"], times["2-0"]) == (1718004800000, 1718004800001)
     assert held()["1-0"] == ("bob", 9)
@@ -235,29 +235,29 @@ def test_claim_sets_what_it_is_told(shared: str) -> None:
     assert "not a time" in run("claim", "s", "k", "g", "b", "1", "--time", "x", status=2).stderr
 
 
-def test_claim_drops_what_was_deleted(shared: str) -> None:
-    run("del", shared, "k", "1-0")
-    assert lines("claim", shared, "k", "g", "bob", "1-0", "2-0") == ["2-0  n=2"]
+def test_claim_drops_what_was_deleted(context: str) -> None:
+    run("del", context, "k", "1-0")
+    assert lines("claim", context, "k", "g", "bob", "1-0", "2-0") == ["2-0  n=2"]
     assert "1-0" not in held()
 
 
 # --- autoclaim ----------------------------------------------------------------------------------
 
 
-def test_autoclaim_says_where_to_go_on_and_what_is_gone(shared: str) -> None:
-    run("del", shared, "k", "2-0", "3-0")
-    result = run("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "1")
+def test_autoclaim_says_where_to_go_on_and_what_is_gone(context: str) -> None:
+    run("del", context, "k", "2-0", "3-0")
+    result = run("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "1")
     assert result.stdout == "1-0  n=1\n"
     assert result.stderr == "next: --start 2-0 goes on\n"
-    result = run("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--start", "2-0")
+    result = run("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--start", "2-0")
     assert result.stdout == "4-0  n=4\n"
     assert result.stderr == "deleted from the stream, and pending no more: 2-0 3-0\n"
     assert held() == {"1-0": ("cy", 2), "4-0": ("cy", 2)}
 
 
-def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(shared: str) -> None:
-    run("del", shared, "k", "1-0")
-    claim = ("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "2", "--justid")
+def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(context: str) -> None:
+    run("del", context, "k", "1-0")
+    claim = ("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "2", "--justid")
     result = run(*claim)
     assert result.stdout == "2-0\n"
     assert result.stderr == (
@@ -266,9 +266,9 @@ def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(shared: str) -> N
     assert objects(*claim, "--start", "3-0")[-1]["cursor"] == "0-0"
 
 
-def test_autoclaim_as_json(shared: str) -> None:
-    run("del", shared, "k", "1-0")
-    found = objects("autoclaim", shared, "k", "g", "cy", "--min-idle", "0", "--count", "2")
+def test_autoclaim_as_json(context: str) -> None:
+    run("del", context, "k", "1-0")
+    found = objects("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "2")
     assert [(one["type"], one.get("id")) for one in found] == [
         ("entry", "2-0"),
         ("deleted", "1-0"),
@@ -284,9 +284,9 @@ def test_autoclaim_as_json(shared: str) -> None:
     }
 
 
-def test_autoclaim_leaves_alone_what_is_not_idle(shared: str) -> None:
-    run("claim", shared, "k", "g", "ann", "3-0", "--idle", "7200000")
-    claim = ("autoclaim", shared, "k", "g", "cy", "--min-idle", "3600000", "--justid")
+def test_autoclaim_leaves_alone_what_is_not_idle(context: str) -> None:
+    run("claim", context, "k", "g", "ann", "3-0", "--idle", "7200000")
+    claim = ("autoclaim", context, "k", "g", "cy", "--min-idle", "3600000", "--justid")
     assert lines(*claim) == ["3-0"]
     assert objects(*claim) == [
         {
@@ -310,40 +310,40 @@ def results(*args: str) -> dict[str, Any]:
     return {one["id"]: one["result"] for one in objects("del", *args)[:-1]}
 
 
-def test_del_obeys_the_policy(shared: str) -> None:
-    run("ack", shared, "k", "g", "1-0")
-    assert results(shared, "k", "1-0", "2-0", "6-0", "0-1", "--acked") == {
+def test_del_obeys_the_policy(context: str) -> None:
+    run("ack", context, "k", "g", "1-0")
+    assert results(context, "k", "1-0", "2-0", "6-0", "0-1", "--acked") == {
         "1-0": "deleted",
         "2-0": "kept",
         "6-0": "kept",
         "0-1": "absent",
     }
-    result = run("del", shared, "k", "2-0", "6-0", "--acked")
+    result = run("del", context, "k", "2-0", "6-0", "--acked")
     assert result.stdout == "0\n"
     assert result.stderr == "2 entries kept: a group has not read or not acknowledged them\n"
-    assert results(shared, "k", "2-0") == {"2-0": "deleted"}
-    assert results(shared, "k", "3-0", "--delref") == {"3-0": "deleted"}
+    assert results(context, "k", "2-0") == {"2-0": "deleted"}
+    assert results(context, "k", "3-0", "--delref") == {"3-0": "deleted"}
     assert list(held()) == ["2-0", "4-0"]
     assert results("s", "none", "1-0") == {"1-0": "absent"}
-    assert lines("del", shared, "k", "-", input="4-0\n5-0\n") == ["2"]
+    assert lines("del", context, "k", "-", input="4-0\n5-0\n") == ["2"]
 
 
-def test_trim_and_add_obey_the_policy(shared: str) -> None:
-    run("ack", shared, "k", "g", "1-0")
-    result = run("trim", shared, "k", "--maxlen", "0", "--exact", "--acked")
+def test_trim_and_add_obey_the_policy(context: str) -> None:
+    run("ack", context, "k", "g", "1-0")
+    result = run("trim", context, "k", "--maxlen", "0", "--exact", "--acked")
     assert result.stdout == "1\n"
     assert "a group has yet to read or acknowledge them" in result.stderr
-    run("add", shared, "k", "n", "7", "--id", "7-0", "--maxlen", "5", "--exact", "--delref")
+    run("add", context, "k", "n", "7", "--id", "7-0", "--maxlen", "5", "--exact", "--delref")
     assert list(held()) == ["3-0", "4-0"]
-    run("add", shared, "k", "n", "8", "--id", "8-0", "--maxlen", "5", "--exact", "--keepref")
+    run("add", context, "k", "n", "8", "--id", "8-0", "--maxlen", "5", "--exact", "--keepref")
     assert list(held()) == ["3-0", "4-0"]
-    assert lines("range", shared, "k")[0] == "4-0  n=4"
-    problem = run("add", shared, "k", "f", "v", "--acked", status=2).stderr
+    assert lines("range", context, "k")[0] == "4-0  n=4"
+    problem = run("add", context, "k", "f", "v", "--acked", status=2).stderr
     assert "--acked needs --maxlen or --minid" in problem
 
 
-def test_json_of_a_delivered_entry_loads_again(shared: str) -> None:
-    entries = run("read", shared, "k", "--group", "g", "--consumer", "cy", "--json").stdout
+def test_json_of_a_delivered_entry_loads_again(context: str) -> None:
+    entries = run("read", context, "k", "--group", "g", "--consumer", "cy", "--json").stdout
     run("load", "copy", "k", "--format", "jsonl", input=entries)
     assert lines("range", "copy", "k") == ["5-0  n=5", "6-0  n=6"]
     assert json.loads(entries.splitlines()[-1])["entries"] == 2

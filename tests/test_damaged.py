@@ -218,7 +218,7 @@ def no_table(name: bytes) -> Recipe:
 
 
 def other_boot(path: Path) -> None:
-    """As after a power loss: commits behind the steady point, and another boot."""
+    """As after a power loss: commits behind the checkpoint, and another boot."""
     slots = (path / "steady").read_bytes()
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
         store.xadd("orders", {"late": "1"}, id="2-0")
@@ -235,7 +235,7 @@ def other_boot(path: Path) -> None:
 def lost_pages_of_commits(path: Path) -> None:
     """The disk has the journal of three commits, and of `data.mdb` what was before."""
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
-        store._environment.make_point()
+        store._environment.make_checkpoint()
         shutil.copyfile(path / "data.mdb", path.with_name("old.mdb"))
         for number in range(3):
             store.xadd("orders", {"late": "1"}, id=f"2-{number}")
@@ -255,7 +255,7 @@ def gap_in_journal(path: Path) -> None:
     (path / JOURNAL_FOLDER / "000000000099.skj").write_bytes(later.encode() + bytes(len(header)))
 
 
-def steady_of_other(path: Path) -> None:
+def checkpoint_of_other(path: Path) -> None:
     data = (path / "steady").read_bytes()
     slots = [decode_slot(data[place * SLOT_SIZE :]) for place in (0, 1)]
     new = b"".join(
@@ -318,7 +318,7 @@ CASES: Final[dict[str, Recipe]] = {
     "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
     "SK021-one-slot": one_slot,
     "SK022-torn": other_boot,
-    "SK023-other-store": steady_of_other,
+    "SK023-other-store": checkpoint_of_other,
     "SK024-gap": gap_in_journal,
     "SK025-stray": stray_file,
     "SK026-lost-pages": lost_pages_of_commits,

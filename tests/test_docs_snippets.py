@@ -149,9 +149,9 @@ def run_session(block: Block, where: str) -> None:
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The names that the Python blocks of a file share; stores are closed and checked."""
     monkeypatch.chdir(tmp_path)
-    shared: dict[str, Any] = {"__name__": "__main__"}
-    yield shared
-    for value in shared.values():
+    context: dict[str, Any] = {"__name__": "__main__"}
+    yield context
+    for value in context.values():
         if hasattr(value, "close"):
             value.close()
     for path in tmp_path.glob("*.store"):

@@ -70,7 +70,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
 
     store = streamkeep.open(tmp_path / "store", sync="commit")
     store.xadd("s", {"n": 0})
-    combiner = store._environment.combiner
+    group_commit = store._environment.group_commit
     begun, go_on = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
@@ -84,13 +84,13 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
         except BaseException as error:
             errors.append(error)
 
-    first = threading.Thread(target=lambda: combiner.run(slow, ()))
+    first = threading.Thread(target=lambda: group_commit.run(slow, ()))
     first.start()
     assert begun.wait(PATIENCE_S)
     callers = [threading.Thread(target=add) for _ in range(CALLERS)]
     for thread in callers:
         thread.start()
-    wait_until(lambda: len(combiner._queue) == CALLERS)
+    wait_until(lambda: len(group_commit._queue) == CALLERS)
     with monkeypatch.context() as broken:
         broken.setattr(files, "sync_data", fails)
         go_on.set()

@@ -30,11 +30,11 @@ from streamkeep.format.core.keys import (
 )
 from streamkeep.format.describe import (
     Piece,
+    describe_checkpoint,
     describe_envelope,
     describe_journal,
     describe_row,
     describe_segment_end,
-    describe_steady,
 )
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import NodeBuilder
@@ -152,7 +152,7 @@ def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> Non
 def test_any_bytes_are_told_once_each(data: bytes, table: int, db_key: bytes) -> None:
     assert covered(list(describe_row(table, db_key, data))) == data
     assert covered(list(describe_journal(data))) == data
-    assert covered(list(describe_steady(data))) == data
+    assert covered(list(describe_checkpoint(data))) == data
     assert covered(list(describe_segment_end(data, 7))) == data
 
 
@@ -197,9 +197,9 @@ def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) 
     damaged = list(describe_journal(bytes(bad)))
     assert covered(damaged) == bytes(bad)
     assert damaged[-1].value.startswith("no record follows")
-    steady = (store.path / "steady").read_bytes()
-    pieces = list(describe_steady(steady))
-    assert covered(pieces) == steady
+    checkpoint_file = (store.path / "steady").read_bytes()
+    pieces = list(describe_checkpoint(checkpoint_file))
+    assert covered(pieces) == checkpoint_file
     assert value_of(pieces, "slot 0 store_uuid")
 
 

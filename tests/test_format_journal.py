@@ -1,4 +1,4 @@
-"""Bytes of the journal and of steady points: whatever they are, reported or harmless."""
+"""Bytes of the journal and of checkpoints: whatever they are, reported or harmless."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.log.checkpoint import (
     META_SIZE,
     SLOT,
-    SteadySlot,
+    CheckpointSlot,
     decode_meta_page,
     decode_slot,
     meta_page_for,
@@ -44,7 +44,7 @@ u32, u64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
 sixteen = st.binary(min_size=16, max_size=16)
 headers = st.builds(FileHeader, u32, u64, u64, u64, sixteen)
 slots = st.builds(
-    SteadySlot,
+    CheckpointSlot,
     *(u32, u64, sixteen, sixteen, u64, u64, u64, u64, u64),
     st.binary(min_size=META_SIZE, max_size=META_SIZE),
 )
@@ -77,7 +77,9 @@ def test_a_file_header_comes_back_and_no_bit_of_it_may_flip(
 
 
 @given(slots, st.integers(0, 8 * SLOT.size - 1), st.integers(0, SLOT.size - 1))
-def test_a_slot_comes_back_and_no_bit_of_it_may_flip(slot: SteadySlot, bit: int, size: int) -> None:
+def test_a_slot_comes_back_and_no_bit_of_it_may_flip(
+    slot: CheckpointSlot, bit: int, size: int
+) -> None:
     data = slot.encode()
     assert decode_slot(data) == decode_slot(data + b"more") == slot
     assert decode_slot(flipped(data, bit)) is None
@@ -85,7 +87,7 @@ def test_a_slot_comes_back_and_no_bit_of_it_may_flip(slot: SteadySlot, bit: int,
 
 
 def test_every_flipped_bit_of_a_slot_is_reported() -> None:
-    slot = SteadySlot(1, 2, bytes(16), bytes(range(16)), 3, 4, 5, 6, 7, bytes(META_SIZE))
+    slot = CheckpointSlot(1, 2, bytes(16), bytes(range(16)), 3, 4, 5, 6, 7, bytes(META_SIZE))
     data = slot.encode()
     assert [decode_slot(flipped(data, bit)) for bit in range(8 * len(data))] == [None] * (
         8 * len(data)

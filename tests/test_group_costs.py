@@ -78,15 +78,15 @@ class Counting:
 def counted(store: Store) -> Iterator[Work]:
     """Count what LMDB is asked for, from an empty cache on."""
     environment: Any = store._environment
-    environment.points.pin()  # as before any first commit
-    shared = environment.shared
-    shared.forget()
-    work, raw = Work(), shared.raw
-    shared.raw = Counting(raw, work)
+    environment.checkpoints.pin()  # as before any first commit
+    context = environment.context
+    context.forget()
+    work, raw = Work(), context.raw
+    context.raw = Counting(raw, work)
     try:
         yield work
     finally:
-        shared.raw = raw
+        context.raw = raw
 
 
 @pytest.fixture(scope="module")

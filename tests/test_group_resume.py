@@ -12,7 +12,7 @@ import pytest
 
 import streamkeep
 from patience import PATIENCE_S
-from streamkeep.engine.model.read_cursor import Resume
+from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError
@@ -122,7 +122,7 @@ def test_another_process_changes_the_node_meanwhile(store: Store) -> None:
 def test_the_node_is_not_looked_up_again_while_it_is_the_same(store: Store) -> None:
     add(store, range(1, 200))
     store.xgroup_create(KEY, GROUP, id=0)
-    resume = Resume()
+    resume = ReadCursor()
 
     def read(txn: WriteTxn, after: int, count: int) -> list[int]:
         stream = txn.find_stream(KEY)
@@ -142,7 +142,7 @@ def test_the_node_is_not_looked_up_again_while_it_is_the_same(store: Store) -> N
 
 
 def test_a_damaged_node_leaves_no_cursor_behind(store: Store) -> None:
-    resume = Resume()
+    resume = ReadCursor()
     add(store, range(1, 4))
 
     def read(txn: WriteTxn) -> None:

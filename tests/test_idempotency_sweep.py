@@ -61,8 +61,8 @@ def test_a_thread_that_sleeps_wakes_when_a_message_expires(
         add_messages(store)
         store.xcfgset("s", idmp_duration=3)
         store.xadd("s", {"n": 1}, idmp=("p", "m"))
-        shared = store._environment.shared
-        wait_until(lambda: not shared.watched, "it never sleeps")
+        context = store._environment.context
+        wait_until(lambda: not context.watched, "it never sleeps")
         wait_until(lambda: tracked(store) == (0, 0), "it is still counted")
     assert_sound(tmp_path / "store")
 
@@ -75,14 +75,14 @@ def test_ids_far_in_the_future_do_not_end_the_thread(
         store.xadd("s", {"n": 0}, id="1700000000000000-0")  # microseconds, say
         store.xadd("s", {"n": 1}, idmp=("p", "m"))
         environment = store._environment
-        assert environment.upkeep is not None
-        thread = environment.upkeep._thread
-        wait_until(lambda: not environment.shared.watched, "it never sleeps")
+        assert environment.checkpointer is not None
+        thread = environment.checkpointer._thread
+        wait_until(lambda: not environment.context.watched, "it never sleeps")
         store.xadd("t", {"n": 1})
-        wait_until(lambda: not environment.shared.watched, "it never sleeps again")
+        wait_until(lambda: not environment.context.watched, "it never sleeps again")
         assert thread is not None
         assert thread.is_alive()
-        assert environment.upkeep._thread is thread
+        assert environment.checkpointer._thread is thread
     assert_sound(tmp_path / "store")
 
 
@@ -131,17 +131,17 @@ def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
     clock.ms += 50_000
     store.xadd("s", {"n": "late"}, idmp=("p1", "late"))
     clock.ms += 50_000
-    shared = store._environment.shared
+    context = store._environment.context
     counts = []
     place: Any = BEGIN
     while place is not None:
-        assert shared.messages_due.due(clock.ms) == [b"s"]
+        assert context.messages_due.due(clock.ms) == [b"s"]
         count, place = store._environment.write(sweep_step, b"s", place)
         counts.append(count)
     assert max(counts) <= 7
     assert sum(counts) == 60
-    assert shared.messages_due.due(clock.ms) == []
-    assert shared.messages_due.next_ms == NOW_MS + 50_000 + 100_000
+    assert context.messages_due.due(clock.ms) == []
+    assert context.messages_due.next_ms == NOW_MS + 50_000 + 100_000
 
 
 def test_notes_are_looked_at_only_when_one_is_due() -> None:

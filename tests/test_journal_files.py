@@ -26,18 +26,18 @@ def test_new_files_are_filled_while_nobody_waits(
 
     monkeypatch.setattr(files, "fill", watch)
     store = open_store(sync="none")
-    upkeep = store._environment.upkeep
-    assert upkeep is not None
-    upkeep.stop()  # which makes a spare file, too
+    checkpointer = store._environment.checkpointer
+    assert checkpointer is not None
+    checkpointer.stop()  # which makes a spare file, too
     store.xadd("s", {"f": "v"})
-    journal = store._environment.shared.journal
+    journal = store._environment.context.journal
     assert journal is not None
     assert filled == [journal.first_size]
     for _ in range(6):
         store.xadd("s", {"f": os.urandom(journal.first_size)})  # more than fits: a writer waits
     assert filled == [journal.first_size]
     journal.file_size = journal.first_size  # so that a quarter of it is in use
-    journal.prepare_spare()
-    spare = store.path / JOURNAL_FOLDER / "spare"
-    assert spare.stat().st_size == journal.file_size
+    journal.prepare_recycled()
+    recycled = store.path / JOURNAL_FOLDER / "spare"
+    assert recycled.stat().st_size == journal.file_size
     assert filled == [journal.first_size, journal.file_size]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from streamkeep import Store
-from streamkeep.engine.checkpoint.checkpoint_file import place_of
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, find_place
+from streamkeep.engine.checkpoint.checkpoint_file import position_of
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, find_position
 from streamkeep.engine.system.safe_files import Folder
 
 SEEDS = 4
@@ -20,10 +20,10 @@ def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: i
     store = open_store()
     store.xadd("s", {"first": "1"})
     store.sync()
-    steady = store._environment.lock
-    assert steady is not None
-    store._environment.make_point()
-    slot = steady.newest()
+    checkpoint_file = store._environment.lock
+    assert checkpoint_file is not None
+    store._environment.make_checkpoint()
+    slot = checkpoint_file.newest()
     assert slot is not None
     rng = random.Random(seed)
     sizes = [rng.choice((1, 500, 70_000, 262_100, 300_000, 900_000)) for _ in range(60)]
@@ -31,15 +31,15 @@ def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: i
         store.xadd("s", {"f": "x" * size})
     folder = Folder(store.path / JOURNAL_FOLDER)
     last = slot.commit_number + len(sizes)
-    reader = Reader(folder, slot, place_of(slot))
+    reader = Reader(folder, slot, position_of(slot))
     found = []
     while (body := reader.next()) is not None:
-        found.append((reader.place.commit_number, len(body)))
+        found.append((reader.position.commit_number, len(body)))
     assert [number for number, _ in found] == list(range(slot.commit_number + 1, last + 1))
     assert all(got > size for (_, got), size in zip(found, sizes, strict=True))
-    assert find_place(folder, slot, place_of(slot), last) == reader.place
-    assert find_place(folder, slot, place_of(slot), last + 1) is None
-    halfway = find_place(folder, slot, place_of(slot), last - 30)
+    assert find_position(folder, slot, position_of(slot), last) == reader.position
+    assert find_position(folder, slot, position_of(slot), last + 1) is None
+    halfway = find_position(folder, slot, position_of(slot), last - 30)
     assert halfway is not None
     again = Reader(folder, slot, halfway)
     assert [len(body) for body in iter(again.next, None)] == [size for _, size in found[-30:]]
@@ -50,19 +50,19 @@ def test_a_record_that_claims_more_than_the_file_holds_ends_it(
 ) -> None:
     store = open_store()
     store.xadd("s", {"first": "1"})
-    store._environment.make_point()
-    steady = store._environment.lock
-    assert steady is not None
-    slot = steady.newest()
+    store._environment.make_checkpoint()
+    checkpoint_file = store._environment.lock
+    assert checkpoint_file is not None
+    slot = checkpoint_file.newest()
     assert slot is not None
     store.xadd("s", {"second": "2"})
-    place = place_of(slot)
-    path = store.path / JOURNAL_FOLDER / f"{place.file_number:012d}.skj"
+    position = position_of(slot)
+    path = store.path / JOURNAL_FOLDER / f"{position.file_number:012d}.skj"
     data = bytearray(path.read_bytes())
-    for at in range(place.offset, place.offset + 4):
+    for at in range(position.offset, position.offset + 4):
         data[at] = 0xFF
     copy = store.path.parent / "journal"
     copy.mkdir()
     (copy / path.name).write_bytes(data)
-    assert Reader(Folder(store.path / JOURNAL_FOLDER), slot, place).next() is not None
-    assert Reader(Folder(copy), slot, place).next() is None
+    assert Reader(Folder(store.path / JOURNAL_FOLDER), slot, position).next() is not None
+    assert Reader(Folder(copy), slot, position).next() is None

@@ -203,16 +203,16 @@ def test_a_door_that_is_a_link_gets_no_bytes(
         done: list[object] = []
         reader = threading.Thread(target=lambda: done.append(store.xread({"s": "$"}, block=0)))
         reader.start()
-        board = store._environment.shared.board
-        wait_until(lambda: board.tickets() == 1)
-        (door,) = (one for one in (path / "waiters").iterdir() if one.name != "board")
-        door.rename(path / "kept")
-        door.symlink_to(victim)
+        wait_table = store._environment.context.wait_table
+        wait_until(lambda: wait_table.tickets() == 1)
+        (bell,) = (one for one in (path / "waiters").iterdir() if one.name != "board")
+        bell.rename(path / "kept")
+        bell.symlink_to(victim)
         store.xadd("s", {"f": "v"})
         assert victim.read_bytes() == VICTIM
         reader.join()  # who finds out by itself, a little later
         assert done
-        door.unlink()
+        bell.unlink()
         (path / "kept").unlink()
 
 
@@ -220,11 +220,11 @@ def test_a_door_that_is_a_link_gets_no_bytes(
 def test_a_door_is_a_named_pipe_when_a_store_is_opened(
     path: Path, victim: Path, untouched: Callable[[], None], kind: str
 ) -> None:
-    door = path / "waiters" / f"{7:016x}"
+    bell = path / "waiters" / f"{7:016x}"
     if kind == "regular":
-        door.write_bytes(b"")
+        bell.write_bytes(b"")
     else:
-        plant(kind, door, victim)
+        plant(kind, bell, victim)
     untouched()
     with pytest.raises(UntrustedFileError, match="where a store has a named pipe"):
         streamkeep.open(path)
@@ -233,9 +233,9 @@ def test_a_door_is_a_named_pipe_when_a_store_is_opened(
 def test_a_new_file_of_the_journal_is_not_made_of_a_link(path: Path, victim: Path) -> None:
     """It is put there while the store is in use."""
     with streamkeep.open(path, sync="none") as store:
-        journal = store._environment.shared.journal
+        journal = store._environment.context.journal
         assert journal is not None
-        journal.drop_spare()
+        journal.drop_recycled()
         (path / "journal" / "spare").symlink_to(victim)
         with pytest.raises(UntrustedFileError, match="journal/new: a symbolic link"):
             for _ in range(30):
@@ -431,7 +431,7 @@ ANN, BOB, EVE = 54001, 54002, 54003
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def context() -> Iterator[Path]:
     """Make a folder that ann owns and her team may write to, where all may come."""
     with TemporaryDirectory() as above:
         os.chmod(above, 0o711)
@@ -443,18 +443,18 @@ def shared() -> Iterator[Path]:
 
 
 @as_root
-def test_members_of_a_group_share_a_store_whose_folder_is_theirs(shared: Path) -> None:
-    assert as_user(ANN, [TEAM], ADD, shared) == "1"
-    for place in shared.rglob("*"):
+def test_members_of_a_group_share_a_store_whose_folder_is_theirs(context: Path) -> None:
+    assert as_user(ANN, [TEAM], ADD, context) == "1"
+    for place in context.rglob("*"):
         status = place.stat()
         wanted = 0o770 if place.is_dir() else 0o660
         assert (status.st_mode & 0o777, status.st_gid, status.st_uid) == (wanted, TEAM, ANN)
-    assert as_user(BOB, [TEAM], ADD, shared) == "2"
-    shared.chmod(0o2775)
-    assert "UntrustedFileError" in as_user(EVE, [], ADD, shared)
+    assert as_user(BOB, [TEAM], ADD, context) == "2"
+    context.chmod(0o2775)
+    assert "UntrustedFileError" in as_user(EVE, [], ADD, context)
     # Ann trusts what bob made since: this machine does not know bob, so she has to say so.
     trusting = ADD.replace("sys.argv[1]", f"sys.argv[1], trust_owners={BOB}")
-    assert as_user(ANN, [TEAM], trusting, shared) == "3"
+    assert as_user(ANN, [TEAM], trusting, context) == "3"
 
 
 @as_root

@@ -174,22 +174,22 @@ def tables(txn: Txn) -> list[list[tuple[bytes, bytes]]]:
 
 def assert_cached_is_stored(store: Store[Any], txn: Txn) -> None:
     """Compare streams and groups that are kept decoded with their rows."""
-    shared = store._environment.shared
-    for name, stream in shared.cache.items():
-        if stream.generation == shared.generation:
+    context = store._environment.context
+    for name, stream in context.cache.items():
+        if stream.generation == context.generation:
             stored = txn.load_stream(name)
             assert stored is not None, name
             envelope = decode_envelope(stored.stored, "stream")
             now = stream.encode(envelope.epoch, envelope.commit_number)
             assert (now, stream.changed) == (stored.stored, False), name
-    for attached in shared.attached.values():
-        assert isinstance(attached, Group)
-        if attached.generation == shared.generation:
-            db_key = name_key(attached.stream_key, attached.record.name)
-            now = seal_row(TABLE_GROUPS, db_key, attached.record.encode())
-            assert now == attached.stored == txn.get(TABLE_GROUPS, db_key), db_key
-            for consumer in attached._consumers.values():
-                row_key = name_key(attached.prefix, consumer.name)
+    for cached_rows in context.cached_rows.values():
+        assert isinstance(cached_rows, Group)
+        if cached_rows.generation == context.generation:
+            db_key = name_key(cached_rows.stream_key, cached_rows.record.name)
+            now = seal_row(TABLE_GROUPS, db_key, cached_rows.record.encode())
+            assert now == cached_rows.stored == txn.get(TABLE_GROUPS, db_key), db_key
+            for consumer in cached_rows._consumers.values():
+                row_key = name_key(cached_rows.prefix, consumer.name)
                 row = txn.get_row(TABLE_CONSUMERS, row_key, "consumer")
                 assert (consumer.encode(), consumer.changed) == (row, False), consumer.name
 

@@ -265,7 +265,7 @@ def test_a_file_that_goes_while_the_store_is_checked(
 
 
 def test_a_store_that_needs_recovery_may_lack_files(path: Path) -> None:
-    """Its steady point names a segment that was dropped since, durably and with its file."""
+    """Its checkpoint names a segment that was dropped since, durably and with its file."""
     from crash.power import another_boot, copy_store
 
     with Store(path, sync="commit") as store:

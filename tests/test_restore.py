@@ -397,6 +397,6 @@ def test_segments_of_this_store_that_come_back_from_another_honour_its_erasures(
 
 def test_a_walk_holds_no_snapshot(store: Store, archived: list[Pairs]) -> None:
     number = store.archived_segments()[0].stream_number
-    shared = store._environment.shared
+    context = store._environment.context
     for _ in archived_nodes(store._environment, number, (0, 0), (TOP, TOP)):
-        assert shared.entered == shared.left
+        assert context.entered == context.left

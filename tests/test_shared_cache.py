@@ -88,7 +88,7 @@ class Other:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[tuple[Store[Any], Other]]:
+def context(tmp_path: Path) -> Iterator[tuple[Store[Any], Other]]:
     """A store that two processes have open."""
     with open_one(tmp_path / "shared") as store:
         other = Other(tmp_path / "shared")
@@ -154,10 +154,10 @@ def state(store: Store[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whoever_makes_a_call_the_result_is_the_same(
-    seed: int, shared: tuple[Store[Any], Other], tmp_path: Path
+    seed: int, context: tuple[Store[Any], Other], tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
-    store, other = shared
+    store, other = context
     with open_one(tmp_path / "alone") as alone:
         for number, call in zip(range(700), calls(rng), strict=False):
             expected = run(alone, call)
@@ -169,9 +169,9 @@ def test_whoever_makes_a_call_the_result_is_the_same(
 
 
 def test_an_aborted_transaction_between_two_processes(
-    shared: tuple[Store[Any], Other],
+    context: tuple[Store[Any], Other],
 ) -> None:
-    store, other = shared
+    store, other = context
     store.xgroup_create("s", "g", id=0, mkstream=True)
     other.run(("xadd", ["s", {"n": 1}], {"id": "1-0"}))
     transaction = store.transaction()

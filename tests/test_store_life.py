@@ -22,8 +22,8 @@ import streamkeep
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
-from streamkeep.engine.journal.control_file import JournalHead
-from streamkeep.engine.journal.sync_leader import Turns
+from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.failures import Failures
 from streamkeep.format.core.checksum import seal_row
@@ -99,12 +99,12 @@ def test_one_process_opens_a_store_several_times(open_store: Open) -> None:
 
 def test_stores_with_different_sync_modes_share_files(open_store: Open) -> None:
     relaxed, durable = open_store(sync="none"), open_store(sync="commit")
-    journal = durable._environment.shared.journal
+    journal = durable._environment.context.journal
     assert journal is not None
     relaxed.xadd("s", {"f": "v"})
-    behind = journal.head.durable()
+    behind = journal.control.durable()
     durable.xadd("s", {"f": "v"})
-    assert journal.head.durable() >= behind + 2
+    assert journal.control.durable() >= behind + 2
     assert relaxed.xlen("s") == 2
 
 
@@ -113,12 +113,12 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     store.xadd("s", {"f": "v"})
     store.sync()
     store.xadd("s", {"f": "v"})
-    journal = store._environment.shared.journal
+    journal = store._environment.context.journal
     assert journal is not None
     commit_number = store.durability().last_commit
-    assert journal.head.durable() < commit_number
-    other = JournalHead(journal.folder)  # as another process has it
-    turns = Turns(journal.folder, other)
+    assert journal.control.durable() < commit_number
+    other = ControlFile(journal.folder)  # as another process has it
+    turns = SyncLeader(journal.folder, other)
     wave = turns.take()
     covered: list[bool] = []
     waiter = threading.Thread(target=lambda: covered.append(journal.sync(commit_number)))
@@ -138,11 +138,11 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
 def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     store = open_store(sync="none")
     store.xadd("s", {"f": "v"})
-    journal = store._environment.shared.journal
+    journal = store._environment.context.journal
     assert journal is not None
     commit_number = store.durability().last_commit
-    other = JournalHead(journal.folder)
-    turns = Turns(journal.folder, other)
+    other = ControlFile(journal.folder)
+    turns = SyncLeader(journal.folder, other)
     wave = turns.take()
     waiter = threading.Thread(target=journal.sync, args=(commit_number,))
     waiter.start()
@@ -150,7 +150,7 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     assert waiter.is_alive()
     turns.give_back(wave)
     waiter.join(PATIENCE_S)
-    assert journal.head.durable() >= commit_number
+    assert journal.control.durable() >= commit_number
     turns.close()
     other.close()
 
@@ -286,18 +286,18 @@ def test_the_disk_follows_every_interval(
     synced = []
     journal = SimpleNamespace(
         sync=lambda commit: synced.append(now[0]),
-        prepare_spare=lambda: None,
-        head=SimpleNamespace(erasures=lambda: 0),
+        prepare_recycled=lambda: None,
+        control=SimpleNamespace(erasures=lambda: 0),
     )
-    shared: Any = SimpleNamespace(
-        journal=journal, erasures=0, last_commit=1, unsteady_bytes=0, watched=True
+    context: Any = SimpleNamespace(
+        journal=journal, erasures=0, last_commit=1, bytes_since_checkpoint=0, watched=True
     )
-    points: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
-    one = checkpointer.Upkeep(shared, points, Failures())
-    rings: list[None] = []
-    monkeypatch.setattr(one, "_wake", SimpleNamespace(ring=lambda: rings.append(None)))
+    checkpoints: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
+    one = checkpointer.Checkpointer(context, checkpoints, Failures())
+    notifications: list[None] = []
+    monkeypatch.setattr(one, "_wake", SimpleNamespace(notify=lambda: notifications.append(None)))
     one.add_interval(interval_s)
-    assert len(rings) == 1
+    assert len(notifications) == 1
 
     def wait(seconds: float) -> None:
         now[0] += seconds + 0.001  # no clock stands still

@@ -21,7 +21,7 @@ from patience import PATIENCE_S, handles_below
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint_file
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
@@ -197,12 +197,12 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
         store.xadd("s", {"n": 0})
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     there = handles_below(path)
-    spare = os.dup(0)  # where the next would be
-    os.close(spare)
+    recycled = os.dup(0)  # where the next would be
+    os.close(recycled)
     failures = 0
     try:
         for more in range(40):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (spare + more, before[1]))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (recycled + more, before[1]))
             try:
                 Store(path, sync="none").close()
             except streamkeep.StreamkeepError:
@@ -214,9 +214,9 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
     assert failures > 5
     with Store(path) as store:
         assert store.xlen("s") == 1
-        journal = store._environment.shared.journal
+        journal = store._environment.context.journal
         assert journal is not None
-        assert not journal.head.is_shared()  # nobody counts as having it open
+        assert not journal.control.is_shared()  # nobody counts as having it open
 
 
 def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
         go_on.set()
         thread.join(PATIENCE_S)
         assert results == [None]
-        lock = SteadyFile(Folder(path), readonly=True)
+        lock = CheckpointFile(Folder(path), readonly=True)
         assert lock.try_exclusive()
         lock.close()
     finally:
@@ -263,9 +263,9 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
         half.set()
         go_on.wait(PATIENCE_S)
 
-    monkeypatch.setattr(environment.lobby, "close", close_lobby)
+    monkeypatch.setattr(environment.waiters, "close", close_lobby)
     thread, results = in_thread(store.close)
-    assert half.wait(PATIENCE_S)  # the files of steady points are closed, the lock is not
+    assert half.wait(PATIENCE_S)  # the files of checkpoints are closed, the lock is not
     child = os.fork()
     if child == 0:
         os._exit(0 if environment.lock.handle < 0 and not registry.environments else 1)
@@ -342,14 +342,14 @@ print(list(recovery.check(sys.argv[1])))
 @contextmanager
 def slow_opening(
     path: Path,
-) -> Iterator[tuple[list[Store[bytes]], list[threading.Thread], SteadyFile]]:
+) -> Iterator[tuple[list[Store[bytes]], list[threading.Thread], CheckpointFile]]:
     """Have two threads open a store while it is locked as for a recovery, until the block ends.
 
     The block gets a list of what they have opened, the threads, and the lock.
     """
     with Store(path) as store:
         store.xadd("s", {"n": 0})
-    recovering = SteadyFile(Folder(path), readonly=False)
+    recovering = CheckpointFile(Folder(path), readonly=False)
     assert recovering.try_exclusive()
     opened: list[Store[bytes]] = []
     threads = [

@@ -1,6 +1,6 @@
 """Compaction: `data.mdb` written anew without free pages, under the exclusive lock of the store.
 
-Three files change together: `data.mdb`, the steady points that hold its meta page, and the
+Three files change together: `data.mdb`, the checkpoints that hold its meta page, and the
 journal. They are prepared as a store of their own in `compact.new`. The rename of that folder to
 `compact.ready` decides: before, whoever opens the store next removes it; after, whoever opens the
 store next moves what is in it to its place, in steps that may be repeated, before it looks at
@@ -17,11 +17,11 @@ import lmdb
 
 from streamkeep.engine.admin.copying import Progress, copy_data, finish_copy
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import needs_recovery
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.store.registry import registry
-from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_switch
+from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate_os
@@ -74,7 +74,7 @@ def compact(
         clock=clock,
     ).release()
     folder = Folder(path)
-    lock = SteadyFile(folder, readonly=False)
+    lock = CheckpointFile(folder, readonly=False)
     try:
         if not lock.try_exclusive():
             raise StoreLockedError(f"{path}: open in another process; close it there to compact it")
@@ -88,7 +88,7 @@ def compact(
 
 
 def _compact(
-    folder: Folder, lock: SteadyFile, progress: Progress | None, clock: Clock
+    folder: Folder, lock: CheckpointFile, progress: Progress | None, clock: Clock
 ) -> Compacted:
     before = folder.size(DATA_FILE)
     if folder.remove_folder(NEW_FOLDER):
@@ -112,5 +112,5 @@ def _compact(
         raise
     folder.sync()
     failpoints.hit("compact:ready")
-    finish_switch(folder, lock)
+    finish_swap(folder, lock)
     return Compacted(before, after, epoch)

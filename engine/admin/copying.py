@@ -86,7 +86,7 @@ def finish_copy(folder: Folder, clock: Clock) -> int:
         clock=clock,
     )
     try:
-        return environment.shared.epoch
+        return environment.context.epoch
     finally:
         environment.release()
 

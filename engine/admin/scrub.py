@@ -11,7 +11,7 @@ with the next hundred unrelated commits.) So the pages are cleared here, beside 
 1. A transaction begins a clean file of the journal, and raises a number in `journal/head`. Every
    process that sees it clears LMDB's memory before its next write (`memory.clear_memory`): whatever
    is written from now on is clean.
-2. A steady point is made, and the old files of the journal are overwritten and removed.
+2. A checkpoint is made, and the old files of the journal are overwritten and removed.
 3. We wait until nobody reads an older state of the store than that point, which a snapshot of
    ours holds. A pin of another process goes on within a second (`upkeep`).
 4. All pages of that state are visited, without a lock, and their free space is overwritten where
@@ -69,7 +69,9 @@ _RUN: Final = 256  # free pages that are read and overwritten together
 _CHUNK: Final = 4096  # page numbers of the free list that are read together
 
 Progress = Callable[[int, int], None]  # pages done, pages in all
-Place = tuple[int, int]  # in the free list: the key of a record, and how many pages come before
+LogPosition = tuple[
+    int, int
+]  # in the free list: the key of a record, and how many pages come before
 
 
 class Scrubbed(NamedTuple):
@@ -86,7 +88,7 @@ class Scrubbed(NamedTuple):
 
 def mark_due(txn: WriteTxn) -> None:
     """Note, in the transaction that removes something, that the files must be scrubbed."""
-    txn.put_row(META, META_SCRUB, pack_id(txn.shared.epoch, txn.commit_number))
+    txn.put_row(META, META_SCRUB, pack_id(txn.context.epoch, txn.commit_number))
 
 
 def is_due(txn: Txn) -> bool:
@@ -104,8 +106,8 @@ def scrub(environment: Environment, timeout: float, progress: Progress | None = 
         ErasureBlockedError: somebody still reads an older state; nothing was overwritten but the
             journal.
     """
-    environment.shared.check_not_writing()
-    hold = environment.make_clean_point(mark_due)
+    environment.context.check_not_writing()
+    hold = environment.make_clean_checkpoint(mark_due)
     mark = hold.txn.get(META, META_SCRUB)
     try:
         failpoints.hit("scrub:journal-clean")
@@ -244,7 +246,7 @@ class _DataFile:
         done: set[int] = set()
         cleared = 0
         while todo := self._free_pages() - done:
-            place: Place | None = (0, 0)
+            place: LogPosition | None = (0, 0)
             while place is not None:
                 with self._newest() as newest:
                     count, place = self._clear_some(newest, place, todo, done)
@@ -263,7 +265,7 @@ class _DataFile:
         that was used and freed again stands in a record of a later commit.
         """
         with self._newest() as newest:
-            snapshot = begin_read(self.environment.shared)
+            snapshot = begin_read(self.environment.context)
         with snapshot:
             free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
         if free and not 2 <= min(free) <= max(free) <= newest.last_page:
@@ -271,8 +273,8 @@ class _DataFile:
         return free
 
     def _clear_some(
-        self, newest: MetaPage, place: Place, todo: set[int], done: set[int]
-    ) -> tuple[int, Place | None]:
+        self, newest: MetaPage, place: LogPosition, todo: set[int], done: set[int]
+    ) -> tuple[int, LogPosition | None]:
         """Overwrite pages that are free at present, under the write lock, for `_LOCK_S` seconds.
 
         Commits between two calls may move pages to records before `place`. Then they are still
@@ -301,10 +303,10 @@ class _DataFile:
     @contextlib.contextmanager
     def _newest(self) -> Iterator[MetaPage]:
         """Hold the write lock; give the meta page of the newest commit."""
-        shared = self.environment.shared
-        with shared.write_lock:
-            shared.check_open()
-            writer = shared.raw.begin(None, None, True, False)
+        context = self.environment.context
+        with context.write_lock:
+            context.check_open()
+            writer = context.raw.begin(None, None, True, False)
             try:
                 wanted = writer.id() - 1
                 for page in read_meta_pages(self._handle):
@@ -315,7 +317,9 @@ class _DataFile:
             finally:
                 writer.commit()  # nothing was written; an abort would wait for readers
 
-    def _chunks(self, meta: MetaPage, start: Place) -> Iterator[tuple[Place, Sequence[int]]]:
+    def _chunks(
+        self, meta: MetaPage, start: LogPosition
+    ) -> Iterator[tuple[LogPosition, Sequence[int]]]:
         """Yield the free list up to the state that is held, a bounded number of pages at a time."""
         stack = [] if meta.free_root is None else [meta.free_root]
         while stack:

@@ -87,8 +87,8 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     def __init__(self, store: Store[Text]) -> None:
         self._store: Store[Text] = store
-        self._worker = Worker(store._run_steps, store._environment.shared.check_open)
-        self._lobby = store._environment.lobby
+        self._worker = Worker(store._run_steps, store._environment.context.check_open)
+        self._lobby = store._environment.waiters
         self._waiting = AsyncLobby(self._lobby)
         self._set_decode(store._decode)
 

@@ -44,7 +44,7 @@ from streamkeep.engine.commands.arguments import (
     to_optional_integer,
 )
 from streamkeep.engine.commands.help_texts import HELP
-from streamkeep.engine.commands.reply_budget import check_allowance
+from streamkeep.engine.commands.reply_budget import check_budget
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, visible
@@ -180,7 +180,7 @@ class GroupCommands(CommandBase[Text]):
             NoSuchGroupError: a stream, or the group in it, does not exist.
         """
         limit = check_count("XREADGROUP", "count", count)
-        allowance = check_allowance("XREADGROUP", count, max_count, max_size)
+        budget = check_budget("XREADGROUP", count, max_count, max_size)
         block_ms = None if block is None else check_block("XREADGROUP", block)
         min_idle = xreadgroup.check_idle(claim_min_idle_time)
         named = named_streams("XREADGROUP", streams)
@@ -195,8 +195,8 @@ class GroupCommands(CommandBase[Text]):
         )
         if block_ms is None:
             run = xreadgroup.xreadgroup
-            return self._write(self._named_text, run, wanted, delivery, allowance)
-        call = GroupCall(wanted, delivery, allowance.max_count, allowance.max_size)
+            return self._write(self._named_text, run, wanted, delivery, budget)
+        call = GroupCall(wanted, delivery, budget.max_count, budget.max_size)
         return self._block(self._named_text, call, block_ms)
 
     @property

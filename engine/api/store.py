@@ -19,7 +19,7 @@ from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.archive import garbage_files
-from streamkeep.engine.archive.back_pressure import Relief, clean_after_crash
+from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.blocking.history_call import HistoryCall
@@ -125,16 +125,18 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """See to what those who had the store open before have left."""
         if not readonly:
             environment = self._environment
-            if environment.relief is None:
-                environment.relief = Relief(environment, most_retired)
-                if environment.upkeep is not None:
+            if environment.back_pressure is None:
+                environment.back_pressure = BackPressure(environment, most_retired)
+                if environment.checkpointer is not None:
                     sweep = Sweep(environment)
-                    environment.upkeep.add_chore("forgetting messages", sweep, sweep.pause_s)
-                    environment.upkeep.add_chore("the look at readers", OldReaders(environment))
-            elif most_retired not in (None, environment.relief.most):
+                    environment.checkpointer.add_chore("forgetting messages", sweep, sweep.pause_s)
+                    environment.checkpointer.add_chore(
+                        "the look at readers", OldReaders(environment)
+                    )
+            elif most_retired not in (None, environment.back_pressure.most):
                 raise StoreError(
                     f"{self.path}: open in this process with retired_max_bytes="
-                    f"{environment.relief.most}; leave it out, or close that store first"
+                    f"{environment.back_pressure.most}; leave it out, or close that store first"
                 )
             self._collect_garbage()
             clean_after_crash(self._environment)
@@ -156,14 +158,14 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """
         if not self._closed:
             if self._environment.users == 1:
-                self._environment.shared.check_not_writing()  # it would wait for itself
+                self._environment.context.check_not_writing()  # it would wait for itself
             self._closed = True
-            self._environment.lobby.alarm()  # blocked calls of this store end
+            self._environment.waiters.alarm()  # blocked calls of this store end
             if self._archiving is not None:
                 self._archiving.stop()
-            upkeep = self._environment.upkeep
-            if self._interval_s is not None and upkeep is not None:
-                upkeep.remove_interval(self._interval_s)
+            checkpointer = self._environment.checkpointer
+            if self._interval_s is not None and checkpointer is not None:
+                checkpointer.remove_interval(self._interval_s)
             self._environment.release()
 
     def __enter__(self) -> Store[Text]:
@@ -400,7 +402,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             self._check_writable()
         environment = self._environment
         if self._wait:
-            result = environment.combiner.run(command, args)
+            result = environment.group_commit.run(command, args)
         else:
             result = environment.write_alone(command, args, False, False)
         environment.settle()
@@ -479,7 +481,9 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         def note() -> None:
             run(None, call.note)
 
-        found: list[list[Any]] = self._environment.lobby.block(attempt, note, call, block_ms, check)
+        found: list[list[Any]] = self._environment.waiters.block(
+            attempt, note, call, block_ms, check
+        )
         return found
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
@@ -488,10 +492,10 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
 
     def _note_sync(self, sync: Sync | None) -> None:
         """Have the journal synced every `interval_ms`, from the first use of that mode on."""
-        upkeep = self._environment.upkeep
-        if sync == "interval" and self._interval_s is None and upkeep is not None:
+        checkpointer = self._environment.checkpointer
+        if sync == "interval" and self._interval_s is None and checkpointer is not None:
             self._interval_s = self._interval_ms / 1000
-            upkeep.add_interval(self._interval_s)
+            checkpointer.add_interval(self._interval_s)
 
     def _check_open(self) -> None:
         if self._closed:

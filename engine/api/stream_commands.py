@@ -59,7 +59,7 @@ from streamkeep.engine.commands.arguments import (
 )
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.commands.idempotency import check_idempotent
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, check_allowance
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, check_budget
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, CommandError, StoreClosedError
@@ -392,12 +392,12 @@ class StreamCommands(GroupCommands[Text]):
         """
         block_ms = None if block is None else check_block("XREAD", block)
         limit = check_count("XREAD", "count", count)
-        allowance = check_allowance("XREAD", count, max_count, max_size)
+        budget = check_budget("XREAD", count, max_count, max_size)
         named = named_streams("XREAD", streams)
         wanted = [(name, xread.parse_read_id(text)) for name, text in named]
         if block_ms is None:
-            return self._read(self._named_text, xread.xread, wanted, limit, allowance, self._shape)
-        call = ReadCall(wanted, limit, allowance.max_count, allowance.max_size, self._shape)
+            return self._read(self._named_text, xread.xread, wanted, limit, budget, self._shape)
+        call = ReadCall(wanted, limit, budget.max_count, budget.max_size, self._shape)
         return self._block(self._named_text, call, block_ms)
 
     def scan(

@@ -168,7 +168,7 @@ def _new_path(environment: Environment, place: _Place, segment: Segment) -> tupl
     first, last = segment.trailer.first_id, segment.trailer.last_id
     while True:
         file_number = environment.write(take_file_number)
-        epoch = environment.shared.epoch
+        epoch = environment.context.epoch
         where = segment_path(place.number, place.key, first, last, epoch, file_number)
         if not environment.folder.exists(stored_name(where)):
             return file_number, where
@@ -245,7 +245,7 @@ def _register(
             key=place.key,
             sequence=0,
             created_ms=txn.now_ms(),
-            epoch=txn.shared.epoch,
+            epoch=txn.context.epoch,
             origin=ADOPTED,
             erased=erased,
         ),
@@ -300,8 +300,8 @@ def _without(
         store_uuid=segment.index.store_uuid,
         stream_number=segment.index.stream_number,
         key=segment.index.key,
-        created_ms=environment.shared.clock.now_ms(),
-        epoch=environment.shared.epoch,
+        created_ms=environment.context.clock.now_ms(),
+        epoch=environment.context.epoch,
         file_number=file_number,
     )
     for node in nodes_without(segment, sorted(gone)):

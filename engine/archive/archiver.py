@@ -330,8 +330,8 @@ def _write_run(
                 level=options.level,
                 block_bytes=options.block_bytes,
             )
-        now_ms = environment.shared.clock.now_ms()
-        epoch = environment.shared.epoch
+        now_ms = environment.context.clock.now_ms()
+        epoch = environment.context.epoch
         writer = SegmentWriter(
             store_uuid=environment.uuid.bytes,
             stream_number=number,

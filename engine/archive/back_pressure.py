@@ -32,7 +32,7 @@ _RETRY_S: Final = 1.0
 log = logging.getLogger("streamkeep")
 
 
-class Relief:
+class BackPressure:
     """Called after commits that left much retired; see the module."""
 
     def __init__(self, environment: Environment, most: int | None = None) -> None:
@@ -43,9 +43,9 @@ class Relief:
 
     def __call__(self) -> None:
         """Archive when too much is retired; the caller holds no lock of the store."""
-        shared = self._environment.shared
+        context = self._environment.context
         most = self._limit()
-        if not self._is_due(most) or not self._lock.acquire(shared.retired_bytes > 2 * most):
+        if not self._is_due(most) or not self._lock.acquire(context.retired_bytes > 2 * most):
             return
         try:
             if self._is_due(most):
@@ -54,25 +54,25 @@ class Relief:
             self._lock.release()
 
     def _is_due(self, most: int) -> bool:
-        shared = self._environment.shared
-        return shared.retired_bytes > most and shared.clock.monotonic() >= self._not_before
+        context = self._environment.context
+        return context.retired_bytes > most and context.clock.monotonic() >= self._not_before
 
     def _archive(self, most: int) -> None:
         environment = self._environment
-        shared = environment.shared
+        context = environment.context
         try:
             try:
-                archive(environment, wait=shared.retired_bytes > 2 * most)
-                shared.refuse_above = 0
+                archive(environment, wait=context.retired_bytes > 2 * most)
+                context.refuse_above = 0
             finally:
-                shared.retired_bytes = environment.read(retired_bytes)
+                context.retired_bytes = environment.read(retired_bytes)
         except StoreLockedError:
             pass  # another archiver is at work
         except (StreamkeepError, lmdb.Error, OSError) as error:
-            shared.refuse_above = 2 * most
-            self._not_before = shared.clock.monotonic() + _RETRY_S
+            context.refuse_above = 2 * most
+            self._not_before = context.clock.monotonic() + _RETRY_S
             log.error(
-                "%s bytes of trimmed entries cannot be archived: %s", shared.retired_bytes, error
+                "%s bytes of trimmed entries cannot be archived: %s", context.retired_bytes, error
             )
 
     def _limit(self) -> int:

@@ -97,7 +97,7 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
         if not history_form(erased.data, ms, seq, bitmap):
             txn.delete(RETIRED, db_key)
             continue
-        epoch, commit_number = txn.shared.epoch, txn.commit_number
+        epoch, commit_number = txn.context.epoch, txn.commit_number
         value = encode_envelope(number, ms, seq, epoch, commit_number, b"", erased.data, bitmap)
         txn.put(RETIRED, db_key, value)
     return count
@@ -227,7 +227,7 @@ def _write_anew(environment: Environment, plan: _Plan) -> int:
             block_bytes=DEFAULT_BLOCK_BYTES,
         )
     file_number = environment.write(take_file_number, frees=True)
-    epoch = environment.shared.epoch
+    epoch = environment.context.epoch
     path = segment_path(
         record.stream_number, record.key, record.first_id, record.last_id, epoch, file_number
     )
@@ -235,7 +235,7 @@ def _write_anew(environment: Environment, plan: _Plan) -> int:
         store_uuid=segment.index.store_uuid,
         stream_number=segment.index.stream_number,
         key=segment.index.key,
-        created_ms=environment.shared.clock.now_ms(),
+        created_ms=environment.context.clock.now_ms(),
         epoch=epoch,
         file_number=file_number,
         level=_LEVEL,
@@ -295,7 +295,7 @@ def _replace(
                 key=record.key,
                 sequence=0,
                 created_ms=txn.now_ms(),
-                epoch=txn.shared.epoch,
+                epoch=txn.context.epoch,
                 origin=REWRITTEN,
                 erased=record.erased + count,
             ),

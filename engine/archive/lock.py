@@ -4,7 +4,7 @@ It is a lock of the file `archive/lock`, which the system gives back when a proc
 lock among the threads of this process, since the former does not hold between those. Its holder
 may remove temporary files: no other thread is writing one.
 
-Order of locks: this one, that of the steady points (`SteadyPoints.exclusive`), the write lock. A
+Order of locks: this one, that of the checkpoints (`Checkpoints.exclusive`), the write lock. A
 thread that holds one takes none that comes before it.
 """
 

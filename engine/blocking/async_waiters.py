@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.blocking.waiters import NOTE, Check, Lobby
-from streamkeep.engine.notify.notifier import ALARM, Door
+from streamkeep.engine.blocking.waiters import NOTE, Check, Waiters
+from streamkeep.engine.notify.notifier import ALARM, Bell
 
 
 class Sleeper:
@@ -42,12 +42,12 @@ class Sleeper:
 class WatchedDoor:
     """A door that an event loop watches while somebody waits at it."""
 
-    def __init__(self, door: Door, loop: asyncio.AbstractEventLoop) -> None:
-        self.door = door
+    def __init__(self, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
+        self.bell = bell
         self.users = 0
         self._loop = loop
         self._sleepers: dict[int, Sleeper] = {}
-        loop.add_reader(door.handle, self._on_ring)
+        loop.add_reader(bell.handle, self._on_ring)
 
     def enter(self, ticket: int) -> Sleeper:
         """Wait with a ticket."""
@@ -60,10 +60,10 @@ class WatchedDoor:
 
     def close(self) -> None:
         """Watch it no more; in the event loop."""
-        self._loop.remove_reader(self.door.handle)
+        self._loop.remove_reader(self.bell.handle)
 
     def _on_ring(self) -> None:
-        for ticket in self.door.rings():
+        for ticket in self.bell.notifications():
             if ticket == ALARM:
                 for sleeper in self._sleepers.values():
                     sleeper.wake()
@@ -75,8 +75,8 @@ class WatchedDoor:
 class AsyncLobby:
     """Where the tasks of one asyncio store wait."""
 
-    def __init__(self, lobby: Lobby) -> None:
-        self._lobby = lobby
+    def __init__(self, waiters: Waiters) -> None:
+        self._lobby = waiters
         self._doors: dict[asyncio.AbstractEventLoop, WatchedDoor] = {}
 
     async def wait(
@@ -92,7 +92,7 @@ class AsyncLobby:
             note: runs `call.note`.
         """
         watched = self._enter()
-        steps = self._lobby.steps(call, watched.door if watched else None, deadline, check)
+        steps = self._lobby.steps(call, watched.bell if watched else None, deadline, check)
         sleeper: Sleeper | None = None
         ticket = 0
         again = False
@@ -122,10 +122,10 @@ class AsyncLobby:
         loop = asyncio.get_running_loop()
         watched = self._doors.get(loop)
         if watched is None:
-            door = self._lobby.take_door()
-            if door is None:
+            bell = self._lobby.take_bell()
+            if bell is None:
                 return None
-            watched = self._doors[loop] = WatchedDoor(door, loop)
+            watched = self._doors[loop] = WatchedDoor(bell, loop)
         watched.users += 1
         return watched
 
@@ -134,4 +134,4 @@ class AsyncLobby:
         if not watched.users:
             watched.close()
             del self._doors[asyncio.get_running_loop()]
-            self._lobby.give_back(watched.door, keep=keep)
+            self._lobby.give_back(watched.bell, keep=keep)

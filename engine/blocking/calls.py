@@ -12,8 +12,8 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from streamkeep.engine.commands import xread, xreadgroup
-from streamkeep.engine.commands.reply_budget import Allowance
-from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Board, Interest
+from streamkeep.engine.commands.reply_budget import ReplyBudget
+from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Interest, WaitTable
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 
 Waiter = tuple[bytes, ...]
@@ -55,12 +55,12 @@ class BlockingCall:
         """Return what to put up on the board."""
         raise NotImplementedError
 
-    def put_up(self, board: Board, door: int) -> int:
+    def register(self, wait_table: WaitTable, bell: int) -> int:
         """Begin a wait at a door; return its ticket, 0 when the board is full.
 
         No interrupt comes between the board and `up`, which says what is to be taken down.
         """
-        self.up = board.put_up(door, self.interests(), self.ticket)
+        self.up = wait_table.register(bell, self.interests(), self.ticket)
         self.ticket = self.up or self.ticket
         return self.up
 
@@ -84,7 +84,7 @@ class ReadCall(BlockingCall):
 
     def run(self, txn: Any) -> list[list[Any]]:
         """Run XREAD."""
-        found = xread.xread(txn, self._streams, self._count, Allowance(*self._most), self._shape)
+        found = xread.xread(txn, self._streams, self._count, ReplyBudget(*self._most), self._shape)
         if not found:
             self._streams = xread.freeze(txn, self._streams)
         return found
@@ -121,8 +121,8 @@ class GroupCall(BlockingCall):
         comes later (`Lobby.steps`): mostly it is woken soon, and given something.
         """
         lazy = self.may_wait and self._delivery.min_idle is None
-        allowance = Allowance(*self._most)
-        found = xreadgroup.xreadgroup(txn, self._streams, self._delivery, allowance, lazy)
+        budget = ReplyBudget(*self._most)
+        found = xreadgroup.xreadgroup(txn, self._streams, self._delivery, budget, lazy)
         self.unseen = lazy and not found
         self.looked = txn.commit_number - 1 if self.unseen else -1
         return found

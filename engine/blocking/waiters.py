@@ -35,10 +35,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from streamkeep.engine.blocking.calls import BlockingCall, Waiter
-from streamkeep.engine.notify.notifier import ALARM, Door
-from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Board, Event
+from streamkeep.engine.notify.notifier import ALARM, Bell
+from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitTable
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn
 
 WAITERS_FOLDER: Final = "waiters"
@@ -54,45 +54,47 @@ Check = Callable[[], object]  # raises when the wait must end
 Steps = Generator[tuple[int, float], bool, bool]
 
 
-class Lobby:
+class Waiters:
     """Where the blocked calls of one environment wait; shared by the stores and threads on it."""
 
-    def __init__(self, store: Folder, shared: Shared, read: Callable[..., Any]) -> None:
+    def __init__(self, store: Folder, context: EngineContext, read: Callable[..., Any]) -> None:
         self._store = store
-        self._shared = shared
+        self._shared = context
         self._read = read  # runs a function on a snapshot
         self._lock = threading.Lock()
-        self._doors: set[Door] = set()
-        self._spare: list[Door] = []
+        self._doors: set[Bell] = set()
+        self._spare: list[Bell] = []
         # Consumers that had to wait the last time; the one that called longest ago comes first.
         self._waited: dict[Waiter, None] = {}
 
-    def open_board(self) -> Board:
+    def open_wait_table(self) -> WaitTable:
         """Return the board, opened if it was not yet; one for nobody where it cannot be."""
-        shared = self._shared
+        context = self._shared
         with self._lock:
-            if not shared.board.is_open() and not shared.closed:
+            if not context.wait_table.is_open() and not context.closed:
                 with suppress(OSError):  # read-only, say: calls wait without it
-                    shared.board = Board(self._store.make_folder(WAITERS_FOLDER, durable=False))
-            return shared.board
+                    context.wait_table = WaitTable(
+                        self._store.make_folder(WAITERS_FOLDER, durable=False)
+                    )
+            return context.wait_table
 
     # --- doors ------------------------------------------------------------------------------
 
-    def take_door(self) -> Door | None:
+    def take_bell(self) -> Bell | None:
         """Return a door for one caller at a time; None where there cannot be one."""
-        board = self.open_board()
+        wait_table = self.open_wait_table()
         with self._lock:
             if self._spare:
                 return self._spare.pop()
             try:
-                door = board.open_door()
+                bell = wait_table.open_bell()
             except (OSError, AttributeError):  # no board, no descriptors left; no named pipes
                 return None
-            self._doors.add(door)
+            self._doors.add(bell)
             _lobbies.add(self)
-            return door
+            return bell
 
-    def give_back(self, door: Door | None, *, keep: bool) -> None:
+    def give_back(self, bell: Bell | None, *, keep: bool) -> None:
         """Take a door back.
 
         Args:
@@ -100,45 +102,45 @@ class Lobby:
                 and a consumer that was just served comes back. One that was not may be the last:
                 `waiters/` is empty when nobody waits.
         """
-        if door is None:
+        if bell is None:
             return
         with self._lock:
             if keep and not self._shared.closed and len(self._spare) < _MOST_SPARE:
-                self._spare.append(door)
+                self._spare.append(bell)
             else:
-                self._doors.discard(door)
-                door.close()
+                self._doors.discard(bell)
+                bell.close()
 
     def alarm(self) -> None:
         """Have everybody of this process look around: a store was closed, or a loop is to end."""
         with self._lock:
-            for door in self._doors:
-                door.ring(ALARM)
+            for bell in self._doors:
+                bell.notify(ALARM)
 
     def close(self) -> None:
         """Remove the doors that nobody sleeps at; wake the others, whose calls then end."""
         self.alarm()
-        self.remove_spare()
+        self.remove_recycled()
         with self._lock:
-            self._shared.board.close()
+            self._shared.wait_table.close()
         _lobbies.discard(self)
 
-    def remove_spare(self) -> None:
+    def remove_recycled(self) -> None:
         """Remove the doors that nobody sleeps at."""
         with self._lock:
-            for door in self._spare:
-                self._doors.discard(door)
-                door.close()
+            for bell in self._spare:
+                self._doors.discard(bell)
+                bell.close()
             self._spare.clear()
 
     def abandon(self) -> None:
         """Forget, in a forked child, what belongs to the parent."""
         self._lock = threading.Lock()
-        for door in self._doors:
-            door.abandon()
+        for bell in self._doors:
+            bell.abandon()
         self._doors.clear()
         self._spare.clear()
-        self._shared.board.abandon()
+        self._shared.wait_table.abandon()
         _lobbies.discard(self)
 
     # --- the wait ---------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class Lobby:
     def steps(
         self,
         call: BlockingCall,
-        door: Door | None,
+        bell: Bell | None,
         deadline: float,
         check: Check,
     ) -> Steps:
@@ -165,12 +167,12 @@ class Lobby:
         Args:
             check: is called before each sleep, and raises to end the wait.
         """
-        shared = self._shared
-        now = shared.clock.monotonic
+        context = self._shared
+        now = context.clock.monotonic
         ticket = call.up = 0
         try:
-            if door:
-                ticket = call.put_up(shared.board, door.number)
+            if bell:
+                ticket = call.register(context.wait_table, bell.number)
             seen = call.looked
             due = float("inf")
             if call.unseen and not call.unseen_until:
@@ -206,16 +208,16 @@ class Lobby:
                     poll_s = min(poll_s * 1.3, _LONGEST_POLL_S)
                 if (yield ticket, nap):
                     if call.rung_late:  # perhaps only now, and the rows are still up
-                        call.rung_late = not shared.board.take_down(ticket)
+                        call.rung_late = not context.wait_table.unregister(ticket)
                     call.owes = True
                     call.up = 0
                     return True
-            rung = bool(ticket) and not shared.board.take_down(ticket)
+            rung = bool(ticket) and not context.wait_table.unregister(ticket)
             call.owes = rung
             call.up = 0
         except BaseException:
             # Not `ticket`: an interrupt may come before it is known here.
-            if call.up and not shared.board.take_down(call.up):
+            if call.up and not context.wait_table.unregister(call.up):
                 self.pass_on(call)
             raise
         call.rung_late |= rung  # that ring is still to come, or lies at the door
@@ -230,7 +232,7 @@ class Lobby:
             if kind == CLAIM:  # it may have been for a NACKed entry, which not all of them take
                 events.append(Event(key, group, CLAIM, 1))
         if events:
-            self._shared.board.ring({}, events)
+            self._shared.wait_table.notify({}, events)
 
     # --- in a thread ------------------------------------------------------------------------
 
@@ -287,12 +289,12 @@ class Lobby:
     def _wait(
         self, call: BlockingCall, note: Callable[[], object], deadline: float, check: Check
     ) -> bool:
-        door: Door | None = None
+        bell: Bell | None = None
         steps: Steps | None = None
         again = False
         try:
-            door = self.take_door()
-            steps = self.steps(call, door, deadline, check)
+            bell = self.take_bell()
+            steps = self.steps(call, bell, deadline, check)
             ticket, nap = next(steps)
             while True:
                 if nap == NOTE:
@@ -300,7 +302,7 @@ class Lobby:
                     ticket, nap = steps.send(False)
                 else:
                     call.slept = True
-                    ticket, nap = steps.send(_sleep(door, ticket, nap))
+                    ticket, nap = steps.send(_sleep(bell, ticket, nap))
         except StopIteration as end:
             again = bool(end.value)
             return again
@@ -309,17 +311,17 @@ class Lobby:
                 if steps is not None:
                     steps.close()
             finally:
-                self.give_back(door, keep=again)
+                self.give_back(bell, keep=again)
 
 
-_lobbies: set[Lobby] = set()  # that have doors
+_lobbies: set[Waiters] = set()  # that have doors
 
 
 @atexit.register
 def _leave_nothing() -> None:
     """Remove the doors of stores that the process did not close."""
-    for lobby in list(_lobbies):
-        lobby.remove_spare()
+    for waiters in list(_lobbies):
+        waiters.remove_recycled()
 
 
 def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:
@@ -328,12 +330,12 @@ def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:
     return commit, -1 if commit == seen else call.pause(txn)
 
 
-def _sleep(door: Door | None, ticket: int, seconds: float) -> bool:
+def _sleep(bell: Bell | None, ticket: int, seconds: float) -> bool:
     """Sleep until the ticket is rung, or as long; say whether it was rung."""
-    if door is None:
+    if bell is None:
         threading.Event().wait(seconds)
         return False
-    if not door.poller.poll(math.ceil(seconds * 1000)):
+    if not bell.poller.poll(math.ceil(seconds * 1000)):
         return False
-    rings = door.rings()  # also what rang too late for an earlier wait, and alarms
-    return ticket != ALARM and ticket in rings
+    notifications = bell.notifications()  # also what rang too late for an earlier wait, and alarms
+    return ticket != ALARM and ticket in notifications

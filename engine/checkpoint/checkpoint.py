@@ -1,8 +1,8 @@
-"""Steady points: commits that survive a power loss, though LMDB never syncs.
+"""Checkpoints: commits that survive a power loss, though LMDB never syncs.
 
 LMDB writes unsynced here, in any order that the system likes, and reuses pages that no snapshot
-needs. After a power loss its file may hold any mixture. What makes it whole again is a *steady
-point*: the meta page of a commit whose pages are all on disk, and which nobody overwrites.
+needs. After a power loss its file may hold any mixture. What makes it whole again is a *checkpoint
+*: the meta page of a commit whose pages are all on disk, and which nobody overwrites.
 
 A point is made in four steps:
 
@@ -28,19 +28,19 @@ from typing import NamedTuple
 
 import lmdb
 
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile, place_of
-from streamkeep.engine.journal.control_file import Place
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
+from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.journal.journal import Journal, sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn, begin_read
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.log.checkpoint import (
     SLOT_SIZE,
+    CheckpointSlot,
     MetaPage,
-    SteadySlot,
     decode_meta_page,
     root_checksum,
 )
@@ -56,11 +56,13 @@ class Hold(NamedTuple):
     meta: MetaPage
 
 
-class SteadyPoints:
-    """Makes the steady points of one environment, and holds its pin."""
+class Checkpoints:
+    """Makes the checkpoints of one environment, and holds its pin."""
 
-    def __init__(self, folder: Folder, shared: Shared, file: SteadyFile, journal: Journal) -> None:
-        self.shared = shared
+    def __init__(
+        self, folder: Folder, context: EngineContext, file: CheckpointFile, journal: Journal
+    ) -> None:
+        self.context = context
         self.file = file
         self.journal = journal
         self.lock = threading.RLock()  # taken before `Shared.write_lock`
@@ -88,22 +90,22 @@ class SteadyPoints:
     # --- the pin ----------------------------------------------------------------------------
 
     def pin(self) -> None:
-        """Have a pin, so that this process may commit; makes a steady point where needed."""
-        shared = self.shared
+        """Have a pin, so that this process may commit; makes a checkpoint where needed."""
+        context = self.context
         with self.lock:
-            if shared.pin is not None:
+            if context.pin is not None:
                 return
-            pin = shared.raw.begin()
+            pin = context.raw.begin()
             with self._poisoning():
                 slot = self.file.newest_on_disk()
             if (
                 slot is not None
-                and slot.epoch == shared.epoch
+                and slot.epoch == context.epoch
                 and slot.boot_id == boot_id()  # who comes later sees that this boot knows it
                 and pin.id() <= slot.commit_number
-                and self.journal.head.place_behind(pin.id()) is not None
+                and self.journal.control.position_after(pin.id()) is not None
             ):
-                shared.pin = pin
+                context.pin = pin
                 return
             pin.abort()
             del pin
@@ -112,30 +114,30 @@ class SteadyPoints:
     def unpin(self) -> None:
         """Let the pin go; nobody of this process is writing."""
         with self.lock:
-            if self.shared.pin is not None:
-                self.shared.pin.abort()
-                self.shared.pin = None
+            if self.context.pin is not None:
+                self.context.pin.abort()
+                self.context.pin = None
 
     def unpin_if_idle(self) -> bool:
         """Let the pin go if the store has not changed since the newest point; say whether."""
-        shared = self.shared
+        context = self.context
         with self.lock:
-            if not shared.write_lock.acquire(blocking=False):
+            if not context.write_lock.acquire(blocking=False):
                 return False
             try:
                 slot = self.file.newest()
-                with shared.raw.begin() as txn:
+                with context.raw.begin() as txn:
                     if slot is None or txn.id() > slot.commit_number:
                         return False
                 self.unpin()
                 return True
             finally:
-                shared.write_lock.release()
+                context.write_lock.release()
 
     # --- making one -------------------------------------------------------------------------
 
     def make(self) -> int:
-        """Make a steady point of the newest commit; return its number.
+        """Make a checkpoint of the newest commit; return its number.
 
         Raises:
             RecoveryNeededError: a sync failed, now or earlier.
@@ -156,7 +158,7 @@ class SteadyPoints:
         """As `make`; the journal's files before the point are overwritten and removed.
 
         Returns:
-            a snapshot of the steady point, and its meta page: nobody reuses a page of it until
+            a snapshot of the checkpoint, and its meta page: nobody reuses a page of it until
             the snapshot is closed.
         """
         self.journal.check()
@@ -185,66 +187,68 @@ class SteadyPoints:
                     fcntl.flock(self._folder, fcntl.LOCK_UN)
 
     def _make(self, held: list[Hold] | None = None) -> int:
-        shared, journal = self.shared, self.journal
-        journal.head.check_there()
-        pin, meta, place = self._begin(held)
+        context, journal = self.context, self.journal
+        journal.control.check_there()
+        pin, meta, position = self._begin(held)
         commit_number = pin.id()
         here = boot_id()
         newest = self.file.newest_on_disk()
         if (
             newest is None
-            or newest.epoch != shared.epoch
+            or newest.epoch != context.epoch
             or newest.boot_id != here
-            or place_of(newest) != place  # another commit, or a file that was begun behind it
+            or position_of(newest) != position  # another commit, or a file that was begun behind it
         ):
             failpoints.hit("steady:pinned")
             try:
-                sync_lmdb(shared.raw)
+                sync_lmdb(context.raw)
             except lmdb.Error as error:
-                journal.head.poison()
+                journal.control.poison()
                 raise sync_failed() from error
             journal.folder.sync()
             failpoints.hit("steady:synced")
             self.file.write(
-                SteadySlot(
-                    shared.epoch,
+                CheckpointSlot(
+                    context.epoch,
                     commit_number,
                     journal.store_uuid,
                     here,
-                    place.file_number,
-                    place.offset,
-                    place.chain,
+                    position.file_number,
+                    position.offset,
+                    position.chain,
                     root_checksum(self._page(meta, meta.main_root)),
                     root_checksum(self._page(meta, meta.free_root)),
                     meta.data,
                 )
             )
             failpoints.hit("steady:made")  # the pin of the one before still stands
-        old, shared.pin = shared.pin, pin
+        old, context.pin = context.pin, pin
         if old is not None:
             old.abort()
-        journal.covered(place, wipe=held is not None)
-        journal.serve(place)
-        shared.raw.reader_check()
+        journal.covered(position, wipe=held is not None)
+        journal.serve(position)
+        context.raw.reader_check()
         return commit_number
 
-    def _begin(self, held: list[Hold] | None) -> tuple[lmdb.Transaction[bytes], MetaPage, Place]:
+    def _begin(
+        self, held: list[Hold] | None
+    ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
         """Pin the newest commit; return LMDB's meta page of it, and its place in the journal.
 
         Args:
             held: gets a snapshot of that commit.
         """
-        shared = self.shared
-        shared.check_not_writing()
-        with shared.write_lock:
-            writer = shared.raw.begin(None, None, True, False)
+        context = self.context
+        context.check_not_writing()
+        with context.write_lock:
+            writer = context.raw.begin(None, None, True, False)
             try:
-                pin = shared.raw.begin(None, None, False, False)
-                place = self.journal.place_for_point(pin.id())
+                pin = context.raw.begin(None, None, False, False)
+                position = self.journal.place_for_point(pin.id())
                 meta = self._meta_page(pin.id())
                 if held is not None:
-                    held.append(Hold(begin_read(shared), meta))
-                return pin, meta, place
+                    held.append(Hold(begin_read(context), meta))
+                return pin, meta, position
             finally:
                 writer.commit()  # nothing was written; an abort would wait for readers
 

@@ -1,4 +1,4 @@
-"""The file `steady`: the two slots of steady points, and the lock of the store.
+"""The file `steady`: the two slots of checkpoints, and the lock of the store.
 
 Whoever has the store open holds a shared lock on the file; recovery happens under an exclusive
 one, which only the first process to open the store can get.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.journal.control_file import Place
+from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.system import boot_id, failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -23,27 +23,27 @@ from streamkeep.format.log.checkpoint import (
     SLOT,
     SLOT_SIZE,
     SLOTS,
-    SteadySlot,
+    CheckpointSlot,
     decode_slot,
 )
 
-STEADY_FILE: Final = "steady"
-UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a steady point
+CHECKPOINT_FILE: Final = "steady"
+UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a checkpoint
 _PATIENCE_S: Final = 60.0
 _SHORT_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.02
 
 
-class SteadyFile:
+class CheckpointFile:
     """The open file."""
 
     def __init__(self, folder: Folder, *, readonly: bool) -> None:
         """Open the file, or create it; raise FileNotFoundError where it may not be created."""
         self.folder = folder
-        self.path = folder.path / STEADY_FILE
+        self.path = folder.path / CHECKPOINT_FILE
         self._unlisted = -1
         flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
-        self.handle = folder.open(STEADY_FILE, flags)
+        self.handle = folder.open(CHECKPOINT_FILE, flags)
 
     def close(self) -> None:
         """Close the file, which gives up the lock."""
@@ -156,8 +156,8 @@ class SteadyFile:
 
     # --- the slots --------------------------------------------------------------------------
 
-    def newest(self) -> SteadySlot | None:
-        """Return the newest steady point; None when there has never been one.
+    def newest(self) -> CheckpointSlot | None:
+        """Return the newest checkpoint; None when there has never been one.
 
         Raises:
             CorruptionError: there has been one, but no slot is whole.
@@ -167,10 +167,10 @@ class SteadyFile:
         if found:
             return max(found.values(), key=age)
         if any(data) and not data.startswith(UNFINISHED):
-            raise CorruptionError(str(self.path), "neither steady point is whole")
+            raise CorruptionError(str(self.path), "neither checkpoint is whole")
         return None
 
-    def newest_on_disk(self) -> SteadySlot | None:
+    def newest_on_disk(self) -> CheckpointSlot | None:
         """As `newest`; it is on disk on return.
 
         The process that wrote it may have been killed before its sync. Nobody may rely on it, or
@@ -182,13 +182,13 @@ class SteadyFile:
         return slot
 
     def rewrite(self) -> None:
-        """Write the newest steady point once more: after a failed sync it may not be on disk.
+        """Write the newest checkpoint once more: after a failed sync it may not be on disk.
 
         The system took its page for written then, and would not write it again.
         """
         found = _whole(self._read())
-        place = max(found, key=lambda one: age(found[one]))
-        files.write_at(self.handle, found[place].encode(), place * SLOT_SIZE)
+        position = max(found, key=lambda one: age(found[one]))
+        files.write_at(self.handle, found[position].encode(), position * SLOT_SIZE)
         files.sync_data(self.handle)
 
     def take_over(self, slots: bytes) -> None:
@@ -209,18 +209,18 @@ class SteadyFile:
         self.folder.sync()  # before there is anything that it speaks of
         failpoints.hit("create:marked")
 
-    def write(self, slot: SteadySlot) -> None:
-        """Write a steady point over the older one; it is on disk on return.
+    def write(self, slot: CheckpointSlot) -> None:
+        """Write a checkpoint over the older one; it is on disk on return.
 
         Raises:
             StoreError: it could not be written; the newest is still the one before.
             OSError: the sync failed, and nobody knows which is on disk.
         """
         found = _whole(self._read())
-        free = [place for place in range(SLOTS) if place not in found]
-        place = free[-1] if free else min(found, key=lambda one: age(found[one]))
+        free = [position for position in range(SLOTS) if position not in found]
+        position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
-            files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), place * SLOT_SIZE)
+            files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), position * SLOT_SIZE)
         except OSError as error:
             raise translate_os(error) from error
         failpoints.hit("steady:slot-written")
@@ -230,22 +230,24 @@ class SteadyFile:
         return os.pread(self.handle, SLOTS * SLOT_SIZE, 0)
 
 
-def place_of(slot: SteadySlot) -> Place:
-    """Return where the journal goes on behind a steady point."""
-    return Place(slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number)
+def position_of(slot: CheckpointSlot) -> LogPosition:
+    """Return where the journal goes on behind a checkpoint."""
+    return LogPosition(
+        slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number
+    )
 
 
-def _whole(data: bytes) -> dict[int, SteadySlot]:
+def _whole(data: bytes) -> dict[int, CheckpointSlot]:
     """Return the slots that are whole, by place."""
     found = {}
-    for place in range(SLOTS):
-        slot = decode_slot(data[place * SLOT_SIZE : place * SLOT_SIZE + SLOT.size])
+    for position in range(SLOTS):
+        slot = decode_slot(data[position * SLOT_SIZE : position * SLOT_SIZE + SLOT.size])
         if slot is not None:
-            found[place] = slot
+            found[position] = slot
     return found
 
 
-def age(slot: SteadySlot) -> tuple[int, int, int, int]:
+def age(slot: CheckpointSlot) -> tuple[int, int, int, int]:
     """Return what slots are ordered by; one that was made again later has another boot."""
     again = 2 if slot.boot_id == NO_BOOT else int(slot.boot_id == boot_id.boot_id())
     return slot.epoch, slot.commit_number, slot.journal_file, again

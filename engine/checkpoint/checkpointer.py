@@ -1,8 +1,8 @@
-"""The one thread of an open store: steady points, syncs of the mode "interval", spare files.
+"""The one thread of an open store: checkpoints, syncs of the mode "interval", spare files.
 
 It sleeps without a timeout while nothing is committed. The first commit wakes it; from then on it
 looks twice a second, and falls asleep again when the store has been quiet for a while: then it
-makes a last steady point and lets the pin go, so that an idle process keeps no pages from being
+makes a last checkpoint and lets the pin go, so that an idle process keeps no pages from being
 reused.
 
 While it is awake it also runs chores that the store gives it. It sleeps no longer than until the
@@ -21,22 +21,22 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from streamkeep.engine.checkpoint.checkpoint import SteadyPoints
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 
 BUDGET_BYTES: Final = 256 << 20
-POINT_EVERY_S: Final = 5.0
+CHECKPOINT_EVERY_S: Final = 5.0
 IDLE_S: Final = 2.0
 CHORES_EVERY_S: Final = 1.0
 _TICK_S: Final = 0.5
 
 _SYNC: Final = "the sync of the journal"
 _SPARE: Final = "the preparation of a journal file"
-_POINT: Final = "the steady point"
+_POINT: Final = "the checkpoint"
 _ROUND: Final = "the upkeep"
-_THREAD: Final = "the start of the upkeep thread"
+_THREAD: Final = "the start of the checkpointer thread"
 
 
 class Bell:
@@ -46,7 +46,7 @@ class Bell:
         self._silent = threading.Lock()  # released by a ring, until somebody has heard it
         self._silent.acquire()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the thread that waits, or the next to wait."""
         with contextlib.suppress(RuntimeError):
             self._silent.release()
@@ -70,19 +70,21 @@ class _Watch:
         self.synced = now
         self.changed = now  # when the newest commit was seen
         self.seen = -1  # that commit
-        self.last_point = now  # when the last steady point was begun
+        self.last_checkpoint = now  # when the last checkpoint was begun
         self.failed = False  # that one
         self.erasures = erasures
         self.chores_at = chores_at
         self.over = False  # nothing will be due before the next commit
 
 
-class Upkeep:
+class Checkpointer:
     """The thread; it begins with the first commit."""
 
-    def __init__(self, shared: Shared, points: SteadyPoints, failures: Failures) -> None:
-        self._shared = shared
-        self._points = points
+    def __init__(
+        self, context: EngineContext, checkpoints: Checkpoints, failures: Failures
+    ) -> None:
+        self._shared = context
+        self._checkpoints = checkpoints
         self._failures = failures
         self._wake = Bell()
         self._thread: threading.Thread | None = None
@@ -112,20 +114,20 @@ class Upkeep:
         """Sync the journal as often as this from now on."""
         self._intervals.append(seconds)
         if self._shared.watched:
-            self._wake.ring()  # it may be about to sleep for longer
+            self._wake.notify()  # it may be about to sleep for longer
 
     def remove_interval(self, seconds: float) -> None:
         """Take back `add_interval`."""
         self._intervals.remove(seconds)
 
     def notice(self) -> None:
-        """There are commits, or many bytes since the last steady point."""
+        """There are commits, or many bytes since the last checkpoint."""
         self._shared.watched = True
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None and not self._stopping:
                     self._failures.attempt(_THREAD, self._start)
-        self._wake.ring()
+        self._wake.notify()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="streamkeep-upkeep", daemon=True)
@@ -140,7 +142,7 @@ class Upkeep:
         """End the thread."""
         with self._start_lock:
             self._stopping = True
-        self._wake.ring()
+        self._wake.notify()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join()
@@ -179,42 +181,42 @@ class Upkeep:
 
     def _round(self, watch: _Watch) -> None:
         """Do what is due."""
-        shared, attempt = self._shared, self._failures.attempt
-        journal = shared.journal
+        context, attempt = self._shared, self._failures.attempt
+        journal = context.journal
         assert journal is not None
         now = time.monotonic()
-        if shared.last_commit != watch.seen:
-            watch.seen, watch.changed = shared.last_commit, now
+        if context.last_commit != watch.seen:
+            watch.seen, watch.changed = context.last_commit, now
         failed: Exception | None = None
         interval = min(self._intervals, default=None)
         if interval is not None and now - watch.synced >= interval:
             watch.synced = now
-            failed = attempt(_SYNC, journal.sync, shared.last_commit)
-        attempt(_SPARE, journal.prepare_spare)
+            failed = attempt(_SYNC, journal.sync, context.last_commit)
+        attempt(_SPARE, journal.prepare_recycled)
         if now >= watch.chores_at:
             watch.chores_at = now + CHORES_EVERY_S
             for work, run in self._chores:
                 attempt(work, run)
         quiet = now - watch.changed >= IDLE_S
-        due = now - watch.last_point >= POINT_EVERY_S
-        in_the_way = journal.head.erasures() != watch.erasures  # our pin keeps erased pages
-        early = quiet or in_the_way or shared.unsteady_bytes >= BUDGET_BYTES
+        due = now - watch.last_checkpoint >= CHECKPOINT_EVERY_S
+        in_the_way = journal.control.erasures() != watch.erasures  # our pin keeps erased pages
+        early = quiet or in_the_way or context.bytes_since_checkpoint >= BUDGET_BYTES
         if due or (early and not watch.failed):
-            watch.erasures = journal.head.erasures()
-            watch.last_point = now
-            shared.unsteady_bytes = 0
+            watch.erasures = journal.control.erasures()
+            watch.last_checkpoint = now
+            context.bytes_since_checkpoint = 0
             error = attempt(_POINT, self._make_point, watch, quiet)
             watch.failed = error is not None  # then the next one waits for its time
             failed = error or failed
         if isinstance(failed, RecoveryNeededError):
-            shared.watched = False
+            context.watched = False
             watch.over = True  # the next write says it, too
 
     def _make_point(self, watch: _Watch, quiet: bool) -> None:
-        """Make a steady point; let the pin go where the store is quiet."""
-        shared = self._shared
-        self._points.make()
-        if quiet and self._points.unpin_if_idle():
-            shared.watched = False
-            watch.over = shared.last_commit == watch.seen
-            shared.watched = not watch.over
+        """Make a checkpoint; let the pin go where the store is quiet."""
+        context = self._shared
+        self._checkpoints.make()
+        if quiet and self._checkpoints.unpin_if_idle():
+            context.watched = False
+            watch.over = context.last_commit == watch.seen
+            context.watched = not watch.over

@@ -1,9 +1,9 @@
 """What the first process to open a store finds, and recovery after a power loss.
 
-Three states, told apart by LMDB's newest commit, the newest steady point, the journal, the boot
+Three states, told apart by LMDB's newest commit, the newest checkpoint, the journal, the boot
 and the mount:
 
-healthy    the newest commit is that of the steady point, and the journal holds nothing after it,
+healthy    the newest commit is that of the checkpoint, and the journal holds nothing after it,
            nor a file that begins after commits that are gone. Closing leaves a store so, and it
            may be copied anywhere.
 left       processes died, and nothing else happened. What LMDB shows is right, for the system still
@@ -14,7 +14,7 @@ torn       the system may have lost pages that were not on disk. LMDB's file may
 These show that a store is torn (`examine`):
 
 - the machine was booted, or a sync has failed;
-- LMDB's newest commit is older than the steady point;
+- LMDB's newest commit is older than the checkpoint;
 - the journal is ahead of LMDB by two records or more. A writer makes its commit before the next
   can write a record, so a killed one leaves one record at most;
 - the journal ends before LMDB's newest commit, which its head knows, or lacks records in its
@@ -31,10 +31,10 @@ store is recovered or a process opens it alone for writing. Nobody can tell that
 acknowledged. A read-only open does not wait for that one record: if it was acknowledged, the head
 knows its commit, as long as the system has its pages.
 
-A torn store is brought back under the exclusive lock: check the root pages of the steady point
+A torn store is brought back under the exclusive lock: check the root pages of the checkpoint
 while nothing is changed; note in `steady` that a recovery has begun, which any machine must bring
-to its end; put the steady point's meta page in place of both of LMDB's, so that LMDB sees that
-commit; pin it; replay the journal; raise the epoch. The new steady point is made by whoever opens
+to its end; put the checkpoint's meta page in place of both of LMDB's, so that LMDB sees that
+commit; pin it; replay the journal; raise the epoch. The new checkpoint is made by whoever opens
 the store now, before anything else is written, and only then do the old journal files go. Killed
 at any moment before, it starts again from the old point, whose pages nobody has touched.
 """
@@ -50,15 +50,15 @@ from typing import Final, NamedTuple
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE, read_meta_pages
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile, place_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.checkpoint.extent import check_extent
-from streamkeep.engine.journal.control_file import HEAD_FILE, JournalHead, Place, read_head
-from streamkeep.engine.journal.journal import NEW_SPARE
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition, read_head
+from streamkeep.engine.journal.journal import NEW_RECYCLED
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Reader,
     files_behind_gap,
-    find_place,
+    find_position,
     is_there,
     journal_files,
     named_number,
@@ -72,8 +72,8 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.log.checkpoint import (
     NO_BOOT,
+    CheckpointSlot,
     MetaPage,
-    SteadySlot,
     decode_meta_page,
     meta_page_for,
     root_checksum,
@@ -97,13 +97,13 @@ class Recovery(NamedTuple):
     Args:
         time_ms: when, in Unix milliseconds.
         epoch: the epoch that it ended.
-        steady_commit: the steady point that it went back to.
+        checkpoint_commit: the checkpoint that it went back to.
         replayed: how many commits of the journal it replayed.
     """
 
     time_ms: int
     epoch: int
-    steady_commit: int
+    checkpoint_commit: int
     replayed: int
 
     def encode(self) -> bytes:
@@ -122,19 +122,19 @@ OpenLmdb = Callable[[], "lmdb.Environment"]
 
 
 def prepare(
-    store: Folder, steady: SteadyFile, open_lmdb: OpenLmdb, clock: Clock, force: bool
+    store: Folder, checkpoint_file: CheckpointFile, open_lmdb: OpenLmdb, clock: Clock, force: bool
 ) -> None:
     """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
 
     Args:
         force: take a store for torn that is not healthy.
     """
-    slot = steady.newest()
+    slot = checkpoint_file.newest()
     if slot is None:
-        if is_unfinished(store, steady):
+        if is_unfinished(store, checkpoint_file):
             discard_unfinished(store)
         if not store.exists(DATA_FILE):
-            steady.mark_unfinished()
+            checkpoint_file.mark_unfinished()
         check_extent(store)
         _reset_head(_clear_journal(store), None, None)
         return
@@ -143,42 +143,44 @@ def prepare(
     if state.torn or state.ahead:
         check_extent(store, slot_meta(slot))  # while nothing is changed: else it stays as it is
         _check_roots(store, slot)
-        steady.rewrite()
+        checkpoint_file.rewrite()
         failpoints.hit("recover:point-safe")
         if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
-            steady.write(slot)
+            checkpoint_file.write(slot)
         _recover(store, slot, open_lmdb, clock, state.torn or _KILLED)
         _reset_head(journal, None, None)
         return
     check_extent(store)
-    place = state.place
-    if place is not None and not is_there(journal, slot, place):
-        place = None
-    if place is not None:
-        _remove_later(journal, place)
-    _reset_head(journal, place, slot)
+    position = state.position
+    if position is not None and not is_there(journal, slot, position):
+        position = None
+    if position is not None:
+        _remove_later(journal, position)
+    _reset_head(journal, position, slot)
 
 
 def _clear_journal(store: Folder) -> Folder:
     """Open the journal's folder, made if it is missing; remove spares that were not finished."""
     journal = store.make_folder(JOURNAL_FOLDER)
     for name in journal.names():
-        if name.startswith(NEW_SPARE):
+        if name.startswith(NEW_RECYCLED):
             journal.remove(name)
     return journal
 
 
-def is_unfinished(store: Folder, steady: SteadyFile) -> bool:
+def is_unfinished(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     """Say whether the store's creation was begun, and never finished.
 
     Raises:
-        CorruptionError: it was finished: there were commits, which follow the first steady point.
+        CorruptionError: it was finished: there were commits, which follow the first checkpoint.
     """
-    if not steady.is_unfinished():
+    if not checkpoint_file.is_unfinished():
         return False
     if has_commits(_newest_meta(store)):
-        raise CorruptionError(str(steady.path), "no steady point is whole; run `streamkeep repair`")
+        raise CorruptionError(
+            str(checkpoint_file.path), "no checkpoint is whole; run `streamkeep repair`"
+        )
     return True
 
 
@@ -193,25 +195,25 @@ def discard_unfinished(store: Folder) -> None:
         store.remove(name)
 
 
-def needs_recovery(store: Folder, steady: SteadyFile) -> str:
+def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
     """Say why a store that nobody has open must be recovered, or created; nothing if it is sound.
 
     A read-only open may show it without the one record that a process left which was killed in a
     commit.
     """
-    slot = steady.newest()
+    slot = checkpoint_file.newest()
     if slot is None:
-        return "its creation was cut off" if is_unfinished(store, steady) else ""
+        return "its creation was cut off" if is_unfinished(store, checkpoint_file) else ""
     return examine(store, slot).torn
 
 
-def is_ready(store: Folder, steady: SteadyFile) -> bool:
+def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     """Say whether a store that others have open was made ready.
 
-    Whoever makes a commit or a recovery makes a steady point in this boot first. So a store
+    Whoever makes a commit or a recovery makes a checkpoint in this boot first. So a store
     without one is being created or recovered, or was by a process that was killed.
     """
-    slot = steady.newest()
+    slot = checkpoint_file.newest()
     if slot is None:
         return False
     here = boot_id()
@@ -228,64 +230,64 @@ class State(NamedTuple):
     """
 
     torn: str
-    place: Place | None = None
+    position: LogPosition | None = None
     ahead: int = 0
 
 
-def examine(store: Folder, slot: SteadySlot, force: bool = False) -> State:
+def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     """Say which state a store is in that nobody has open."""
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
-    head = read_head(journal)
-    if head is not None and head.poisoned:
+    control = read_head(journal)
+    if control is not None and control.poisoned:
         return State("writing to the disk had failed")
     meta = _newest_meta(store)
     if meta is None or meta.commit_number < slot.commit_number:
-        return State("data.mdb is older than its steady point")
+        return State("data.mdb is older than its checkpoint")
     if _is_healthy(store, slot):
-        return State("", place_of(slot))
+        return State("", position_of(slot))
     here = boot_id()
     if here == NO_BOOT or slot.boot_id != here:
         return State("the machine stopped while the store was in use")
     newest = meta.commit_number
-    place = find_place(journal, slot, place_of(slot), newest)
-    ahead = 0 if place is None else _count_records(journal, slot, place)
+    position = find_position(journal, slot, position_of(slot), newest)
+    ahead = 0 if position is None else _count_records(journal, slot, position)
     reason = ""
     if ahead > 1:
         reason = f"the journal holds {ahead} commits that data.mdb lacks"
     elif files_behind_gap(journal, slot, newest + ahead):
         reason = "the journal lacks commits in its middle"
-    elif head is not None and head.made > newest:
-        reason = f"data.mdb lacks commit {head.made}, which was made"
+    elif control is not None and control.made > newest:
+        reason = f"data.mdb lacks commit {control.made}, which was made"
     elif slot.journal_file not in journal_files(journal):
         pass  # removed by hand; a loss of pages would have spared its name
-    elif head is None or not head.same_mount:
+    elif control is None or not control.same_mount:
         reason = "the file system was mounted again, or the files were copied, while it was in use"
-    elif newest not in head.known:
-        reason = f"journal/{HEAD_FILE} is older than commit {newest} of data.mdb"
-    elif place is None:
+    elif newest not in control.known:
+        reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
+    elif position is None:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "it was to be recovered in any case"
-    return State(reason, place, ahead)
+    return State(reason, position, ahead)
 
 
-def _count_records(journal: Folder, slot: SteadySlot, place: Place) -> int:
+def _count_records(journal: Folder, slot: CheckpointSlot, position: LogPosition) -> int:
     """Return how many records follow a place."""
-    reader = Reader(journal, slot, place)
+    reader = Reader(journal, slot, position)
     while reader.next() is not None:
         pass
-    return reader.place.commit_number - place.commit_number
+    return reader.position.commit_number - position.commit_number
 
 
-def _is_healthy(store: Folder, slot: SteadySlot) -> bool:
-    """Say whether there is nothing but what the steady point covers."""
+def _is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
+    """Say whether there is nothing but what the checkpoint covers."""
     meta = _newest_meta(store)
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     return (
         meta is not None
         and meta.commit_number == slot.commit_number
         and meta.data[8:] == slot.meta_page[8:]
-        and Reader(journal, slot, place_of(slot)).next() is None
+        and Reader(journal, slot, position_of(slot)).next() is None
         and not files_behind_gap(journal, slot, slot.commit_number)
     )
 
@@ -302,19 +304,19 @@ def _newest_meta(store: Folder) -> MetaPage | None:
     return pages[-1] if pages else None
 
 
-def _reset_head(journal: Folder, place: Place | None, slot: SteadySlot | None) -> None:
+def _reset_head(journal: Folder, position: LogPosition | None, slot: CheckpointSlot | None) -> None:
     """Set up what processes share; with no place, the next to write begins a new file.
 
-    What is behind the steady point counts as not on disk, whoever wrote it.
+    What is behind the checkpoint counts as not on disk, whoever wrote it.
     """
-    journal.remove(HEAD_FILE)
-    if place is not None and slot is not None:
-        head = JournalHead(journal)
-        head.reset(place, slot.journal_file, slot.commit_number)
-        head.close()
+    journal.remove(CONTROL_FILE)
+    if position is not None and slot is not None:
+        control = ControlFile(journal)
+        control.reset(position, slot.journal_file, slot.commit_number)
+        control.close()
 
 
-def _remove_later(journal: Folder, place: Place) -> None:
+def _remove_later(journal: Folder, position: LogPosition) -> None:
     """Remove files after that of a place, none of whose records follows it.
 
     A writer that was killed began such a file. It says only after which commit it begins, so it
@@ -323,7 +325,7 @@ def _remove_later(journal: Folder, place: Place) -> None:
     later = [
         name
         for number, name in journal_files(journal).items()
-        if max(number, named_number(name)) > place.file_number
+        if max(number, named_number(name)) > position.file_number
     ]
     if later:
         failpoints.hit("recover:remove")
@@ -333,7 +335,7 @@ def _remove_later(journal: Folder, place: Place) -> None:
 
 
 def _recover(
-    store: Folder, slot: SteadySlot, open_lmdb: OpenLmdb, clock: Clock, reason: str
+    store: Folder, slot: CheckpointSlot, open_lmdb: OpenLmdb, clock: Clock, reason: str
 ) -> None:
     """Bring a store back to the newest commit that the disk still holds."""
     _restore_meta(store, slot)
@@ -342,11 +344,11 @@ def _recover(
     try:
         pin = raw.begin()
         if pin.id() != slot.commit_number:
-            problem = "LMDB does not show the commit of the steady point"
+            problem = "LMDB does not show the commit of the checkpoint"
             raise CorruptionError(str(store.path), problem)
         with raw.begin(write=True) as txn:
             tables = [raw.open_db(table.name.encode(), txn, create=False) for table in TABLES]
-        reader = Reader(store.folder(JOURNAL_FOLDER), slot, place_of(slot))
+        reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
         replayed = _replay(raw, tables, reader)
         done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed)
         with raw.begin(write=True) as txn:
@@ -380,8 +382,8 @@ def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, b
     txn.put(name, seal_row(META, name, body), db=meta)
 
 
-def _check_roots(store: Folder, slot: SteadySlot) -> None:
-    """Raise CorruptionError unless the root pages of the steady point are as they were."""
+def _check_roots(store: Folder, slot: CheckpointSlot) -> None:
+    """Raise CorruptionError unless the root pages of the checkpoint are as they were."""
     meta = slot_meta(slot)
     handle = store.open(DATA_FILE)
     try:
@@ -403,22 +405,24 @@ def _check_roots(store: Folder, slot: SteadySlot) -> None:
         os.close(handle)
 
 
-def _restore_meta(store: Folder, slot: SteadySlot) -> None:
-    """Put the meta page of the steady point, whose root pages are sound, into both places."""
+def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
+    """Put the meta page of the checkpoint, whose root pages are sound, into both places."""
     handle = store.open(DATA_FILE, os.O_RDWR)
     try:
         newest, page_size = slot.commit_number, slot_meta(slot).page_size
-        for place in (0, 1):
-            commit = newest if newest % 2 == place else newest - 1
-            files.write_at(handle, meta_page_for(slot.meta_page, place, commit), place * page_size)
+        for position in (0, 1):
+            commit = newest if newest % 2 == position else newest - 1
+            files.write_at(
+                handle, meta_page_for(slot.meta_page, position, commit), position * page_size
+            )
             failpoints.hit("recover:meta-written")
         files.sync_data(handle)
     finally:
         os.close(handle)
 
 
-def slot_meta(slot: SteadySlot) -> MetaPage:
-    """Return LMDB's meta page that a steady point holds."""
+def slot_meta(slot: CheckpointSlot) -> MetaPage:
+    """Return LMDB's meta page that a checkpoint holds."""
     meta = decode_meta_page(slot.meta_page)
     if meta is None or meta.commit_number != slot.commit_number:
         raise CorruptionError("steady", "the slot holds no meta page of its commit")

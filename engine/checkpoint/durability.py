@@ -29,7 +29,7 @@ class Durability(NamedTuple):
         last_commit: the newest commit.
         durable_commit: the newest commit that is known to be on disk, in the journal or the data
             file; None where the store is open for reading only.
-        steady_commit: the newest steady point, with which recovery would begin; None before the
+        checkpoint_commit: the newest checkpoint, with which recovery would begin; None before the
             first.
         journal_bytes: what the journal files take.
         last_recovery: None when there has been none.
@@ -42,7 +42,7 @@ class Durability(NamedTuple):
     epoch: int
     last_commit: int
     durable_commit: int | None
-    steady_commit: int | None
+    checkpoint_commit: int | None
     journal_bytes: int
     last_recovery: Recovery | None
     readers: list[ReaderSlot]

@@ -336,7 +336,7 @@ def _sources(txn: Txn, stream: Stream) -> list[Source]:
         sources.append(Live(txn, stream))
     if _has_rows(txn, RETIRED, stream.number):
         sources.append(Retired(txn, stream.number))
-    files = txn.shared.segment_files
+    files = txn.context.segment_files
     if files is not None and _has_rows(txn, SEGMENTS, stream.number):
         sources.append(Archived(txn, stream.number, files))
     return sources

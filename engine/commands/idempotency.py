@@ -120,7 +120,7 @@ class Tracker:
         while count > state.maxsize and self._forget_oldest(producer.number):
             count -= 1
         self._put_producer(producer_name, Producer(producer.number, count, message.order + 1))
-        txn.shared.messages_due.note(self.stream.name, ms + state.duration * 1000)
+        txn.context.messages_due.note(self.stream.name, ms + state.duration * 1000)
 
     def expire(self, producer_name: bytes, now_ms: int) -> None:
         """Forget what is due of a producer, and of another one, in turn."""

@@ -43,7 +43,7 @@ from streamkeep.format.rows.group_records import Consumer
 from streamkeep.format.rows.records import REOPEN
 
 
-class Intake:
+class Loader:
     """One stream that is coming in, under the name `name`."""
 
     def __init__(self, name: bytes, where: str) -> None:
@@ -210,9 +210,9 @@ def restore(txn: WriteTxn, name: bytes, payload: bytes, replace: bool) -> bool:
     except CorruptionError as error:
         raise CommandError("Bad data format") from error
     delete(txn, [name])
-    intake = Intake(name, "payload")
-    intake.begin(txn)
+    loader = Loader(name, "payload")
+    loader.begin(txn)
     for part in parts:
-        intake.take(txn, part)
+        loader.take(txn, part)
     txn.events.append(replaced(name))
     return True

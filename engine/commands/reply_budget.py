@@ -18,7 +18,7 @@ from streamkeep.format.node.node import TEXT
 NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code counts with fast
 
 
-class Allowance:
+class ReplyBudget:
     """What one reply may still hold; `max_count` and `max_size` 0 for no limit."""
 
     def __init__(self, max_count: int, max_size: int) -> None:
@@ -27,9 +27,9 @@ class Allowance:
         self._entries = 0
         self._written = 0
 
-    def fresh(self) -> Allowance:
+    def fresh(self) -> ReplyBudget:
         """Return one in which nothing is counted yet."""
-        return Allowance(self.max_count, self.max_size)
+        return ReplyBudget(self.max_count, self.max_size)
 
     @property
     def used_up(self) -> bool:
@@ -73,17 +73,17 @@ def bulk_size(text: bytes) -> int:
     return len(b"$%d\r\n\r\n" % len(text)) + len(text)
 
 
-def check_allowance(command: str, count: Any, max_count: Any, max_size: Any) -> Allowance:
+def check_budget(command: str, count: Any, max_count: Any, max_size: Any) -> ReplyBudget:
     """Check the three arguments as redis-py and Redis do."""
     if max_count is None and max_size is None:
-        return Allowance(0, 0)
+        return ReplyBudget(0, 0)
     if isinstance(max_count, int) and isinstance(count, int) and 0 < max_count < count:
         raise ArgumentError(
             f"{command} max_count must be greater than or equal to count: "
             f"{max_count} is below {count}"
         )
     most = check_count(command, "max_count", max_count)
-    return Allowance(most, check_count(command, "max_size", max_size))
+    return ReplyBudget(most, check_count(command, "max_size", max_size))
 
 
 def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:

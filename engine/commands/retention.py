@@ -104,7 +104,7 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
     policy = stream.retention()
     if policy is None:
         return
-    if txn.shared.refuse_above and policy.archive:
+    if txn.context.refuse_above and policy.archive:
         _check_archive(txn)
     if not policy.keep_unacknowledged or policy.when_full != "refuse":
         return
@@ -153,7 +153,7 @@ def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
 def _check_archive(txn: WriteTxn) -> None:
     """Raise StoreFullError while what is retired cannot be archived; see `relief`."""
     size = txn.table_bytes(RETIRED)
-    if size > txn.shared.refuse_above:
+    if size > txn.context.refuse_above:
         raise StoreFullError(
             f"{size} bytes of trimmed entries wait for the archiver, which failed; make room on "
             "the disk and archive, or set archive=False"

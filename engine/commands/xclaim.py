@@ -10,7 +10,7 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.rows.group_records import Consumer
-from streamkeep.format.rows.nacks import MAX_COUNT, Nack, count_nacks, decode_nack, place_of
+from streamkeep.format.rows.nacks import MAX_COUNT, Nack, count_nacks, decode_nack, position_of
 
 Id = tuple[int, int]
 
@@ -202,7 +202,7 @@ def _visit(
     page = pel.page_from(*start)
     while page is not None:
         data = page.data
-        place = place_of(data, *start)
+        place = position_of(data, *start)
         nacks = [decode_nack(data, index) for index in range(place, count_nacks(data))]
         young = [nack.id() for nack in nacks if not _is_due(nack, min_idle, now_ms)]
         alive = read_ids(txn, stream, young, -1)

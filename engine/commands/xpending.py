@@ -8,7 +8,7 @@ from streamkeep.engine.model.group import Group, find_group, no_such_key_or_grou
 from streamkeep.engine.model.pel import OwnedWalk, Page
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
-from streamkeep.format.rows.nacks import count_nacks, decode_nack, place_of
+from streamkeep.format.rows.nacks import count_nacks, decode_nack, position_of
 
 Id = tuple[int, int]
 
@@ -80,7 +80,7 @@ def xpending_range(
         page = owned.next()
     while page is not None:
         data = page.data
-        for index in range(place_of(data, *start), count_nacks(data)):
+        for index in range(position_of(data, *start), count_nacks(data)):
             nack = decode_nack(data, index)
             if nack.id() > end:
                 return rows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, Allowance, shape_entry
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, ReplyBudget, shape_entry
 from streamkeep.engine.commands.xrange import read_entries
-from streamkeep.engine.model.read_cursor import Resume
+from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
@@ -49,20 +49,20 @@ def resolve(stream: Stream | None, read_id: ReadId) -> Id:
 
 
 def xread(
-    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, allowance: Allowance, shape: int
+    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, budget: ReplyBudget, shape: int
 ) -> list[list[Any]]:
     """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
     result: list[list[Any]] = []
     for name, read_id in streams:
-        if allowance.used_up:
+        if budget.used_up:
             break
         stream = txn.find_stream(name)
         after = resolve(stream, read_id)
         if stream is None or not has_above(stream, after):
             continue
-        allowance.begin_stream(name)
-        entries, _ = read_above(txn, stream, after, count or NO_LIMIT, allowance, shape)
-        allowance.end_stream(len(entries))
+        budget.begin_stream(name)
+        entries, _ = read_above(txn, stream, after, count or NO_LIMIT, budget, shape)
+        budget.end_stream(len(entries))
         result.append([name, entries])
     return result
 
@@ -100,10 +100,10 @@ def read_above(
     stream: Stream,
     after: Id,
     most: int,
-    allowance: Allowance,
+    budget: ReplyBudget,
     shape: int,
     extra: tuple[int, ...] = (),
-    resume: Resume | None = None,
+    resume: ReadCursor | None = None,
 ) -> tuple[list[Any], list[Id]]:
     """Return entries above an ID as far as the allowance goes, and their IDs.
 
@@ -111,10 +111,10 @@ def read_above(
         extra: numbers that the reply adds to each entry.
         resume: of a group that reads on.
     """
-    if allowance.max_size:
-        return _read_by_size(txn, stream, after, most, allowance, shape, extra)
+    if budget.max_size:
+        return _read_by_size(txn, stream, after, most, budget, shape, extra)
     ms, seq = next_id(after[0], after[1])
-    wanted = Range(ms, seq, MAX, MAX, allowance.left(most), False, shape)
+    wanted = Range(ms, seq, MAX, MAX, budget.left(most), False, shape)
     ids: list[Id] = []
     wanted.ids = ids
     out: list[Any] = []
@@ -122,7 +122,7 @@ def read_above(
         read_entries(txn, stream, wanted, out)
     else:
         resume.read(txn, stream, after, wanted, out)
-    allowance.add(len(out))
+    budget.add(len(out))
     return out, ids
 
 
@@ -131,7 +131,7 @@ def _read_by_size(
     stream: Stream,
     after: Id,
     most: int,
-    allowance: Allowance,
+    budget: ReplyBudget,
     shape: int,
     extra: tuple[int, ...],
 ) -> tuple[list[Any], list[Id]]:
@@ -144,9 +144,9 @@ def _read_by_size(
         limit = min(_CHUNK, most - len(out))
         read_entries(txn, stream, Range(*start, MAX, MAX, limit, False, int(PAIRS)), chunk)
         for ms, seq, flat in chunk:
-            if allowance.used_up:
+            if budget.used_up:
                 return out, ids
-            allowance.add_entry(ms, seq, flat, *extra)
+            budget.add_entry(ms, seq, flat, *extra)
             ids.append((ms, seq))
             out.append(shape_entry(ms, seq, flat, shape))
         if len(chunk) < limit:

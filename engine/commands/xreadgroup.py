@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.commands.arguments import as_given, to_integer
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, Allowance, shape_entry
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, ReplyBudget, shape_entry
 from streamkeep.engine.commands.xclaim import claim_one, claimable, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
@@ -107,7 +107,7 @@ def xreadgroup(
     txn: WriteTxn,
     streams: list[tuple[bytes, Position]],
     delivery: Delivery,
-    allowance: Allowance,
+    budget: ReplyBudget,
     lazy: bool = False,
 ) -> list[list[Any]]:
     """Return [name, entries] of each stream that has something for the consumer.
@@ -115,35 +115,33 @@ def xreadgroup(
     Args:
         lazy: where nothing has, leave it unwritten that the consumer was seen.
     """
-    allowance = allowance.fresh()  # when the map is full it grows, and the command runs again
+    budget = budget.fresh()  # when the map is full it grows, and the command runs again
     found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
     result: list[list[Any]] = []
     unwritten: list[Seen] = []
     min_idle = delivery.min_idle
     for index, (name, position) in enumerate(streams):
-        if allowance.used_up:
+        if budget.used_up:
             break
         stream, group = found[index]
         seen = Seen(group, group.find_consumer(delivery.consumer_name)) if lazy else None
         consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
             min_idle = None  # for the streams that follow, too, as in Redis
-            allowance.begin_stream(name)
-            entries = _history(txn, stream, group, consumer, position, delivery, allowance)
+            budget.begin_stream(name)
+            entries = _history(txn, stream, group, consumer, position, delivery, budget)
             result.append([name, entries])
             group.save()
             continue
         due: list[tuple[Nack, object]] = []
         if min_idle is not None:
-            due = _due(txn, stream, group, delivery, min_idle, allowance)
+            due = _due(txn, stream, group, delivery, min_idle, budget)
         if due or has_above(stream, group.last_id()):
-            allowance.begin_stream(name)
-            entries = _take_over(txn, group, consumer, due, delivery, allowance)
+            budget.begin_stream(name)
+            entries = _take_over(txn, group, consumer, due, delivery, budget)
             extra = () if min_idle is None else (0, 0)
-            entries += _deliver(
-                txn, stream, group, consumer, delivery, len(entries), allowance, extra
-            )
-            allowance.end_stream(len(entries))
+            entries += _deliver(txn, stream, group, consumer, delivery, len(entries), budget, extra)
+            budget.end_stream(len(entries))
             result.append([name, entries])
         elif seen is not None:
             unwritten.append(seen)
@@ -208,27 +206,27 @@ def _history(
     consumer: Consumer,
     after: Id,
     delivery: Delivery,
-    allowance: Allowance,
+    budget: ReplyBudget,
 ) -> list[Any]:
     """Deliver again what the consumer has pending above an ID; what is gone has no fields."""
     now_ms = txn.now_ms()
-    most = min(allowance.left(delivery.most), consumer.pending)
+    most = min(budget.left(delivery.most), consumer.pending)
     nacks = group.pel.owned_by(consumer.number, after, most)
     found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
     entries: list[Any] = []
     for nack in nacks:
-        if allowance.used_up:
+        if budget.used_up:
             break
         entry: Any = found.get(nack.id())
         flat = None if entry is None else entry[2]
-        allowance.add_entry(nack.ms, nack.seq, flat)
+        budget.add_entry(nack.ms, nack.seq, flat)
         if flat is None:
             entries.append(_gone(nack, delivery.shape))
             continue
         entries.append(shape_entry(nack.ms, nack.seq, flat, delivery.shape))
         again = min(nack.delivery_count + 1, MAX_COUNT)
         group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
-    allowance.end_stream(len(entries))
+    budget.end_stream(len(entries))
     return entries
 
 
@@ -244,10 +242,10 @@ def _due(
     group: Group,
     delivery: Delivery,
     min_idle: int,
-    allowance: Allowance,
+    budget: ReplyBudget,
 ) -> list[tuple[Nack, object]]:
     group.save()
-    most = allowance.left(delivery.most)
+    most = budget.left(delivery.most)
     return claimable(txn, stream, group, min_idle, txn.now_ms(), most, int(PAIRS))
 
 
@@ -257,16 +255,16 @@ def _take_over(
     consumer: Consumer,
     due: list[tuple[Nack, Any]],
     delivery: Delivery,
-    allowance: Allowance,
+    budget: ReplyBudget,
 ) -> list[Any]:
     """Claim what is due; each entry shows how it was pending before."""
     now_ms = txn.now_ms()
     taken: list[Any] = []
     for nack, (ms, seq, flat) in due:
-        if allowance.used_up:
+        if budget.used_up:
             break
         extra = (nack.idle_ms(now_ms), nack.delivery_count)
-        allowance.add_entry(ms, seq, flat, *extra)
+        budget.add_entry(ms, seq, flat, *extra)
         claim_one(group, consumer, nack, now_ms)
         taken.append((*shape_entry(ms, seq, flat, delivery.shape), *extra))
     return taken
@@ -279,16 +277,16 @@ def _deliver(
     consumer: Consumer,
     delivery: Delivery,
     taken: int,
-    allowance: Allowance,
+    budget: ReplyBudget,
     extra: tuple[int, ...],
 ) -> list[Any]:
     """Deliver new entries: those above the group's last_delivered_id."""
     most = delivery.most - taken
-    if most <= 0 or allowance.used_up or not has_above(stream, group.last_id()):
+    if most <= 0 or budget.used_up or not has_above(stream, group.last_id()):
         return []
     now_ms = txn.now_ms()
     entries, ids = read_above(
-        txn, stream, group.last_id(), most, allowance, delivery.shape, extra, group.resume
+        txn, stream, group.last_id(), most, budget, delivery.shape, extra, group.resume
     )
     advance(stream.record, group.record, ids)
     if not delivery.noack and ids:

@@ -41,7 +41,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.core.id_codec import unsigned
 
-HEAD_FILE: Final = "head"
+CONTROL_FILE: Final = "head"
 _SIZE: Final = 4096
 _PLACE: Final = struct.Struct("<QQQQQ")
 _pack_place: Final = _PLACE.pack_into
@@ -65,7 +65,7 @@ _OPENINGS: Final = 25
 _MOUNT: Final = 26
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A place in the journal: behind the record of a commit."""
 
     file_number: int
@@ -74,13 +74,13 @@ class Place(NamedTuple):
     commit_number: int
 
 
-class JournalHead:
+class ControlFile:
     """The mapped file."""
 
     def __init__(self, folder: Folder) -> None:
         """Open the file, or create it."""
-        self._path = str(folder.path / HEAD_FILE)
-        self.handle = folder.open(HEAD_FILE, os.O_RDWR | os.O_CREAT)
+        self._path = str(folder.path / CONTROL_FILE)
+        self.handle = folder.open(CONTROL_FILE, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
             status = os.fstat(self.handle)
@@ -117,22 +117,22 @@ class JournalHead:
             self._map.close()
             os.close(handle)
 
-    def reset(self, place: Place, durable_file: int, durable_commit: int) -> None:
+    def reset(self, position: LogPosition, durable_file: int, durable_commit: int) -> None:
         """Set a new file up; no other process has the store open.
 
         Args:
             durable_file: the first file that may hold what is not on disk.
         """
-        self.set_made(place.commit_number)
-        self.set_place(place)
+        self.set_made(position.commit_number)
+        self.set_position(position)
         self.set_durable(durable_file, durable_commit)
 
-    def place_behind(self, commit_number: int) -> Place | None:
+    def position_after(self, commit_number: int) -> LogPosition | None:
         """Return the place behind the newest commit; None when it is not known."""
-        number, offset, chain = self.parts_behind(commit_number)
-        return Place(number, offset, chain, commit_number) if number else None
+        number, offset, chain = self.parts_after(commit_number)
+        return LogPosition(number, offset, chain, commit_number) if number else None
 
-    def parts_behind(self, commit_number: int) -> tuple[int, int, int]:
+    def parts_after(self, commit_number: int) -> tuple[int, int, int]:
         """Return file number, offset and chain of that place; zeros when it is not known."""
         return _parts(self._map[_ODD if commit_number & 1 else _EVEN], commit_number)
 
@@ -171,9 +171,9 @@ class JournalHead:
                 return known.file_number, known.commit_number
         return None
 
-    def set_place(self, place: Place) -> None:
+    def set_position(self, position: LogPosition) -> None:
         """Publish the place behind the newest commit."""
-        self.publish(place.file_number, place.offset, place.chain, place.commit_number)
+        self.publish(position.file_number, position.offset, position.chain, position.commit_number)
 
     def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
         """Publish the place behind a commit that is about to be made, of its four parts."""
@@ -252,11 +252,11 @@ class JournalHead:
         self._words[_POISON] = 1
 
 
-def _decode(data: bytes) -> Place | None:
+def _decode(data: bytes) -> LogPosition | None:
     """Return the place that was published; None when it is half written, or there is none."""
     commit_number = int(read_i64_le(data, 24))
     number, offset, chain = _parts(data, commit_number)
-    return Place(number, offset, chain, commit_number) if number else None
+    return LogPosition(number, offset, chain, commit_number) if number else None
 
 
 def _parts(data: bytes, commit_number: int) -> tuple[int, int, int]:
@@ -293,13 +293,13 @@ class HeadState(NamedTuple):
 
 def read_head(folder: Folder) -> HeadState | None:
     """Read the file without touching it; None when there is none of this boot."""
-    if not folder.exists(HEAD_FILE):
+    if not folder.exists(CONTROL_FILE):
         return None
-    data = folder.read(HEAD_FILE)
+    data = folder.read(CONTROL_FILE)
     if len(data) != _SIZE or data[_BOOT:_BOOT_END] != boot_id.boot_id():
         return None
     words = memoryview(data).cast("q")
     mount = boot_id.mount_id(folder.path)
     places = filter(None, (_decode(data[_EVEN]), _decode(data[_ODD])))
-    known = frozenset(place.commit_number for place in places)
+    known = frozenset(position.commit_number for position in places)
     return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == mount, known)

@@ -20,7 +20,7 @@ failure.
 
 A file has room for FILE_SIZE bytes, which the disk has granted before the first is written; the
 first file of a store is smaller. When it is full the next begins, in the place of one that is no
-longer needed, if there is such a file (`spare`). Files before the newest steady point are no longer
+longer needed, if there is such a file (`spare`). Files before the newest checkpoint are no longer
 needed. Where there is time, a new file is filled with zeros, which spares one sync in ten the note
 that its blocks are now in use.
 """
@@ -34,7 +34,7 @@ import os
 import threading
 from typing import Final
 
-from streamkeep.engine.journal.control_file import HEAD_FILE, JournalHead, Place
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition
 from streamkeep.engine.journal.reader import (
     END,
     SUFFIX,
@@ -43,7 +43,7 @@ from streamkeep.engine.journal.reader import (
     journal_names,
     named_number,
 )
-from streamkeep.engine.journal.sync_leader import TURN_FILE, Turns
+from streamkeep.engine.journal.sync_leader import TURN_FILE, SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -59,7 +59,7 @@ from streamkeep.format.log.journal import (
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
 _SPARE: Final = "spare"
-NEW_SPARE: Final = "spare.new"  # and a random name, while it is made
+NEW_RECYCLED: Final = "spare.new"  # and a random name, while it is made
 _NEW: Final = "new"
 
 
@@ -70,11 +70,11 @@ class Journal:
         self.folder = folder
         self.store_uuid = store_uuid
         self.epoch = epoch
-        self.head = JournalHead(folder)
+        self.control = ControlFile(folder)
         try:
-            self.turns = Turns(folder, self.head)
+            self.turns = SyncLeader(folder, self.control)
         except BaseException:
-            self.head.close()
+            self.control.close()
             raise
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
@@ -83,7 +83,7 @@ class Journal:
         self._offset = 0
         self._chain = 0
         self._commit_number = -1
-        self._begun: Place | None = None  # the start of a file that does not serve yet
+        self._begun: LogPosition | None = None  # the start of a file that does not serve yet
         self._map: mmap.mmap | None = None  # of the file with this number
         self._handle = -1  # of the same file
         self._mapped = 0
@@ -98,14 +98,14 @@ class Journal:
     def close(self) -> None:
         """Close the files."""
         self._close_files()
-        self.head.close()
+        self.control.close()
         self.folder.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
         self._close_files()
         self._sync_lock = threading.Lock()
-        self.head.abandon()
+        self.control.abandon()
         self.folder.close()
 
     def _close_files(self) -> None:
@@ -128,7 +128,7 @@ class Journal:
         """
         if self._commit_number == commit_number:
             return True
-        number, offset, chain = self.head.parts_behind(commit_number)
+        number, offset, chain = self.control.parts_after(commit_number)
         if number == 0:
             return False
         self._number = number
@@ -137,24 +137,24 @@ class Journal:
         self._commit_number = commit_number
         return True
 
-    def place_for_point(self, commit_number: int) -> Place:
+    def place_for_point(self, commit_number: int) -> LogPosition:
         """Return the place behind the newest commit, or in a new file behind it.
 
-        Nobody writes to a new file before `serve`: what is in it counts only behind a steady point.
+        Nobody writes to a new file before `serve`: what is in it counts only behind a checkpoint.
         """
         if not self.locate(commit_number):
             number = highest_number(self.folder) + 1
             self._begin_file(number, commit_number, self.first_size, 0)
-            self._begun = self.place()
+            self._begun = self.position()
             self.forget()
             return self._begun
-        return self.place()
+        return self.position()
 
-    def serve(self, place: Place) -> None:
-        """A steady point was made at a place: from now on records may follow it."""
-        if self._begun == place:
-            self.head.set_made(place.commit_number)
-            self.head.set_place(place)
+    def serve(self, position: LogPosition) -> None:
+        """A checkpoint was made at a place: from now on records may follow it."""
+        if self._begun == position:
+            self.control.set_made(position.commit_number)
+            self.control.set_position(position)
             self._begun = None
 
     def go_on_clean(self) -> None:
@@ -162,15 +162,15 @@ class Journal:
 
         Under the write lock. Every other process that writes takes notice of the erasure first.
         """
-        self.head.count_erasure()
+        self.control.count_erasure()
         self._clean = True
 
-    def place(self) -> Place:
+    def position(self) -> LogPosition:
         """Return the place behind the newest commit that this process knows."""
-        return Place(self._number, self._offset, self._chain, self._commit_number)
+        return LogPosition(self._number, self._offset, self._chain, self._commit_number)
 
-    def _go_to(self, place: Place) -> None:
-        self._number, self._offset, self._chain, self._commit_number = place
+    def _go_to(self, position: LogPosition) -> None:
+        self._number, self._offset, self._chain, self._commit_number = position
 
     def append(self, body: bytes, durable: bool = False) -> None:
         """Write the record of the next commit, which LMDB has not made yet.
@@ -182,7 +182,7 @@ class Journal:
             StoreFullError: there is no room; nothing was written.
         """
         if self._mapped != self._number:
-            self.head.check_there()
+            self.control.check_there()
             try:
                 self._map_file(self._number)
             except OSError as error:
@@ -204,7 +204,7 @@ class Journal:
         self._next_chain = chain
         if durable:
             files.begin_writing(self._handle, self._offset, size)
-        self.head.publish(self._number, end, chain, self._commit_number + 1)
+        self.control.publish(self._number, end, chain, self._commit_number + 1)
 
     def _wipe_spares(self) -> None:
         """Remove what a new file could be made of: it holds old records."""
@@ -219,12 +219,12 @@ class Journal:
         self._offset = self._next_offset
         self._chain = self._next_chain
         self._commit_number += 1
-        self.head.set_made(self._commit_number)
+        self.control.set_made(self._commit_number)
 
     def cut_behind(self, commit_number: int) -> None:
         """Remove what is behind the newest commit: a record, or a file that was begun for one."""
         with contextlib.suppress(OSError, StoreError):  # of a store that was deleted
-            self.head.check_there()
+            self.control.check_there()
             if self.locate(commit_number):
                 if self._mapped != self._number:
                     self._map_file(self._number)
@@ -252,7 +252,7 @@ class Journal:
         data = header.encode()
         least = len(data) + size + len(END)
         try:
-            self.head.check_there()
+            self.control.check_there()
             with contextlib.suppress(FileNotFoundError):
                 self.folder.rename(_SPARE, _NEW)
             handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
@@ -272,7 +272,7 @@ class Journal:
             self._map_file(number)
         except OSError as error:
             raise translate_os(error) from error
-        self._go_to(Place(number, len(data), first_chain(data), commit_number))
+        self._go_to(LogPosition(number, len(data), first_chain(data), commit_number))
         failpoints.hit("journal:new-file")
 
     def _map_file(self, number: int) -> None:
@@ -302,8 +302,8 @@ class Journal:
             RecoveryNeededError: this sync or an earlier one failed; what was committed since the
                 last good one may be lost.
         """
-        head = self.head
-        if head.durable() >= commit_number:
+        control = self.control
+        if control.durable() >= commit_number:
             return True
         with self._sync_lock:
             wave = self.turns.take(commit_number)
@@ -316,14 +316,14 @@ class Journal:
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last time, up to a commit at least."""
-        head = self.head
+        control = self.control
         self.check()
-        head.check_there()
-        newest = head.to_sync(commit_number)
+        control.check_there()
+        newest = control.to_sync(commit_number)
         if newest is None:
             return False
         last, made = newest
-        first = head.durable_file()
+        first = control.durable_file()
         try:
             failpoints.hit("journal:sync")
             for number in range(first, last + 1):
@@ -333,7 +333,7 @@ class Journal:
             failpoints.hit("journal:synced")
         except OSError as error:
             raise self.failed(error) from error
-        head.set_durable(last, made)
+        control.set_durable(last, made)
         return True
 
     def _sync_file(self, number: int) -> None:
@@ -341,7 +341,7 @@ class Journal:
             try:
                 handle = self.folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
-                return  # no longer needed: a steady point covers it
+                return  # no longer needed: a checkpoint covers it
             if self._sync_handle >= 0:
                 os.close(self._sync_handle)
             self._sync_handle = handle
@@ -356,23 +356,23 @@ class Journal:
         """
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return translate_os(error)
-        self.head.poison()
+        self.control.poison()
         return sync_failed()
 
     def check(self) -> None:
         """Raise when a sync has failed, in this process or another."""
-        if self.head.poisoned():
+        if self.control.poisoned():
             raise sync_failed()
 
     # --- files ------------------------------------------------------------------------------
 
-    def prepare_spare(self) -> None:
+    def prepare_recycled(self) -> None:
         """Have a file ready for when the present one is full; also a reserve for a full disk."""
         if self._offset < self.file_size // 4 or self.folder.exists(_SPARE):
             return
-        self.head.check_there()
+        self.control.check_there()
         # Of its own: another process may be at it, too, and the first to be ready is used at once.
-        name = f"{NEW_SPARE}.{os.urandom(8).hex()}"
+        name = f"{NEW_RECYCLED}.{os.urandom(8).hex()}"
         try:
             handle = self.folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
@@ -387,27 +387,27 @@ class Journal:
                 name
             )  # the disk is nearly full; whoever needs a file takes a smaller one
 
-    def drop_spare(self) -> bool:
+    def drop_recycled(self) -> bool:
         """Remove the spare file, to make room on a full disk; say whether there was one."""
         return self.folder.remove(_SPARE)
 
-    def covered(self, place: Place, *, wipe: bool = False) -> None:
-        """Note that a steady point was made at a place: what is before it is on disk elsewhere.
+    def covered(self, position: LogPosition, *, wipe: bool = False) -> None:
+        """Note that a checkpoint was made at a place: what is before it is on disk elsewhere.
 
         Args:
             wipe: overwrite the files that are no longer needed, and keep none as the spare.
         """
-        head = self.head
+        control = self.control
         with self._sync_lock:
             wave = self.turns.take()
             try:
-                if head.durable() < place.commit_number:
-                    head.set_durable(place.file_number, place.commit_number)
+                if control.durable() < position.commit_number:
+                    control.set_durable(position.file_number, position.commit_number)
             finally:
                 self.turns.give_back(wave)
         # By name: the header of a file that is just being begun is still that of its former use.
         for name in journal_names(self.folder):
-            if named_number(name) < place.file_number:
+            if named_number(name) < position.file_number:
                 failpoints.hit("journal:retire")
                 if wipe:
                     wipe_file(self.folder, name)
@@ -420,8 +420,8 @@ class Journal:
 def is_journal_name(name: str) -> bool:
     """Say whether a name in `journal/` is one of the journal's own."""
     return (
-        name in (HEAD_FILE, _SPARE, _NEW)
-        or name.startswith((f"{NEW_SPARE}.", f"{TURN_FILE}."))
+        name in (CONTROL_FILE, _SPARE, _NEW)
+        or name.startswith((f"{NEW_RECYCLED}.", f"{TURN_FILE}."))
         or name.endswith(SUFFIX)
     )
 

@@ -1,7 +1,7 @@
 """What files a journal consists of, and reading its records through all of them.
 
 A record follows the one whose checksum seeds its own, so reading begins at a place that is known (a
-steady point's) and ends where nothing follows. What is read may be written to meanwhile, and may be
+checkpoint's) and ends where nothing follows. What is read may be written to meanwhile, and may be
 cut or torn anywhere. Compiled by mypyc.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import os
 from typing import Final, Protocol
 
-from streamkeep.engine.journal.control_file import Place
+from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.log.journal import (
     FILE_HEADER,
@@ -78,8 +78,8 @@ class Identity(Protocol):
 class Reader:
     """Reads records from a place on, through all files of the journal."""
 
-    def __init__(self, folder: Folder, owner: Identity, place: Place) -> None:
-        self.place = place
+    def __init__(self, folder: Folder, owner: Identity, position: LogPosition) -> None:
+        self.position = position
         self._folder = folder
         self._identity = (owner.epoch, owner.store_uuid)
         self._names = journal_files(folder)
@@ -89,50 +89,50 @@ class Reader:
 
     def next(self) -> bytes | None:
         """Return the body of the next record; None where the journal ends."""
-        place = self.place
-        body = self._next_in(place)
+        position = self.position
+        body = self._next_in(position)
         if body is not None:
             return body
-        name = self._names.get(place.file_number + 1)
+        name = self._names.get(position.file_number + 1)
         if name is None:
             return None
         header = read_header(self._folder, name)
         if (
             header is None
             or (header.epoch, header.store_uuid) != self._identity
-            or header.first_commit != place.commit_number + 1
+            or header.first_commit != position.commit_number + 1
         ):
             return None
         return self._next_in(
-            Place(
+            LogPosition(
                 header.file_number,
                 FILE_HEADER.size,
                 first_chain(header.encode()),
-                place.commit_number,
+                position.commit_number,
             )
         )
 
-    def _next_in(self, place: Place) -> bytes | None:
+    def _next_in(self, position: LogPosition) -> bytes | None:
         """Return the body of the record at a place, and go behind it."""
-        name = self._names.get(place.file_number)
-        if name is None or not self._load(name, place, RECORD_HEADER.size):
+        name = self._names.get(position.file_number)
+        if name is None or not self._load(name, position, RECORD_HEADER.size):
             return None
-        size = record_size(self._data, place.offset - self._base)
-        if not self._load(name, place, size):
+        size = record_size(self._data, position.offset - self._base)
+        if not self._load(name, position, size):
             return None
-        record = read_record(self._data, place.offset - self._base, place.chain)
-        if record is None or record.commit_number != place.commit_number + 1:
+        record = read_record(self._data, position.offset - self._base, position.chain)
+        if record is None or record.commit_number != position.commit_number + 1:
             return None
-        self.place = Place(
-            place.file_number, self._base + record.end, record.chain, record.commit_number
+        self.position = LogPosition(
+            position.file_number, self._base + record.end, record.chain, record.commit_number
         )
         return record.body
 
-    def _load(self, name: str, place: Place, size: int) -> bool:
+    def _load(self, name: str, position: LogPosition, size: int) -> bool:
         """Have `size` bytes from a place on in memory; False where the file ends before."""
-        offset = place.offset
+        offset = position.offset
         if (
-            self._loaded != place.file_number
+            self._loaded != position.file_number
             or offset < self._base
             or offset + size > self._base + len(self._data)
         ):
@@ -145,7 +145,7 @@ class Reader:
                     self._data = file.read(min(there, max(size, _WINDOW)))
             except FileNotFoundError:
                 return False
-            self._loaded = place.file_number
+            self._loaded = position.file_number
             self._base = offset
         return offset + size <= self._base + len(self._data)
 
@@ -167,23 +167,25 @@ def files_behind_gap(folder: Folder, owner: Identity, newest: int) -> dict[int, 
     return found
 
 
-def find_place(folder: Folder, owner: Identity, start: Place, commit_number: int) -> Place | None:
+def find_position(
+    folder: Folder, owner: Identity, start: LogPosition, commit_number: int
+) -> LogPosition | None:
     """Return the place behind a commit, read from a place before it; None when it is not there."""
     reader = Reader(folder, owner, start)
-    while reader.place.commit_number < commit_number:
+    while reader.position.commit_number < commit_number:
         if reader.next() is None:
             return None
-    return reader.place
+    return reader.position
 
 
-def is_there(folder: Folder, owner: Identity, place: Place) -> bool:
+def is_there(folder: Folder, owner: Identity, position: LogPosition) -> bool:
     """Say whether a place is one that records can be written to: its file may have been lost."""
-    name = file_name(place.file_number)
-    if folder.size(name) < place.offset + len(END):
+    name = file_name(position.file_number)
+    if folder.size(name) < position.offset + len(END):
         return False
     header = read_header(folder, name)
     return (
         header is not None
-        and header.file_number == place.file_number
+        and header.file_number == position.file_number
         and (header.epoch, header.store_uuid) == (owner.epoch, owner.store_uuid)
     )

@@ -27,7 +27,7 @@ import fcntl
 import os
 from typing import Final
 
-from streamkeep.engine.journal.control_file import JournalHead
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.system.safe_files import Folder
 
 TURN_FILE: Final = "turn"
@@ -40,12 +40,12 @@ _SHARED: Final = fcntl.LOCK_SH
 _UNLOCK: Final = fcntl.LOCK_UN
 
 
-class Turns:
+class SyncLeader:
     """The locks of a store's waves; one thread at a time may use them."""
 
-    def __init__(self, folder: Folder, head: JournalHead) -> None:
+    def __init__(self, folder: Folder, control: ControlFile) -> None:
         """Open the files, or create them: they are locked, never written."""
-        self.head = head
+        self.control = control
         self._handles: list[int] = []
         try:
             for number in range(_LOCKS):
@@ -67,21 +67,21 @@ class Turns:
         Returns:
             The wave that the caller leads, until `give_back`, or LONE; 0 where others have synced.
         """
-        head = self.head
-        if not head.is_shared():
-            return LONE if head.durable() < commit_number else 0
-        while head.durable() < commit_number:
-            wave = head.begun() + 1
+        control = self.control
+        if not control.is_shared():
+            return LONE if control.durable() < commit_number else 0
+        while control.durable() < commit_number:
+            wave = control.begun() + 1
             handle = self._handles[wave % _LOCKS]
             leads = False
             try:
                 if not _try_lock(handle):
                     _await_unlock(handle)
-                elif head.begun() + 1 == wave:
-                    if head.over() + 1 != wave:
+                elif control.begun() + 1 == wave:
+                    if control.over() + 1 != wave:
                         _await_unlock(self._handles[(wave - 1) % _LOCKS])
-                    if head.durable() < commit_number:
-                        head.begin_wave(wave)
+                    if control.durable() < commit_number:
+                        control.begin_wave(wave)
                         leads = True
                         return wave
             finally:
@@ -93,7 +93,7 @@ class Turns:
         """End a wave: whoever waits for it goes on."""
         if wave == LONE:
             return
-        self.head.end_wave(wave)
+        self.control.end_wave(wave)
         _unlock(self._handles[wave % _LOCKS])
 
 

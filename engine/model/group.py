@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.model.pel import Pel
-from streamkeep.engine.model.read_cursor import Resume
-from streamkeep.engine.txn.context import Attached
+from streamkeep.engine.model.read_cursor import ReadCursor
+from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
@@ -42,7 +42,7 @@ NEXT_GROUP: Final = b"next_group_number"
 _MOST_TIME: Final = OWNED - 1
 
 
-class Group(Attached):
+class Group(CachedRow):
     """A consumer group of a stream.
 
     Its record may be changed at any time: `save` compares it with what is stored. Consumers, of
@@ -56,7 +56,7 @@ class Group(Attached):
         self.record = record
         self.prefix: bytes = pack_number(record.number)
         self.pel = Pel(txn, record)
-        self.resume = Resume()
+        self.resume = ReadCursor()
         self.stored = b""  # the value of its row
         self._stored_body = b""  # the record in it
         self.generation = 0  # of the cache, when that was last compared
@@ -65,7 +65,7 @@ class Group(Attached):
 
     def enter(self, txn: WriteTxn) -> bool:
         """Go on in a later transaction; False when this group is gone."""
-        generation = txn.shared.generation
+        generation = txn.context.generation
         if self.generation != generation:
             db_key = name_key(self.stream_key, self.record.name)
             value = txn.get(GROUPS, db_key)
@@ -311,7 +311,7 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
         raise CorruptionError(where, "the row holds another name")
     group = Group(txn, stream, record)
     group.note_stored(value, body)
-    group.generation = txn.shared.generation
+    group.generation = txn.context.generation
     return group
 
 
@@ -320,10 +320,10 @@ def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     if not isinstance(txn, WriteTxn):
         return load_group(txn, stream, name)
     key = (stream.number, name)
-    attached = txn.find_attached(key)
-    if isinstance(attached, Group):
-        if attached.txn is txn or attached.enter(txn):
-            return attached
+    cached_rows = txn.find_attached(key)
+    if isinstance(cached_rows, Group):
+        if cached_rows.txn is txn or cached_rows.enter(txn):
+            return cached_rows
         txn.detach(key)
     group = load_group(txn, stream, name)
     if group is not None:
@@ -335,7 +335,7 @@ def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int,
     """Create a group, which must not exist."""
     number = txn.take_number(NEXT_GROUP)
     group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
-    group.generation = txn.shared.generation
+    group.generation = txn.context.generation
     txn.attach((stream.number, name), group)
     group.save()
     return group

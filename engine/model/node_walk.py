@@ -266,7 +266,7 @@ class NodeWalk:
 def put_node(txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
     """Write a sealed node; the stream's record is the caller's business."""
     value = encode_envelope(
-        stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+        stream.number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
     )
     txn.put(NODES, node_key(stream.number, ms, seq), value)
 
@@ -274,7 +274,7 @@ def put_node(txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trim
 def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
     """Write a node that the archive is owed."""
     value = encode_envelope(
-        number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+        number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
     )
     txn.put(RETIRED, node_key(number, ms, seq), value)
     txn.retired = True
@@ -295,7 +295,7 @@ def add_newest_node(
 ) -> None:
     """Write a sealed node that is above all others of the stream, and count it."""
     value = encode_envelope(
-        stream.number, ms, seq, txn.shared.epoch, txn.commit_number, b"", data, trimmed
+        stream.number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
     )
     txn.put_newest(NODES, node_key(stream.number, ms, seq), value)
     stream.record.sealed_nodes += 1

@@ -54,7 +54,7 @@ from streamkeep.format.rows.nacks import (
     id_at,
     owners_of,
     owns,
-    place_of,
+    position_of,
     remove_ids,
 )
 
@@ -123,7 +123,7 @@ class Pel:
         page = self._locate(nack.ms, nack.seq)
         if page is None:
             page = self._create(nack.ms, nack.seq)
-        index = place_of(page.data, nack.ms, nack.seq)
+        index = position_of(page.data, nack.ms, nack.seq)
         at = index * NACK_SIZE
         data = page.data
         former: Nack | None = None

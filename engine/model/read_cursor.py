@@ -27,7 +27,7 @@ _LARGEST_NODE: Final = 1 << 16  # that is kept in memory for each group
 Id = tuple[int, int]
 
 
-class Resume:
+class ReadCursor:
     """A cursor behind the last entry that a group delivered."""
 
     def __init__(self) -> None:

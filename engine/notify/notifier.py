@@ -35,7 +35,7 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 log = logging.getLogger("streamkeep")
 
 
-class Door:
+class Bell:
     """The reading side of a door, which this process made."""
 
     def __init__(self, folder: Folder) -> None:
@@ -54,7 +54,7 @@ class Door:
         if self.maker == os.getpid():
             self.close()
 
-    def rings(self) -> list[int]:
+    def notifications(self) -> list[int]:
         """Take and return the tickets that were rung since the last call."""
         try:
             data = os.read(self.handle, _TICKET.size * _MOST)
@@ -62,7 +62,7 @@ class Door:
             return []
         return [ticket for (ticket,) in _TICKET.iter_unpack(data)]
 
-    def ring(self, ticket: int) -> None:
+    def notify(self, ticket: int) -> None:
         """Ring one's own door."""
         with suppress(BlockingIOError):
             os.write(self.handle, _TICKET.pack(ticket))
@@ -85,7 +85,7 @@ def door_name(number: int) -> str:
     return f"{number:016x}"
 
 
-class Doorbells:
+class Notifier:
     """The doors that this process has rung, kept open: opening one costs more than the ring."""
 
     def __init__(self, folder: Folder) -> None:
@@ -94,7 +94,7 @@ class Doorbells:
         self._lock = threading.Lock()  # nobody rings while handles are closed
         self._closed = False
 
-    def ring(self, number: int, ticket: int) -> bool:
+    def notify(self, number: int, ticket: int) -> bool:
         """Ring a door; False when nobody is behind it, which removes it."""
         with self._lock:
             if self._closed:

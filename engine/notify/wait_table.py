@@ -40,7 +40,7 @@ from typing import Final
 
 import xxhash
 
-from streamkeep.engine.notify.notifier import Door, Doorbells, remove_dead
+from streamkeep.engine.notify.notifier import Bell, Notifier, remove_dead
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
 
@@ -120,7 +120,7 @@ def _allocate(handle: int) -> None:
         allocate(handle, 0, _SIZE)
 
 
-class Board:
+class WaitTable:
     """The board of one store in this process; without a `folder`, one that nobody waits at."""
 
     def __init__(self, folder: Folder | None) -> None:
@@ -130,7 +130,7 @@ class Board:
         self._file = -1
         self._map: mmap.mmap | None = None
         self._held = False  # this process has the lock
-        self._bells: Doorbells | None = None
+        self._bells: Notifier | None = None
         if folder is not None:
             self._open(folder)
 
@@ -148,7 +148,7 @@ class Board:
                 raise OSError(f"{folder.path / BOARD_FILE} has another layout")
             self._map = area
             self.words = words
-            self._bells = Doorbells(folder)
+            self._bells = Notifier(folder)
             self._recount(remove_dead(folder))
         except BaseException:
             self.words = _NOBODY
@@ -185,7 +185,7 @@ class Board:
 
     # --- waits ------------------------------------------------------------------------------
 
-    def open_door(self) -> Door:
+    def open_bell(self) -> Bell:
         """Make a door. Whoever cleans up meanwhile would take one without a reader for dead."""
         folder = self.folder
         if folder is None or self._file < 0:
@@ -193,11 +193,11 @@ class Board:
         with self._mutex:
             try:
                 self._enter()
-                return Door(folder)
+                return Bell(folder)
             finally:
                 self._leave()
 
-    def put_up(self, door: int, interests: list[Interest], ticket: int = 0) -> int:
+    def register(self, bell: int, interests: list[Interest], ticket: int = 0) -> int:
         """Begin a wait; return its ticket, 0 when the board is full.
 
         Args:
@@ -224,7 +224,7 @@ class Board:
                     area = self._mapped()
                     if place < rows:
                         area.move(at + _ROW_SIZE, at, (rows - place) * _ROW_SIZE)
-                    area[at : at + _ROW_SIZE] = _ROW.pack(ticket, hashed, grouped, kind, door)
+                    area[at : at + _ROW_SIZE] = _ROW.pack(ticket, hashed, grouped, kind, bell)
                     words[_COUNTS + hashed % _BUCKETS] += 1
                     rows += 1
                     words[_ROWS] = rows
@@ -232,7 +232,7 @@ class Board:
             finally:
                 self._leave()
 
-    def take_down(self, ticket: int) -> bool:
+    def unregister(self, ticket: int) -> bool:
         """End a wait; False when it is not there any more: it was rung."""
         with self._mutex:
             try:
@@ -252,7 +252,7 @@ class Board:
 
     # --- rings ------------------------------------------------------------------------------
 
-    def ring(self, counts: dict[bytes, int], events: list[Event]) -> None:
+    def notify(self, counts: dict[bytes, int], events: list[Event]) -> None:
         """Wake who waits for what a commit did: entries added by key, and other events."""
         failpoints.hit("ring:before")
         try:
@@ -273,7 +273,7 @@ class Board:
         while rows:
             dead: dict[int, int] = {}
             for row in rows:
-                if not bells.ring(row[4], row[0]):
+                if not bells.notify(row[4], row[0]):
                     dead[row[2]] = dead.get(row[2], 0) + 1
             if not dead:
                 os.sched_yield()  # whoever was rung goes first, where processors are scarce
@@ -366,7 +366,7 @@ class Board:
             at = data.find(needle, at + 1)
         return removed > 0
 
-    def _recount(self, doors: set[int] | None) -> None:
+    def _recount(self, bells: set[int] | None) -> None:
         """Put the board in order after a process died while it changed it.
 
         Args:
@@ -374,7 +374,7 @@ class Board:
         """
         words = self.words
         words[_ROWS] = min(words[_ROWS], _CAPACITY)
-        rows = [row for row in self._rows() if doors is None or row[4] in doors]
+        rows = [row for row in self._rows() if bells is None or row[4] in bells]
         for bucket in range(_BUCKETS):
             words[_COUNTS + bucket] = 0
         for index, row in enumerate(rows):

@@ -17,24 +17,24 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import lmdb
 
-from streamkeep.engine.blocking.waiters import Lobby
-from streamkeep.engine.checkpoint.checkpoint import Hold, SteadyPoints
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
-from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Upkeep
+from streamkeep.engine.blocking.waiters import Waiters
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints, Hold
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Checkpointer
 from streamkeep.engine.checkpoint.crash_recovery import META_RECOVERY, decode_recovery
 from streamkeep.engine.checkpoint.durability import Durability, read_slots
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.segment_files import SegmentFiles
-from streamkeep.engine.store.group_commit import Combiner
+from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.txn import (
-    PointNeeded,
+    CheckpointNeeded,
     ReadTxn,
     WriteTxn,
     begin_read,
@@ -55,7 +55,7 @@ _POLL_S: Final = 0.001
 Result = TypeVar("Result")
 
 
-class Relief(Protocol):
+class BackPressure(Protocol):
     """What a commit calls for when much has been retired; `archive.back_pressure` has it."""
 
     most: int  # bytes in `retired` from which it works
@@ -74,53 +74,53 @@ class Environment:
         self,
         folder: Folder,
         raw: lmdb.Environment,
-        shared: Shared,
+        context: EngineContext,
         *,
         uuid_bytes: bytes,
         readonly: bool,
         max_store_bytes: int | None,
-        lock: SteadyFile | None,
+        lock: CheckpointFile | None,
     ) -> None:
         self.folder = folder
         self.path = folder.path
         self.raw = raw
-        self.shared = shared
+        self.context = context
         self.uuid = uuid.UUID(bytes=uuid_bytes)
         self.readonly = readonly
         self.max_store_bytes = max_store_bytes
         self.users = 0
         self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(self.path)
-        self.lobby = Lobby(folder, shared, self.read)
+        self.waiters = Waiters(folder, context, self.read)
         self.lock = lock  # None where the store may not be touched and has no such file
-        self.points: SteadyPoints | None = None  # None for a read-only store
-        self.upkeep: Upkeep | None = None
-        self.relief: Relief | None = None  # called when much has been retired
+        self.checkpoints: Checkpoints | None = None  # None for a read-only store
+        self.checkpointer: Checkpointer | None = None
+        self.back_pressure: BackPressure | None = None  # called when much has been retired
         self.renew_queue()
         self.segments = SegmentFiles(folder)
-        shared.segment_files = self.segments
+        context.segment_files = self.segments
         if not readonly and lock is not None:
-            journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, shared.epoch)
+            journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, context.epoch)
             try:
-                self.points = SteadyPoints(folder, shared, lock, journal)
+                self.checkpoints = Checkpoints(folder, context, lock, journal)
             except BaseException:
                 journal.close()
                 raise
-            shared.journal = journal
-            shared.erasures = journal.head.erasures()
-            self.upkeep = Upkeep(shared, self.points, self.failures)
+            context.journal = journal
+            context.erasures = journal.control.erasures()
+            self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
         if not readonly:
-            self.lobby.open_board()  # commits ring whom they find on it
+            self.waiters.open_wait_table()  # commits ring whom they find on it
 
     def renew_queue(self) -> None:
         """Have nobody stand in the queue for shared transactions; those of a parent process do."""
-        self.combiner = Combiner(self.write_alone)
+        self.group_commit = GroupCommit(self.write_alone)
 
     # --- transactions -----------------------------------------------------------------------
 
     def begin_read(self) -> ReadTxn:
         """Begin a read transaction."""
-        return self._retrying(begin_read, self.shared)
+        return self._retrying(begin_read, self.context)
 
     def begin_write(self) -> WriteTxn:
         """Wait for the write lock and begin a transaction that cannot be run again.
@@ -131,16 +131,16 @@ class Environment:
             self.resize(2 * self.map_size())
         while True:
             try:
-                return self._retrying(begin_write, self.shared)
-            except PointNeeded:
-                self._make_point_needed()
+                return self._retrying(begin_write, self.context)
+            except CheckpointNeeded:
+                self._make_checkpoint_needed()
 
     def read(self, command: Callable[..., Result], *args: Any) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
         try:
-            return cast(Result, run_read(self.shared, command, args))
+            return cast(Result, run_read(self.context, command, args))
         except lmdb.Error:
-            return cast(Result, self._retrying(run_read, self.shared, command, args))
+            return cast(Result, self._retrying(run_read, self.context, command, args))
 
     def read_durable(self, command: Callable[..., Result], *args: Any) -> Result:
         """As `read`; return when everything that the snapshot showed is on disk."""
@@ -165,7 +165,7 @@ class Environment:
             frees: the command makes room; it may use a reserve when the store is at its limit.
         """
         if wait and not frees:
-            return cast(Result, self.combiner.run(command, args))
+            return cast(Result, self.group_commit.run(command, args))
         return cast(Result, self.write_alone(command, args, wait, frees))
 
     def write_alone(
@@ -173,30 +173,30 @@ class Environment:
     ) -> Any:
         """As `write`, in a transaction that is shared with nobody.
 
-        Callers may hold the archive's lock, or that of the steady points: what follows from a
+        Callers may hold the archive's lock, or that of the checkpoints: what follows from a
         commit and takes those is left to `settle`.
         """
         if self.max_store_bytes is not None and not frees:
             command, args = self._run_limited, (command, args)
-        shared = self.shared
+        context = self.context
         tried = False
         deadline = 0.0
         while True:
             try:
-                result = run_write(shared, command, args, wait)
-            except PointNeeded:
-                self._make_point_needed()
+                result = run_write(context, command, args, wait)
+            except CheckpointNeeded:
+                self._make_checkpoint_needed()
             except lmdb.MapFullError as error:
                 if self.max_store_bytes is None:
                     self.resize(2 * self.map_size())
                 elif deadline and time.monotonic() >= deadline:
                     raise self._limit_reached() from error
-                else:  # a steady point lets pages be reused, but for those that readers keep
+                else:  # a checkpoint lets pages be reused, but for those that readers keep
                     if deadline:
                         time.sleep(_POLL_S)
                     else:
                         deadline = time.monotonic() + (_READERS_WAIT_S if frees else 0)
-                    self.make_point()
+                    self.make_checkpoint()
             except StoreFullError:
                 if tried or not frees:
                     raise
@@ -215,101 +215,103 @@ class Environment:
                 return result
 
     def notice(self) -> None:
-        """After a commit: wake the upkeep thread, unless it is awake and has time."""
-        shared = self.shared
-        awake = shared.watched and shared.unsteady_bytes < BUDGET_BYTES
-        if not awake and self.upkeep is not None:
-            self.upkeep.notice()
+        """After a commit: wake the checkpointer thread, unless it is awake and has time."""
+        context = self.context
+        awake = context.watched and context.bytes_since_checkpoint < BUDGET_BYTES
+        if not awake and self.checkpointer is not None:
+            self.checkpointer.notice()
 
     def settle(self) -> None:
-        """Do what commits have made due: a steady point, archiving on the spot.
+        """Do what commits have made due: a checkpoint, archiving on the spot.
 
         Methods of the store call it when their own work is done. Both take locks, so the caller
-        holds none: neither the archive's nor that of the steady points. A failure is logged; the
+        holds none: neither the archive's nor that of the checkpoints. A failure is logged; the
         commits themselves have happened.
         """
-        shared = self.shared
-        if shared.unsteady_bytes >= 2 * BUDGET_BYTES:  # the upkeep thread cannot keep up
-            shared.unsteady_bytes = 0
+        context = self.context
+        if (
+            context.bytes_since_checkpoint >= 2 * BUDGET_BYTES
+        ):  # the checkpointer thread cannot keep up
+            context.bytes_since_checkpoint = 0
             try:
-                self.make_point()
+                self.make_checkpoint()
             except StreamkeepError as error:
-                log.error("%s: no steady point could be made: %s", self.path, error)
-        if shared.retired_bytes > RETIRED_LEAST and self.relief is not None:
-            self.relief()
+                log.error("%s: no checkpoint could be made: %s", self.path, error)
+        if context.retired_bytes > RETIRED_LEAST and self.back_pressure is not None:
+            self.back_pressure()
 
     def _use_reserve(self) -> None:
         """Make room on a full disk for a command that frees some.
 
-        A steady point lets pages be reused and journal files go; the last of them is the spare.
+        A checkpoint lets pages be reused and journal files go; the last of them is the spare.
         """
-        self.make_point()
-        if self.shared.journal is not None:
-            self.shared.journal.drop_spare()
+        self.make_checkpoint()
+        if self.context.journal is not None:
+            self.context.journal.drop_recycled()
 
     # --- durability -------------------------------------------------------------------------
 
-    def make_point(self) -> None:
-        """Make a steady point: all that is committed is on disk, in the data file itself."""
-        if self.points is not None:
-            self._retrying(self.points.make)
+    def make_checkpoint(self) -> None:
+        """Make a checkpoint: all that is committed is on disk, in the data file itself."""
+        if self.checkpoints is not None:
+            self._retrying(self.checkpoints.make)
 
-    def make_clean_point(self, begin: Callable[[WriteTxn], None]) -> Hold:
-        """As `make_point`; nothing that was journaled before is left in the journal's files.
+    def make_clean_checkpoint(self, begin: Callable[[WriteTxn], None]) -> Hold:
+        """As `make_checkpoint`; nothing that was journaled before is left in the journal's files.
 
         Args:
             begin: a command that changes something, in whose transaction the journal goes on in
                 another file.
         """
-        points = self.points
-        assert points is not None
+        checkpoints = self.checkpoints
+        assert checkpoints is not None
 
         def go_on_clean(txn: WriteTxn) -> None:
-            points.journal.go_on_clean()
+            checkpoints.journal.go_on_clean()
             begin(txn)
 
         # Meanwhile nobody makes an old file of the journal the spare one.
-        with points.exclusive():
+        with checkpoints.exclusive():
             self.write(go_on_clean, frees=True)
-            hold: Hold = self._retrying(points.make_clean)
+            hold: Hold = self._retrying(checkpoints.make_clean)
             return hold
 
-    def make_first_point(self) -> None:
-        """Make the steady point after a creation or a recovery: from now on that counts."""
-        if self.points is not None:
-            slot = self.points.file.newest()
-            if slot is None or slot.epoch != self.shared.epoch:
-                self.make_point()
+    def make_first_checkpoint(self) -> None:
+        """Make the checkpoint after a creation or a recovery: from now on that counts."""
+        if self.checkpoints is not None:
+            slot = self.checkpoints.file.newest()
+            if slot is None or slot.epoch != self.context.epoch:
+                self.make_checkpoint()
 
-    def _make_point_needed(self) -> None:
-        """Have a pin and a place in the journal; see `PointNeeded`."""
-        shared, points = self.shared, self.points
-        assert points is not None
-        points.journal.check()
-        shared.check_open()
-        if not points.journal.head.may_write(shared.erasures):
+    def _make_checkpoint_needed(self) -> None:
+        """Have a pin and a place in the journal; see `CheckpointNeeded`."""
+        context, checkpoints = self.context, self.checkpoints
+        assert checkpoints is not None
+        checkpoints.journal.check()
+        context.check_open()
+        if not checkpoints.journal.control.may_write(context.erasures):
             self.clear_memory()
-            if shared.pin is not None:
+            if context.pin is not None:
                 return
-        self._retrying(points.pin if shared.pin is None else points.make)
+        self._retrying(checkpoints.pin if context.pin is None else checkpoints.make)
 
     def clear_memory(self) -> None:
         """Have nothing in LMDB's memory that was written before the last erasure."""
-        while not self._retrying(clear_memory, self.shared):
-            self.resize(self.map_size() + 2 * PAGE * kept_pages(self.shared))
+        while not self._retrying(clear_memory, self.context):
+            self.resize(self.map_size() + 2 * PAGE * kept_pages(self.context))
 
     def durability(self) -> Durability:
         """Return how far the store is on disk."""
-        shared, journal = self.shared, self.shared.journal
+        context, journal = self.context, self.context.journal
         slot = None if self.lock is None else self.lock.newest()
         with self.begin_read() as txn:
             last_commit = txn.raw.id()
             row = txn.get_row(META, META_RECOVERY, "meta")
         folder = self.folder.folder(JOURNAL_FOLDER, missing_ok=True)
         return Durability(
-            shared.epoch,
+            context.epoch,
             last_commit,
-            None if journal is None else min(journal.head.durable(), last_commit),
+            None if journal is None else min(journal.control.durable(), last_commit),
             None if slot is None else slot.commit_number,
             sum(map(folder.size, folder.names())),
             None if row is None else decode_recovery(row),
@@ -325,9 +327,9 @@ class Environment:
 
     def _sync_to(self, commit_number: int) -> None:
         """Return when everything up to a commit is on disk."""
-        journal = self.shared.journal
+        journal = self.context.journal
         if journal is not None and not journal.sync(commit_number):
-            self.make_point()  # it was made before this journal was begun
+            self.make_checkpoint()  # it was made before this journal was begun
 
     def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
         """Call `begin`, which changes nothing, again after what can be cured; else translate."""
@@ -361,7 +363,7 @@ class Environment:
 
     def _size_in(self, raw: lmdb.Transaction[bytes]) -> int:
         """Return the bytes of pages that hold something, as a transaction sees it."""
-        stats = [raw.stat(), *(raw.stat(table) for table in self.shared.tables)]
+        stats = [raw.stat(), *(raw.stat(table) for table in self.context.tables)]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
         )
@@ -404,26 +406,26 @@ class Environment:
         Raises:
             StoreError: a snapshot or iterator of this process stays open and pins the map.
         """
-        shared = self.shared
-        shared.check_not_writing()
-        with self._points_lock, shared.write_lock, shared.gate:
+        context = self.context
+        context.check_not_writing()
+        with self._points_lock, context.write_lock, context.gate:
             deadline = time.monotonic() + _READERS_WAIT_S
-            while shared.left < shared.entered:
+            while context.left < context.entered:
                 if time.monotonic() > deadline:
                     raise StoreError(
                         "the store's map must be resized, which open snapshots and iterators of "
                         "this process prevent; close them"
                     )
                 time.sleep(_POLL_S)
-            shared.forget()
-            if self.points is not None:
-                self.points.unpin()
+            context.forget()
+            if self.checkpoints is not None:
+                self.checkpoints.unpin()
             self.raw.set_mapsize(size)
 
     @property
     def _points_lock(self) -> AbstractContextManager[object]:
-        """The lock under which steady points are made, which comes before all others."""
-        return nullcontext() if self.points is None else self.points.lock
+        """The lock under which checkpoints are made, which comes before all others."""
+        return nullcontext() if self.checkpoints is None else self.checkpoints.lock
 
     # --- end --------------------------------------------------------------------------------
 
@@ -432,15 +434,17 @@ class Environment:
         last = False
         try:
             with registry.lock:
-                last = self.users == 1 and not self.shared.closed
+                last = self.users == 1 and not self.context.closed
                 self.users -= 1
             if not last:
                 return
-            if self.upkeep is not None:
-                self.upkeep.stop()
-            points = self.points
-            if points and (self.shared.pin is not None or points.journal.head.poisoned()):
-                self.make_point()
+            if self.checkpointer is not None:
+                self.checkpointer.stop()
+            checkpoints = self.checkpoints
+            if checkpoints and (
+                self.context.pin is not None or checkpoints.journal.control.poisoned()
+            ):
+                self.make_checkpoint()
         finally:
             if last:
                 try:
@@ -449,18 +453,18 @@ class Environment:
                     registry.remove(self)
 
     def close_files(self) -> None:
-        """Close everything, without a steady point."""
-        shared = self.shared
-        with self._points_lock, shared.write_lock, shared.gate:
-            shared.closed = "the store is closed"
-            shared.forget()
-            if self.points is not None:
-                self.points.close()
-            self.lobby.close()
+        """Close everything, without a checkpoint."""
+        context = self.context
+        with self._points_lock, context.write_lock, context.gate:
+            context.closed = "the store is closed"
+            context.forget()
+            if self.checkpoints is not None:
+                self.checkpoints.close()
+            self.waiters.close()
             self.segments.close()
             self.raw.close()
-            if shared.journal is not None:
-                shared.journal.close()
+            if context.journal is not None:
+                context.journal.close()
             if self.lock is not None:
                 self.lock.close()
             self.folder.close()

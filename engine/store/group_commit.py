@@ -92,7 +92,7 @@ def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
     return txn
 
 
-class Combiner:
+class GroupCommit:
     """The queue of one environment.
 
     An interrupt may come between any two steps. Whatever a leader has taken on is noted in its

@@ -1,8 +1,8 @@
 """The sweep: expired messages of idempotent XADD are forgotten though no XADD comes.
 
-Redis does so in its background task. Here the upkeep thread does, about once a second, for the
-streams that `MessagesDue` names; that costs one comparison while nothing is due. Each transaction
-looks at a bounded number of producers and messages, and a round takes a bounded time.
+Redis does so in its background task. Here the checkpointer thread does, about once a second, for
+the streams that `MessagesDue` names; that costs one comparison while nothing is due. Each
+transaction looks at a bounded number of producers and messages, and a round takes a bounded time.
 
 Notes are in memory. So the thread also looks for streams with messages when the store is opened,
 and every ten minutes while it is awake, in case another process ended before it could sweep: a
@@ -32,32 +32,34 @@ _STREAMS_AT_ONCE: Final = 500
 _LOOK_EVERY_S: Final = 600.0
 _AGAIN_MS: Final = 60_000  # after a failure
 
-Place = tuple[int, int]  # the next producer to look at; the lowest time seen of a message, or -1
+LogPosition = tuple[
+    int, int
+]  # the next producer to look at; the lowest time seen of a message, or -1
 BEGIN: Final = (0, -1)
 
 
 class Sweep:
-    """What the upkeep thread calls about once a second."""
+    """What the checkpointer thread calls about once a second."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._places: dict[bytes, Place] = {}  # of streams that are not done
+        self._places: dict[bytes, LogPosition] = {}  # of streams that are not done
         self._looking: bytes | None = b""  # the row of `keys` to go on from; None when done
         self._looked = time.monotonic()
 
     def __call__(self) -> None:
         """Forget what is due."""
         environment = self._environment
-        shared = environment.shared
+        context = environment.context
         began = time.monotonic()
         self._look(began)
-        now_ms = shared.clock.now_ms()
-        for name in shared.messages_due.due(now_ms):
+        now_ms = context.clock.now_ms()
+        for name in context.messages_due.due(now_ms):
             place = self._places.pop(name, BEGIN)
             try:
                 _, following = environment.write(sweep_step, name, place, frees=True)
             except Exception as error:
-                shared.messages_due.note(name, now_ms + _AGAIN_MS)
+                context.messages_due.note(name, now_ms + _AGAIN_MS)
                 if isinstance(error, StoreFullError):
                     return  # there will be room; nobody needs to know
                 raise
@@ -70,10 +72,10 @@ class Sweep:
         """Return after how long there is something to do; None when there is nothing."""
         if self._looking is not None:
             return 1.0
-        shared = self._environment.shared
-        if not shared.messages_due.due(1 << 63):
+        context = self._environment.context
+        if not context.messages_due.due(1 << 63):
             return None
-        return max(1.0, (shared.messages_due.next_ms - shared.clock.now_ms()) / 1000)
+        return max(1.0, (context.messages_due.next_ms - context.clock.now_ms()) / 1000)
 
     def _look(self, now: float) -> None:
         """Note streams with messages, a few at a time."""
@@ -82,7 +84,7 @@ class Sweep:
         if self._looking is not None:
             found, self._looking = self._environment.read(_streams_with_messages, self._looking)
             for name in found:
-                self._environment.shared.messages_due.note(name, 0)
+                self._environment.context.messages_due.note(name, 0)
 
 
 def _streams_with_messages(txn: Txn, start: bytes) -> tuple[list[bytes], bytes | None]:
@@ -110,13 +112,13 @@ def has_messages(txn: Txn, name: bytes, number: int) -> bool:
     return bool(extension) and idempotence_of(extension, f"stream {number}").tracked > 0
 
 
-def sweep_step(txn: WriteTxn, name: bytes, place: Place) -> tuple[int, Place | None]:
+def sweep_step(txn: WriteTxn, name: bytes, place: LogPosition) -> tuple[int, LogPosition | None]:
     """Forget some of the expired messages of a stream.
 
     Returns:
         how many there were, and where to go on; None when the stream is done.
     """
-    due = txn.shared.messages_due
+    due = txn.context.messages_due
     due.drop(name)
     stream = txn.find_stream(name)
     if stream is None:

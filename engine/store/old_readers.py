@@ -1,8 +1,9 @@
 """A warning: an old snapshot keeps pages from being used again, and the file grows.
 
 LMDB uses a page again when no reader needs the state that it belonged to. One snapshot that stays
-open, in whatever process, keeps all pages that are freed after it. The upkeep thread looks every
-few seconds while the store is written to. It warns once of each snapshot, once a minute at most.
+open, in whatever process, keeps all pages that are freed after it. The checkpointer thread looks
+every few seconds while the store is written to. It warns once of each snapshot, once a minute at
+most.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger("streamkeep")
 
 
 class OldReaders:
-    """What the upkeep thread calls about once a second."""
+    """What the checkpointer thread calls about once a second."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -66,11 +67,11 @@ class OldReaders:
     def _oldest(self) -> Reader | None:
         """Return the oldest snapshot of all processes but our pin, which moves on by itself."""
         environment = self._environment
-        points = environment.points
-        if points is None:
+        checkpoints = environment.checkpoints
+        if checkpoints is None:
             return None
-        with points.lock:
-            pin = environment.shared.pin
+        with checkpoints.lock:
+            pin = environment.context.pin
             pinned = -1 if pin is None else pin.id()
             readers = open_readers(environment.raw)
         own = os.getpid()

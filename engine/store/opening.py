@@ -2,7 +2,7 @@
 
 It goes in this order: the lock of the store (`steady_file`); whoever gets it alone makes the store
 ready, and recovers it after a power loss (`recover`); then LMDB. A store that is opened for writing
-also gets a journal, steady points, and a thread for their upkeep (`environment`).
+also gets a journal, checkpoints, and a thread for their upkeep (`environment`).
 
 The map is address space, not memory or disk. We reserve a terabyte, which never has to grow; where
 the system refuses that (a limit on address space), as much as it grants, and `Environment.resize`
@@ -22,7 +22,7 @@ import lmdb
 
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import (
     META_EPOCH,
     is_ready,
@@ -39,14 +39,14 @@ from streamkeep.engine.store.swap import (
     DONE_FOLDER,
     NEW_FOLDER,
     READY_FOLDER,
-    finish_switch,
-    is_switching,
+    finish_swap,
+    is_swapping,
 )
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.safe_files import Folder, Trusted
-from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -73,7 +73,7 @@ META_CREATED: Final = b"created_ms"
 
 _OURS: Final = {
     DATA_FILE,
-    STEADY_FILE,
+    CHECKPOINT_FILE,
     JOURNAL_FOLDER,
     LOCK_FILE,
     STAGING_FOLDER,
@@ -156,7 +156,7 @@ def _open_noted(
         lock = _lock_store(folder, opening, readonly, force_recovery, max_readers, clock)
         raw = _open_lmdb(folder, readonly, max_readers, max_store_bytes)
         environment = _initialize(folder, raw, readonly, max_store_bytes, clock, node_limits, lock)
-        environment.make_first_point()
+        environment.make_first_checkpoint()
     except BaseException as error:
         if environment is not None:
             environment.close_files()
@@ -180,7 +180,7 @@ def _lock_store(
     force_recovery: bool,
     max_readers: int,
     clock: Clock,
-) -> SteadyFile | None:
+) -> CheckpointFile | None:
     """Get the lock of the store; if nobody else has it open, make the store ready."""
     path = folder.path
 
@@ -198,11 +198,11 @@ def _lock_store(
             return is_ready(folder, lock)
         if not readonly:
             lock.check_no_unlisted(DATA_FILE)
-            finish_switch(folder, lock)
+            finish_swap(folder, lock)
             if _is_cold(folder) and not needs_recovery(folder, lock):
                 _check_is_ours(folder)
             prepare(folder, lock, open_lmdb, clock, force_recovery)
-        elif is_switching(folder):
+        elif is_swapping(folder):
             raise RecoveryNeededError(
                 f"{path}: a compaction was cut off; open the store for writing once"
             )
@@ -215,7 +215,7 @@ def _lock_store(
         return True
 
     try:
-        lock = opening.lock = SteadyFile(folder, readonly=readonly)
+        lock = opening.lock = CheckpointFile(folder, readonly=readonly)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -244,14 +244,14 @@ def _check_compatible(
     node_limits: tuple[int, int] | None,
 ) -> None:
     """Raise when an environment that is open cannot serve this use, too."""
-    shared = known.shared
+    context = known.context
     if known.readonly and not readonly:
         raise StoreError(
             f"{known.path}: open in this process with readonly=True; close that store first"
         )
     if max_store_bytes not in (None, known.max_store_bytes) or node_limits not in (
         None,
-        (shared.node_max_bytes, shared.node_max_entries),
+        (context.node_max_bytes, context.node_max_entries),
     ):
         raise StoreError(
             f"{known.path}: open in this process with another max_store_bytes, node_max_bytes or "
@@ -285,7 +285,7 @@ def _check_is_store(folder: Folder, create: bool) -> None:
     """Raise unless there is a store in a folder, or may be made one."""
     path = folder.path
     if folder.exists(DATA_FILE):
-        if folder.size(DATA_FILE) and not folder.exists(STEADY_FILE):
+        if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
             _check_is_ours(folder)
         return
     if folder.exists(ARCHIVE_FOLDER):
@@ -452,7 +452,7 @@ def _initialize(
     max_store_bytes: int | None,
     clock: Clock,
     node_limits: tuple[int, int],
-    lock: SteadyFile | None,
+    lock: CheckpointFile | None,
 ) -> Environment:
     """Read what an existing store says of itself, or write it into a new one."""
     path = folder.path
@@ -477,11 +477,11 @@ def _initialize(
 
         epoch = decode_epoch(row(META_EPOCH), where)
         identity = decode_uuid(row(META_UUID), where)
-    shared = Shared(raw, handles, epoch, clock, *node_limits)
+    context = EngineContext(raw, handles, epoch, clock, *node_limits)
     return Environment(
         folder,
         raw,
-        shared,
+        context,
         uuid_bytes=identity,
         readonly=readonly,
         max_store_bytes=max_store_bytes,

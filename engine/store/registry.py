@@ -24,7 +24,7 @@ from lmdb import _envid
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 
 if TYPE_CHECKING:
-    from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+    from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
     from streamkeep.engine.store.environment import Environment
 
 Identity = tuple[int, int]  # device, inode
@@ -46,7 +46,7 @@ class Opening:
 
     def __init__(self, path: Path) -> None:
         self.names = _names_of(path)
-        self.lock: SteadyFile | None = None
+        self.lock: CheckpointFile | None = None
 
 
 def _names_of(path: Path) -> set[object]:
@@ -86,7 +86,7 @@ class Registry:
                 elif known.users:
                     return known
                 else:
-                    known.shared.check_not_writing()
+                    known.context.check_not_writing()
                 self.lock.wait()
 
     def end(self, opening: Opening, environment: Environment | None) -> None:
@@ -112,27 +112,27 @@ class Registry:
             if opening.lock is not None:
                 opening.lock.close()
         for environment in self.environments.values():
-            environment.shared.closed = (
+            environment.context.closed = (
                 "the store was opened before this process was forked; open it again in the child"
             )
-            shared = environment.shared
-            shared.write_lock = threading.Lock()
-            shared.gate = threading.Lock()
-            shared.exit_gate = threading.Lock()
-            shared.writer = 0
-            shared.forked = True
-            for raw in (environment.raw, shared.pin):
+            context = environment.context
+            context.write_lock = threading.Lock()
+            context.gate = threading.Lock()
+            context.exit_gate = threading.Lock()
+            context.writer = 0
+            context.forked = True
+            for raw in (environment.raw, context.pin):
                 if raw is not None:
-                    shared.leave_to_parent(raw)
-            environment.lobby.abandon()
+                    context.leave_to_parent(raw)
+            environment.waiters.abandon()
             environment.renew_queue()
             # The child must not hold the parent's file locks, which would outlive the parent.
             if environment.lock is not None:
                 environment.lock.close()
             environment.folder.close()
-            if environment.points is not None:
-                environment.points.close_files()
-                environment.points.journal.abandon()
+            if environment.checkpoints is not None:
+                environment.checkpoints.close_files()
+                environment.checkpoints.journal.abandon()
         if self.environments or self.openings:
             _let_child_open()
         self.environments.clear()

@@ -13,7 +13,7 @@ from pathlib import Path
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.checkpoint.extent import check_extent
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import KEYS, TABLES
@@ -41,16 +41,16 @@ def remove_empty(path: Path, made: list[Path]) -> bool:
         made: what `missing_folders` returned before the store was created.
     """
     store = Folder(path)
-    lock = SteadyFile(store, readonly=False)
+    lock = CheckpointFile(store, readonly=False)
     try:
         if not (lock.try_exclusive() and _holds_nothing(store)):
             return False
         os.truncate(lock.handle, 0)
         for name in store.names():
-            if name != STEADY_FILE:
+            if name != CHECKPOINT_FILE:
                 store.remove_any(name)
         if path in made:
-            store.remove(STEADY_FILE)
+            store.remove(CHECKPOINT_FILE)
         with suppress(OSError):  # others may have put something into a folder
             for folder in made:
                 folder.rmdir()

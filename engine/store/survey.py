@@ -13,7 +13,7 @@ from typing import Final
 
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.journal.journal import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
@@ -29,12 +29,12 @@ def check_files(store: Folder, *, readonly: bool) -> None:
     """Raise UntrustedFileError where a file or folder is not what a store may have there."""
     flags = os.O_RDONLY if readonly else os.O_RDWR
     check_lmdb_files(store, readonly=readonly)
-    store.check_file(STEADY_FILE, flags)
+    store.check_file(CHECKPOINT_FILE, flags)
     for name in (STAGING_FOLDER, NEW_FOLDER, DONE_FOLDER):
         store.has_folder(name)
     _check_journal(store, flags)
     ready = store.folder(READY_FOLDER, missing_ok=True)  # what is in it takes the place of ours
-    for name in (DATA_FILE, STEADY_FILE):
+    for name in (DATA_FILE, CHECKPOINT_FILE):
         ready.check_file(name, flags)
     _check_journal(ready, flags)
     waiters = store.folder(WAITERS_FOLDER, missing_ok=True)

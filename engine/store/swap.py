@@ -1,7 +1,7 @@
 """Taking the files that a compaction has prepared; see `compact`.
 
 Every step may be repeated, and is on disk before the next: what has been moved is not in
-`compact.ready` any more, and its steady points are copied again. Under the exclusive lock.
+`compact.ready` any more, and its checkpoints are copied again. Under the exclusive lock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
@@ -20,12 +20,12 @@ READY_FOLDER: Final = "compact.ready"
 DONE_FOLDER: Final = "compact.done"
 
 
-def is_switching(store: Folder) -> bool:
+def is_swapping(store: Folder) -> bool:
     """Say whether a compaction was cut off behind the step that decides."""
     return store.has_folder(READY_FOLDER)
 
 
-def finish_switch(store: Folder, lock: SteadyFile) -> None:
+def finish_swap(store: Folder, lock: CheckpointFile) -> None:
     """Finish a compaction that has been decided, and remove one that has not."""
     if store.has_folder(READY_FOLDER):
         ready = store.folder(READY_FOLDER)
@@ -41,7 +41,7 @@ def finish_switch(store: Folder, lock: SteadyFile) -> None:
             store.sync()
             ready.sync()
             failpoints.hit("compact:data-moved")
-        lock.take_over(ready.read(STEADY_FILE))
+        lock.take_over(ready.read(CHECKPOINT_FILE))
         failpoints.hit("compact:slots-written")
         store.rename(READY_FOLDER, DONE_FOLDER)
         store.sync()

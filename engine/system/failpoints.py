@@ -12,7 +12,7 @@ from typing import Final
 NAMES: Final = (
     "create:marked",  # the folder says that a store is being created
     "create:written",  # LMDB has its tables, uncommitted
-    "create:named",  # the names of the files are on disk, a steady point is not
+    "create:named",  # the names of the files are on disk, a checkpoint is not
     "commit:journaled",  # the record is written, LMDB has not committed
     "commit:made",  # LMDB has, and nobody was told
     "ring:before",  # the lock is free, and nobody who waits was rung
@@ -22,14 +22,14 @@ NAMES: Final = (
     "journal:sync",  # somebody is about to sync
     "journal:synced",  # the sync is done, and nobody was told
     "journal:retire",  # a file is no longer needed
-    "steady:pinned",  # the four steps of a steady point
+    "steady:pinned",  # the four steps of a checkpoint
     "steady:synced",
     "steady:slot-written",
     "steady:made",
     "erase:written",  # an archive file without the erased entries is there, unnamed
     "erase:segment",  # the manifest names it instead of the old one
     "erase:stored",  # the entries are in nothing that is stored, but in what is left over
-    "scrub:journal-clean",  # the journal is clean, and a steady point made
+    "scrub:journal-clean",  # the journal is clean, and a checkpoint made
     "scrub:page",  # the free space of a page was overwritten
     "scrub:pages-clear",  # that of all
     "scrub:free",  # a run of free pages was overwritten
@@ -48,7 +48,7 @@ NAMES: Final = (
     "compact:journal-gone",  # the old journal is removed
     "compact:journal-moved",  # the new one is in its place
     "compact:data-moved",  # the new data file, too
-    "compact:slots-written",  # and its steady points
+    "compact:slots-written",  # and its checkpoints
     "compact:done",  # nothing is left to be done but removing an empty folder
     "recover:remove",  # there is a file that no record of the newest commit leads to
     "recover:point-safe",  # the point to go back to is on disk

@@ -12,7 +12,7 @@ from typing import Any, Final
 import lmdb
 
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.notify.wait_table import Board
+from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
@@ -21,7 +21,7 @@ from streamkeep.format.core.errors import StoreClosedError, StoreError
 _get_ident: Final = threading.get_ident
 
 
-class Attached:
+class CachedRow:
     """Something decoded that belongs to a write transaction, which saves it at commit."""
 
     def save(self) -> None:
@@ -36,10 +36,10 @@ def keep_for_ever(one: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
-AttachedKey = tuple[int, bytes]  # stream number, name
+CachedRowKey = tuple[int, bytes]  # stream number, name
 
 
-class Shared:
+class EngineContext:
     """What all transactions of one LMDB environment have in common."""
 
     def __init__(
@@ -60,21 +60,21 @@ class Shared:
         self.write_lock = threading.Lock()
         self.writer = 0  # the thread that holds it
         self.cache: dict[bytes, Stream] = {}
-        self.attached: dict[AttachedKey, Attached] = {}
+        self.cached_rows: dict[CachedRowKey, CachedRow] = {}
         self.generation = 0  # of what is in the cache: rises when others have committed
         self.cached_commit = -1  # the newest commit that this generation knows
         self.last_commit = -1
-        self.board = Board(None)  # who is to be rung after a commit
+        self.wait_table = WaitTable(None)  # who is to be rung after a commit
         self.journal: Journal | None = None  # None where the store is read-only
         self.retired_bytes = 0  # what `retired` took after the last commit that added to it
         self.refuse_above = 0  # retired bytes from which streams that archive take no entries
         self.segment_files: Any = None  # a `SegmentFiles`, for those who read history
         self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
-        self.unsteady_bytes = 0  # written since the last steady point, about
+        self.bytes_since_checkpoint = 0  # written since the last checkpoint, about
         self.erasures = 0  # how many erasures the memory of this process was cleared after
         self.most_pages = 0  # that a big commit may have changed; see `memory`
         self.messages_due = MessagesDue()
-        self.watched = False  # the upkeep thread knows that there are commits
+        self.watched = False  # the checkpointer thread knows that there are commits
         self.forked = False  # this is a child, and all that is open the parent's
         self.closed = ""  # why no transaction may begin any more
         self.gate = threading.Lock()  # held while the map is resized
@@ -99,7 +99,7 @@ class Shared:
     def forget(self) -> None:
         """Empty the cache: what it holds may not be what is stored."""
         self.cache.clear()
-        self.attached.clear()
+        self.cached_rows.clear()
 
     def check_not_writing(self) -> None:
         """Raise when this thread has a write transaction open: it would wait for itself."""

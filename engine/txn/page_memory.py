@@ -12,7 +12,7 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.txn.context import Shared
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.keys import GARBAGE, pack_number
 from streamkeep.format.node.envelope import PAGE_VALUE
 
@@ -26,47 +26,47 @@ _ZERO_PAGE: Final = bytes(PAGE_VALUE)
 
 
 def note_commit(
-    shared: Shared, raw: lmdb.Transaction[bytes], operations: int, *, aborted: bool
+    context: EngineContext, raw: lmdb.Transaction[bytes], operations: int, *, aborted: bool
 ) -> None:
     """Remember how many pages a transaction of so many operations may have changed."""
     pages = operations * _PAGES_PER_OPERATION
     if not aborted:
         all_pages = operations * _NEW_PAGES_PER_OPERATION
-        for table in shared.tables:
+        for table in context.tables:
             stat = raw.stat(table)
             all_pages += int(stat["branch_pages"]) + int(stat["leaf_pages"])
         pages = min(pages, all_pages)
-    shared.most_pages = max(shared.most_pages, pages)
+    context.most_pages = max(context.most_pages, pages)
 
 
-def kept_pages(shared: Shared) -> int:
+def kept_pages(context: EngineContext) -> int:
     """Return how many pages LMDB may keep in memory, at most."""
-    most = max(shared.most_pages, SMALL_COMMIT * _PAGES_PER_OPERATION)
+    most = max(context.most_pages, SMALL_COMMIT * _PAGES_PER_OPERATION)
     return min(most + _PAGES_PER_COMMIT, _MOST_PAGES)
 
 
-def clear_memory(shared: Shared) -> bool:
+def clear_memory(context: EngineContext) -> bool:
     """Overwrite what LMDB keeps in memory; an erasure calls for it.
 
     Returns:
         False when the map is too small for so many pages.
     """
-    journal = shared.journal
+    journal = context.journal
     assert journal is not None
-    shared.check_not_writing()
-    with shared.write_lock:
-        shared.check_open()
-        raw = shared.raw.begin(None, None, True, False)
-        erasures = journal.head.erasures()
-        table = shared.tables[GARBAGE]
+    context.check_not_writing()
+    with context.write_lock:
+        context.check_open()
+        raw = context.raw.begin(None, None, True, False)
+        erasures = journal.control.erasures()
+        table = context.tables[GARBAGE]
         full = False
         try:
-            for number in range(kept_pages(shared)):
+            for number in range(kept_pages(context)):
                 raw.put(_CLEARING + pack_number(number), _ZERO_PAGE, True, True, True, table)
         except lmdb.MapFullError:
             full = True
         del raw  # an abort by name would wait for readers; see `WriteTxn._abort_raw`
         if not full:
-            shared.erasures = erasures
+            context.erasures = erasures
             journal.forget()
         return not full

@@ -13,8 +13,8 @@ epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction
 the epoch.
 
 A commit is in the journal before it is in LMDB (`journal`); whether it is on disk is not decided
-here. A process commits only while it has a pin (`steady`); `begin_write` raises `PointNeeded` where
-there is none, before anything has happened.
+here. A process commits only while it has a pin (`checkpoint`); `begin_write` raises
+`CheckpointNeeded` where there is none, before anything has happened.
 
 Compiled by mypyc.
 """
@@ -31,7 +31,7 @@ import lmdb
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.txn.context import Attached, AttachedKey, Shared
+from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.stream import Stream, decode_stream
 from streamkeep.format.core.checksum import open_row, seal_row
@@ -67,8 +67,8 @@ _COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, t
 _get_ident = threading.get_ident
 
 
-class PointNeeded(StreamkeepError):
-    """A steady point comes first, or the memory must be cleared after an erasure.
+class CheckpointNeeded(StreamkeepError):
+    """A checkpoint comes first, or the memory must be cleared after an erasure.
 
     This process has no pin, or the journal no place, or a sync has failed.
     """
@@ -79,10 +79,10 @@ class Txn:
 
     __deletable__ = ("raw",)
 
-    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
-        self.shared = shared
+    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
+        self.context = context
         self.raw = raw
-        self.tables = shared.tables
+        self.tables = context.tables
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value stored under `db_key`."""
@@ -131,7 +131,7 @@ class Txn:
 
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds."""
-        return self.shared.clock.now_ms()
+        return self.context.clock.now_ms()
 
 
 def _stream_of(number: int, name: bytes, key_row: bytes, value: bytes | None) -> Stream:
@@ -155,8 +155,8 @@ def _number_in(value: bytes, name: bytes) -> int:
 class ReadTxn(Txn):
     """One snapshot of the store; `close` it, or use it as a context manager."""
 
-    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
-        super().__init__(shared, raw)
+    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
+        super().__init__(context, raw)
         self.open = True
 
     def __del__(self) -> None:
@@ -174,13 +174,13 @@ class ReadTxn(Txn):
         """End the transaction; its pages may be reused."""
         if self.open:
             self.open = False
-            if self.shared.leave_to_parent(self.raw):
+            if self.context.leave_to_parent(self.raw):
                 return
             self.raw.abort()
             del self.raw  # the reader slot is given back with the last reference
-            shared = self.shared
-            with shared.exit_gate:
-                shared.left += 1
+            context = self.context
+            with context.exit_gate:
+                context.left += 1
 
 
 class WriteTxn(Txn):
@@ -190,8 +190,8 @@ class WriteTxn(Txn):
     differ from what is stored. All commands in one transaction see one time.
     """
 
-    def __init__(self, shared: Shared, raw: lmdb.Transaction[bytes]) -> None:
-        super().__init__(shared, raw)
+    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
+        super().__init__(context, raw)
         self.open = True
         self.committed = False
         self.raw_open = True
@@ -202,14 +202,14 @@ class WriteTxn(Txn):
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has something to do
         self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
-        self.attached: dict[AttachedKey, Attached] = {}
+        self.cached_rows: dict[CachedRowKey, CachedRow] = {}
         self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
         self.events: list[Event] = []  # what else they wait for
         self._now_ms = -1
-        self.follows = self.commit_number == shared.cached_commit + 1  # a commit of this process
+        self.follows = self.commit_number == context.cached_commit + 1  # a commit of this process
         if not self.follows:
-            shared.generation += 1
-            shared.cached_commit = self.commit_number - 1
+            context.generation += 1
+            context.cached_commit = self.commit_number - 1
 
     def __del__(self) -> None:
         """Give the write lock back where an interrupt came before anybody held the transaction."""
@@ -219,7 +219,7 @@ class WriteTxn(Txn):
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds; it stands still."""
         if self._now_ms < 0:
-            self._now_ms = self.shared.clock.now_ms()
+            self._now_ms = self.context.clock.now_ms()
         return self._now_ms
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
@@ -270,13 +270,13 @@ class WriteTxn(Txn):
         """Return the stream `name`, with what this transaction changed; None when missing."""
         stream = self.streams.get(name)
         if stream is None:
-            cache = self.shared.cache
+            cache = self.context.cache
             stream = cache.get(name)
-            if stream is None or stream.generation != self.shared.generation:
+            if stream is None or stream.generation != self.context.generation:
                 stream = self.load_stream(name) if stream is None else self._refresh(stream)
                 if stream is None:
                     return None
-                stream.generation = self.shared.generation
+                stream.generation = self.context.generation
                 cache[name] = stream
             self.streams[name] = stream
         return stream
@@ -289,9 +289,9 @@ class WriteTxn(Txn):
         """
         stream = self.streams.get(name)
         if stream is None:
-            stream = self.shared.cache.get(name)
+            stream = self.context.cache.get(name)
             if stream is None or (
-                stream.generation != self.shared.generation
+                stream.generation != self.context.generation
                 and self.get(KEYS, name_key(b"", name)) != stream.key_row
             ):
                 return self.find_stream(name)
@@ -301,7 +301,7 @@ class WriteTxn(Txn):
         """Return a stream as it is stored now, given what it was; None when it is gone."""
         name = stream.name
         if self.get(KEYS, name_key(b"", name)) != stream.key_row:
-            self.shared.cache.pop(name, None)
+            self.context.cache.pop(name, None)
             return self.load_stream(name)
         value = self.get(STREAMS, stream.db_key)
         if value == stream.stored:
@@ -310,13 +310,15 @@ class WriteTxn(Txn):
 
     def create_stream(self, name: bytes) -> Stream:
         """Create the stream `name`, which must not exist, empty."""
-        shared = self.shared
+        context = self.context
         number = self.take_number(NEXT_STREAM)
-        stream = Stream(number, name, StreamRecord(shared.node_max_bytes, shared.node_max_entries))
+        stream = Stream(
+            number, name, StreamRecord(context.node_max_bytes, context.node_max_entries)
+        )
         stream.changed = True
-        stream.generation = shared.generation
+        stream.generation = context.generation
         self._put_name(stream)
-        shared.cache[name] = stream
+        context.cache[name] = stream
         self.streams[name] = stream
         return stream
 
@@ -334,10 +336,10 @@ class WriteTxn(Txn):
     def rename_stream(self, stream: Stream, name: bytes) -> None:
         """Give the stream another name, which must be free."""
         self._forget(stream)
-        self.shared.messages_due.rename(stream.name, name)
+        self.context.messages_due.rename(stream.name, name)
         stream.name = name
         self._put_name(stream)
-        self.shared.cache[name] = stream
+        self.context.cache[name] = stream
         self.streams[name] = stream
 
     def _put_name(self, stream: Stream) -> None:
@@ -354,39 +356,39 @@ class WriteTxn(Txn):
         self.put_row(META, counter, encode_number(number + 1))
         return number
 
-    def find_attached(self, key: AttachedKey) -> Attached | None:
+    def find_attached(self, key: CachedRowKey) -> CachedRow | None:
         """Return what is attached under a key, to this transaction or by an earlier one."""
-        attached = self.attached.get(key)
-        if attached is None:
-            attached = self.shared.attached.get(key)
-            if attached is not None:
-                self.attached[key] = attached
-        return attached
+        cached_rows = self.cached_rows.get(key)
+        if cached_rows is None:
+            cached_rows = self.context.cached_rows.get(key)
+            if cached_rows is not None:
+                self.cached_rows[key] = cached_rows
+        return cached_rows
 
-    def attach(self, key: AttachedKey, attached: Attached) -> None:
+    def attach(self, key: CachedRowKey, cached_rows: CachedRow) -> None:
         """Have `attached` saved at commit, and keep it for later transactions."""
-        self.attached[key] = attached
-        self.shared.attached[key] = attached
+        self.cached_rows[key] = cached_rows
+        self.context.cached_rows[key] = cached_rows
 
-    def detach(self, key: AttachedKey) -> None:
+    def detach(self, key: CachedRowKey) -> None:
         """Forget what is attached under a key: it is being removed."""
-        self.attached.pop(key, None)
-        self.shared.attached.pop(key, None)
+        self.cached_rows.pop(key, None)
+        self.context.cached_rows.pop(key, None)
 
     def _forget(self, stream: Stream) -> None:
         """Remove the stream's name from the store and from memory."""
         self.delete(KEYS, name_key(b"", stream.name))
-        self.shared.cache.pop(stream.name, None)
+        self.context.cache.pop(stream.name, None)
         self.streams.pop(stream.name, None)
 
     def flush(self) -> None:
         """Write the rows of changed streams into the transaction, for code that reads tables."""
-        for attached in self.attached.values():
-            attached.save()
+        for cached_rows in self.cached_rows.values():
+            cached_rows.save()
         for stream in self.streams.values():
             if stream.differs():
                 old = stream.stored
-                value = stream.encode(self.shared.epoch, self.commit_number)
+                value = stream.encode(self.context.epoch, self.commit_number)
                 self.touched = True
                 self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
                 self._changes().splice(STREAMS, stream.db_key, old, value, stream.head_size())
@@ -395,34 +397,34 @@ class WriteTxn(Txn):
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
-        self.shared.check_open()  # a forked child has it, too, and must not
+        self.context.check_open()  # a forked child has it, too, and must not
         self.flush()
-        shared = self.shared
+        context = self.context
         if self.retired:
-            shared.retired_bytes = self.table_bytes(RETIRED)
+            context.retired_bytes = self.table_bytes(RETIRED)
         if self.operations is None:
             self.raw_open = False
             self.raw.commit()
             self.committed = True
         else:
-            self._commit_changes(shared, self.operations.body())
+            self._commit_changes(context, self.operations.body())
         self.open = False
         for name, stream in self.streams.items():
             if stream.tail_size() > _CACHED_TAIL:
-                shared.cache.pop(name, None)
-        if len(shared.cache) > _CACHED_STREAMS or len(shared.attached) > _CACHED_STREAMS:
-            shared.forget()
+                context.cache.pop(name, None)
+        if len(context.cache) > _CACHED_STREAMS or len(context.cached_rows) > _CACHED_STREAMS:
+            context.forget()
         self._release()
-        if (self.added or self.events) and shared.board.words[0]:
-            shared.board.ring(self.added, self.events)
+        if (self.added or self.events) and context.wait_table.words[0]:
+            context.wait_table.notify(self.added, self.events)
 
     def note_added(self, name: bytes, count: int) -> None:
         """Have readers that are blocked on a stream woken for new entries, after the commit."""
         self.added[name] = self.added.get(name, 0) + count
 
-    def _commit_changes(self, shared: Shared, body: bytes) -> None:
+    def _commit_changes(self, context: EngineContext, body: bytes) -> None:
         """Commit in the journal, then in LMDB."""
-        journal = shared.journal
+        journal = context.journal
         assert journal is not None
         try:
             self._note_size(aborted=False)
@@ -432,16 +434,16 @@ class WriteTxn(Txn):
             self.raw_open = False
             self.raw.commit()
         except BaseException:
-            self._cut(shared, journal)
+            self._cut(context, journal)
             raise
         self.committed = True
         failpoints.hit("commit:made")
         journal.advance()
-        shared.last_commit = self.commit_number
-        shared.cached_commit = self.commit_number
-        shared.unsteady_bytes += len(body) + _COMMIT_BYTES
+        context.last_commit = self.commit_number
+        context.cached_commit = self.commit_number
+        context.bytes_since_checkpoint += len(body) + _COMMIT_BYTES
 
-    def _cut(self, shared: Shared, journal: Journal) -> None:
+    def _cut(self, context: EngineContext, journal: Journal) -> None:
         """Take back the journal's record: the commit has failed, and its caller is told so.
 
         LMDB has given up its lock by then. Another process may have put its own record into the
@@ -452,7 +454,7 @@ class WriteTxn(Txn):
             journal.cut_behind(self.commit_number - 1)
             return
         try:
-            raw = shared.raw.begin(None, None, True, False)
+            raw = context.raw.begin(None, None, True, False)
         except lmdb.Error:
             return  # nothing can be written any more; the next writer writes over the record
         try:
@@ -466,9 +468,9 @@ class WriteTxn(Txn):
         if not self.open:
             return
         self.open = False
-        if self.shared.leave_to_parent(self.raw):
+        if self.context.leave_to_parent(self.raw):
             return
-        self.shared.forget()
+        self.context.forget()
         self._note_size(aborted=True)
         if not self.committed:  # it has changed nothing: there is no commit to wait for
             self.operations = None
@@ -480,7 +482,7 @@ class WriteTxn(Txn):
 
     def wait(self) -> None:
         """Return when the commit, and all before it, are on disk; at once after `abort`."""
-        journal = self.shared.journal
+        journal = self.context.journal
         if journal is not None and self.operations is not None:
             held = journal.sync(self.commit_number)
             assert held, "its own commit"
@@ -489,7 +491,7 @@ class WriteTxn(Txn):
         """Have `memory` know of a big transaction."""
         operations = self.operations
         if operations is not None and operations.count > SMALL_COMMIT:
-            note_commit(self.shared, self.raw, operations.count, aborted=aborted)
+            note_commit(self.context, self.raw, operations.count, aborted=aborted)
 
     def _abort_raw(self) -> None:
         """End LMDB's transaction without its changes, and without waiting for readers."""
@@ -504,52 +506,52 @@ class WriteTxn(Txn):
             raw.abort()
 
     def _release(self) -> None:
-        self.shared.writer = 0
-        self.shared.write_lock.release()
+        self.context.writer = 0
+        self.context.write_lock.release()
 
 
-def begin_read(shared: Shared) -> ReadTxn:
+def begin_read(context: EngineContext) -> ReadTxn:
     """Begin a read transaction at the newest commit."""
-    with shared.gate:
-        shared.check_open()
-        raw = shared.raw.begin(None, None, False, False)
-        shared.entered += 1
-    return ReadTxn(shared, raw)
+    with context.gate:
+        context.check_open()
+        raw = context.raw.begin(None, None, False, False)
+        context.entered += 1
+    return ReadTxn(context, raw)
 
 
-def begin_write(shared: Shared) -> WriteTxn:
+def begin_write(context: EngineContext) -> WriteTxn:
     """Wait for the write lock, of this process and of all others, and begin a transaction."""
-    shared.check_not_writing()
-    shared.write_lock.acquire()
+    context.check_not_writing()
+    context.write_lock.acquire()
     try:
-        shared.check_open()
-        raw = shared.raw.begin(None, None, True, False)
-        journal = shared.journal
+        context.check_open()
+        raw = context.raw.begin(None, None, True, False)
+        journal = context.journal
         if (
             journal is None
-            or shared.pin is None
-            or not journal.head.may_write(shared.erasures)
+            or context.pin is None
+            or not journal.control.may_write(context.erasures)
             or not journal.locate(raw.id() - 1)
         ):
             raw.commit()  # nothing was written; an abort would wait for readers
-            raise PointNeeded
-        shared.writer = _get_ident()
-        return WriteTxn(shared, raw)
+            raise CheckpointNeeded
+        context.writer = _get_ident()
+        return WriteTxn(context, raw)
     except BaseException:
-        shared.writer = 0
-        shared.write_lock.release()
+        context.writer = 0
+        context.write_lock.release()
         raise
 
 
 def run_write(
-    shared: Shared, command: Callable[..., object], args: tuple[object, ...], wait: bool
+    context: EngineContext, command: Callable[..., object], args: tuple[object, ...], wait: bool
 ) -> object:
     """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
     Args:
         wait: return when the commit is on disk.
     """
-    txn = begin_write(shared)
+    txn = begin_write(context)
     txn.durable = wait
     try:
         result = command(txn, *args)
@@ -561,9 +563,11 @@ def run_write(
     return result
 
 
-def run_read(shared: Shared, command: Callable[..., object], args: tuple[object, ...]) -> object:
+def run_read(
+    context: EngineContext, command: Callable[..., object], args: tuple[object, ...]
+) -> object:
     """Run `command(txn, *args)` on a snapshot of its own."""
-    txn = begin_read(shared)
+    txn = begin_read(context)
     try:
         return command(txn, *args)
     finally:

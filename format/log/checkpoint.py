@@ -1,4 +1,4 @@
-"""Steady points: what brings LMDB's file back after a power loss.
+"""Checkpoints: what brings LMDB's file back after a power loss.
 
 The file `steady` has two slots, written in turn, so that a torn write leaves the other. A slot
 holds a copy of the LMDB meta page of one commit, all of whose pages are on disk and are not
@@ -51,8 +51,8 @@ SLOT: Final = Layout(
 _CHECKED: Final = SLOT.size - 8
 
 
-class SteadySlot(NamedTuple):
-    """One steady point."""
+class CheckpointSlot(NamedTuple):
+    """One checkpoint."""
 
     epoch: int
     commit_number: int
@@ -71,14 +71,14 @@ class SteadySlot(NamedTuple):
         return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
 
 
-def decode_slot(data: bytes) -> SteadySlot | None:
+def decode_slot(data: bytes) -> CheckpointSlot | None:
     """Return the slot at the start of `data`; None when there is no whole one."""
     if len(data) < SLOT.size:
         return None
     fields = SLOT.struct.unpack_from(data)
     if fields[:2] != (MAGIC, FORMAT) or fields[-1] != xxh3_64_intdigest(data[:_CHECKED]):
         return None
-    return SteadySlot(*fields[2:-1])
+    return CheckpointSlot(*fields[2:-1])
 
 
 # --- LMDB's meta page ---------------------------------------------------------------------------

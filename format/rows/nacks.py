@@ -252,7 +252,7 @@ def count_nacks(page: bytes) -> int:
     return len(page) // NACK_SIZE
 
 
-def place_of(page: bytes, ms: int, seq: int) -> int:
+def position_of(page: bytes, ms: int, seq: int) -> int:
     """Return how many NACKs of a page have an ID below `ms-seq`."""
     wanted_ms = bits(ms)
     wanted_seq = bits(seq)
@@ -276,7 +276,7 @@ def id_at(page: bytes, index: int) -> tuple[int, int]:
 
 def find(page: bytes, ms: int, seq: int) -> int:
     """Return the place of the NACK `ms-seq` in a page, or -1."""
-    index = place_of(page, ms, seq)
+    index = position_of(page, ms, seq)
     at: i64 = i64(index) * SIZE
     return index if page[at : at + 16] == pack_id(ms, seq) else -1
 

@@ -28,7 +28,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.manifest import iter_segments
 from streamkeep.engine.model.segment_files import (
@@ -166,7 +166,7 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
 @contextmanager
 def _unused(store: Folder) -> Iterator[None]:
     """Hold the lock of a store that nobody has open."""
-    lock = SteadyFile(store, readonly=False)
+    lock = CheckpointFile(store, readonly=False)
     try:
         if not lock.try_exclusive():
             raise StoreLockedError(f"{store.path}: the earlier backup is open; close it")
@@ -336,7 +336,7 @@ class _Job:
         raw = snapshot.txn.raw
         commit_number = raw.id()
         total = environment.used_size() - environment.reusable_size()
-        epoch = environment.shared.epoch
+        epoch = environment.context.epoch
         now_ms = clock.now_ms()
 
         def rows(own_commit: int) -> dict[bytes, bytes]:

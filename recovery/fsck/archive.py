@@ -296,7 +296,7 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
 def _is_current(source: Source, row: SegmentRecord) -> bool:
     """Say whether the newest manifest names the file of a row.
 
-    A store that needs recovery is looked at as of its steady point; the journal behind that may
+    A store that needs recovery is looked at as of its checkpoint; the journal behind that may
     well have taken the row away, and its file is gone then.
     """
     if source.torn:

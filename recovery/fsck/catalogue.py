@@ -109,13 +109,13 @@ CATALOGUE: Final[dict[str, Kind]] = {
     ),
     "SK020": Kind(
         Severity.ERROR,
-        "there is no steady point: a power loss could not be recovered from",
+        "there is no checkpoint: a power loss could not be recovered from",
         _REBUILD,
     ),
     "SK021": Kind(
         Severity.WARNING,
-        "one of the two steady points is damaged",
-        "the next steady point replaces it: open the store for writing once, and check again",
+        "one of the two checkpoints is damaged",
+        "the next checkpoint replaces it: open the store for writing once, and check again",
     ),
     "SK022": Kind(
         Severity.NOTE,
@@ -124,7 +124,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
     ),
     "SK023": Kind(
         Severity.ERROR,
-        "the steady point is that of another store",
+        "the checkpoint is that of another store",
         _REBUILD,
     ),
     "SK024": Kind(

@@ -1,4 +1,4 @@
-"""Checks of the files beside `data.mdb`: steady points, the journal, and what is not ours."""
+"""Checks of the files beside `data.mdb`: checkpoints, the journal, and what is not ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, place_of
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, position_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, files_behind_gap
 from streamkeep.engine.store.opening import META_UUID
 from streamkeep.engine.store.survey import STAGING_FOLDER
@@ -23,7 +23,7 @@ _KNOWN: Final = frozenset(
     (
         DATA_FILE,
         LOCK_FILE,
-        STEADY_FILE,
+        CHECKPOINT_FILE,
         JOURNAL_FOLDER,
         "waiters",
         "archive",
@@ -43,7 +43,7 @@ def check_files(source: Source) -> Iterator[Finding]:
 
 
 def check_identity(source: Source) -> Iterator[Finding]:
-    """SK023: the steady point belongs to this store."""
+    """SK023: the checkpoint belongs to this store."""
     slot, tables = source.slot, source.tables
     if slot is None or tables is None:
         return
@@ -53,7 +53,7 @@ def check_identity(source: Source) -> Iterator[Finding]:
         return  # reported by check_meta
     if store_uuid is not None and store_uuid != slot.store_uuid:
         problem = f"it is of store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
-        yield finding("SK023", STEADY_FILE, problem)
+        yield finding("SK023", CHECKPOINT_FILE, problem)
 
 
 def check_journal(source: Source) -> Iterator[Finding]:
@@ -62,15 +62,15 @@ def check_journal(source: Source) -> Iterator[Finding]:
     if slot is None or not source.torn:
         return
     folder = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-    reader = Reader(folder, slot, place_of(slot))
+    reader = Reader(folder, slot, position_of(slot))
     while (body := reader.next()) is not None:
         try:
             for _ in read_changes(body, len(TABLES)):
                 pass
         except CorruptionError as error:
-            where = f"journal record of commit {reader.place.commit_number}"
+            where = f"journal record of commit {reader.position.commit_number}"
             yield finding("SK024", where, f"{error.problem} at byte {error.offset}")
-    end = reader.place.commit_number
+    end = reader.position.commit_number
     for number, header in files_behind_gap(folder, slot, end).items():
         problem = f"it begins with commit {header.first_commit}, those before end at {end}"
         yield finding("SK024", f"journal file {number}", problem)

@@ -6,11 +6,11 @@ in use     somebody has the store open. A snapshot of LMDB pins the newest commi
            are read from the file, past LMDB.
 idle       nobody has it open. Likewise where LMDB's lock file is there; else the store's own lock
            keeps everybody out.
-torn       it needs recovery (`recover`). Then the newest steady point is looked at, whose
+torn       it needs recovery (`recover`). Then the newest checkpoint is looked at, whose
            pages nobody has touched: its meta page stands in `steady`. No copy is needed.
 
 LMDB is asked for a snapshot only after its meta pages were found sound; it looks into no other
-page for that. Where neither meta page is sound, the steady point helps out, too.
+page for that. Where neither meta page is sound, the checkpoint helps out, too.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import (
-    STEADY_FILE,
+    CHECKPOINT_FILE,
     UNFINISHED,
-    SteadyFile,
+    CheckpointFile,
     age,
-    place_of,
+    position_of,
 )
 from streamkeep.engine.checkpoint.crash_recovery import examine, has_commits
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.opening import META_FORMAT, find_folder, is_listed
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files
-from streamkeep.engine.store.swap import is_switching
+from streamkeep.engine.store.swap import is_swapping
 from streamkeep.engine.system.safe_files import Folder, Trusted
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import (
@@ -54,8 +54,8 @@ from streamkeep.format.log.checkpoint import (
     SLOT,
     SLOT_SIZE,
     SLOTS,
+    CheckpointSlot,
     MetaPage,
-    SteadySlot,
     decode_meta_page,
     decode_slot,
 )
@@ -81,10 +81,10 @@ class Source:
     """A store as of one commit.
 
     Attributes:
-        found: what is wrong with its files as such: meta pages, steady points.
+        found: what is wrong with its files as such: meta pages, checkpoints.
         tables: its tables; None when no meta page of any commit is left.
-        torn: it needs recovery, and this is its newest steady point.
-        slot: its newest steady point; None when there is none.
+        torn: it needs recovery, and this is its newest checkpoint.
+        slot: its newest checkpoint; None when there is none.
         replayable: commits that a recovery would replay.
     """
 
@@ -94,7 +94,7 @@ class Source:
         self.found: list[Finding] = []
         self.tables: Tables | None = None
         self.torn = False
-        self.slot: SteadySlot | None = None
+        self.slot: CheckpointSlot | None = None
         self.replayable = 0
 
     def see(self, meta: MetaPage | None) -> None:
@@ -154,8 +154,8 @@ def _second_meta(handle: int, size: int) -> bytes:
     return os.pread(handle, META_SIZE, _PAGE_SIZES[0])
 
 
-def read_slots(store: Folder) -> tuple[SteadySlot | None, list[Finding]]:
-    """Return the newest steady point, and what is wrong with the file."""
+def read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
+    """Return the newest checkpoint, and what is wrong with the file."""
     for _ in range(_SLOT_TRIES):  # one may be being written
         newest, found = _read_slots(store)
         if not found:
@@ -164,12 +164,12 @@ def read_slots(store: Folder) -> tuple[SteadySlot | None, list[Finding]]:
     return newest, found
 
 
-def _read_slots(store: Folder) -> tuple[SteadySlot | None, list[Finding]]:
+def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
     try:
-        data = store.read(STEADY_FILE)
+        data = store.read(CHECKPOINT_FILE)
     except FileNotFoundError:
-        return None, [finding("SK020", STEADY_FILE, "the file is missing")]
-    whole: list[SteadySlot] = []
+        return None, [finding("SK020", CHECKPOINT_FILE, "the file is missing")]
+    whole: list[CheckpointSlot] = []
     damaged: list[int] = []
     for place in range(SLOTS):
         stored = data[place * SLOT_SIZE : place * SLOT_SIZE + SLOT.size]
@@ -179,9 +179,11 @@ def _read_slots(store: Folder) -> tuple[SteadySlot | None, list[Finding]]:
         elif any(stored) and not stored.startswith(UNFINISHED):
             damaged.append(place)
     code = "SK021" if whole else "SK020"
-    found = [finding(code, f"{STEADY_FILE} slot {place}", "it is not whole") for place in damaged]
+    found = [
+        finding(code, f"{CHECKPOINT_FILE} slot {place}", "it is not whole") for place in damaged
+    ]
     if not whole and not damaged:
-        found.append(finding("SK020", STEADY_FILE, "it holds no steady point"))
+        found.append(finding("SK020", CHECKPOINT_FILE, "it holds no checkpoint"))
     newest = max(whole, key=age, default=None)
     return newest, found
 
@@ -198,7 +200,7 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
     """
     opened = registry.find(path)
     folder = _find(path, trust_owners) if opened is None else opened.folder
-    if is_switching(folder):
+    if is_swapping(folder):
         raise RecoveryNeededError(
             f"{path}: a compaction was cut off; open the store for writing once"
         )
@@ -218,7 +220,7 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
         source.close()
 
 
-def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Source]:
+def _see(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[Source]:
     """Choose the commit, pin it, and yield the source."""
     path, folder = source.path, source.folder
     metas, meta_findings = read_metas(folder)
@@ -230,18 +232,20 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
         raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
     if slot is None and not metas and not _holds_nodes(folder):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
-    steady = None if slot is None else decode_meta_page(slot.meta_page)
+    checkpoint_file = None if slot is None else decode_meta_page(slot.meta_page)
     if not folder.exists(DATA_FILE):
         yield source
         return
-    if alone and slot is not None and steady is not None:
+    if alone and slot is not None and checkpoint_file is not None:
         state = examine(folder, slot)
         if state.torn:
-            _see_torn(source, steady, slot, state.ahead)
+            _see_torn(source, checkpoint_file, slot, state.ahead)
             yield source
             return
-    if steady is not None and (newest is None or steady.commit_number > newest.commit_number):
-        source.see(steady)  # both meta pages are damaged, or the newer one is
+    if checkpoint_file is not None and (
+        newest is None or checkpoint_file.commit_number > newest.commit_number
+    ):
+        source.see(checkpoint_file)  # both meta pages are damaged, or the newer one is
         yield source
         return
     if meta_findings:  # LMDB could choose the damaged one
@@ -274,24 +278,24 @@ def _see(source: Source, lock: SteadyFile | None, alone: bool) -> Iterator[Sourc
             raw.close()
 
 
-def _see_torn(source: Source, steady: MetaPage, slot: SteadySlot, ahead: int) -> None:
-    """Look at the steady point of a store that needs recovery.
+def _see_torn(source: Source, checkpoint_file: MetaPage, slot: CheckpointSlot, ahead: int) -> None:
+    """Look at the checkpoint of a store that needs recovery.
 
     Args:
         ahead: commits that the journal holds and LMDB's newest meta page does not know, though the
             machine was not booted.
     """
     source.torn = True
-    source.see(steady)
+    source.see(checkpoint_file)
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-    reader = Reader(journal, slot, place_of(slot))
+    reader = Reader(journal, slot, position_of(slot))
     while reader.next() is not None:
         source.replayable += 1
     source.found.append(
         finding(
             "SK022",
             "store",
-            f"checked as of the steady point at commit {slot.commit_number}; "
+            f"checked as of the checkpoint at commit {slot.commit_number}; "
             f"{source.replayable} commits of the journal follow",
         )
     )
@@ -348,7 +352,7 @@ def _find(path: Path, trust_owners: Trusted) -> Folder:
     store = find_folder(path, trust_owners)
     if store is None:
         raise NotAStoreError(f"{path}: no such store")
-    if not store.exists(DATA_FILE) and not store.exists(STEADY_FILE):
+    if not store.exists(DATA_FILE) and not store.exists(CHECKPOINT_FILE):
         raise NotAStoreError(f"{path}: no store: there is no {DATA_FILE} in it")
     check_files(store, readonly=True)
     try:
@@ -361,14 +365,14 @@ def _find(path: Path, trust_owners: Trusted) -> Folder:
 
 
 @contextmanager
-def _locked(store: Folder) -> Iterator[tuple[SteadyFile | None, bool]]:
+def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
     """Hold the lock of the store; also say whether nobody else has the store open."""
-    lock: SteadyFile | None = None
+    lock: CheckpointFile | None = None
     with suppress(FileNotFoundError):
         try:
-            lock = SteadyFile(store, readonly=True)
+            lock = CheckpointFile(store, readonly=True)
         except PermissionError as error:
-            raise StoreError(f"{store.path / STEADY_FILE}: {error.strerror}") from error
+            raise StoreError(f"{store.path / CHECKPOINT_FILE}: {error.strerror}") from error
     if lock is None:
         yield None, True
         return

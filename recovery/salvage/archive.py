@@ -87,7 +87,7 @@ class ArchiveSalvage:
     """Takes the archive of the store in `store` into `out`.
 
     Args:
-        uuid: of the store, by its steady point; None when that does not tell.
+        uuid: of the store, by its checkpoint; None when that does not tell.
     """
 
     def __init__(

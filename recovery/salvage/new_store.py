@@ -2,7 +2,7 @@
 
 Nobody else has the store open, and it is not one before `finish`: it is built in a folder of
 another name beside its own, without a journal and without waiting for the disk, then synced as a
-whole, given its first steady point, and renamed. A process that is killed leaves a folder that
+whole, given its first checkpoint, and renamed. A process that is killed leaves a folder that
 ends in `.unfinished`, which may be removed.
 
 Rows can be read back while they are written; `rows` reads in pieces, so that what it yields may be
@@ -150,14 +150,14 @@ class BulkStore:
     # --- end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Make it a store: on disk as a whole, with a steady point, under its own name."""
+        """Make it a store: on disk as a whole, with a checkpoint, under its own name."""
         self._txn.drop(self._scratch)
         self._commit()
         self._raw.sync(True)
         self._raw.close()
         self.folder.remove(LOCK_FILE)
         with Store(self.folder.path, sync="none"):
-            pass  # which makes the first steady point
+            pass  # which makes the first checkpoint
         try:
             self._parent.rename(self._name, self.path.name)  # in place of an empty folder, too
             self._parent.sync()

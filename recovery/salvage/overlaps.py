@@ -33,7 +33,7 @@ _RETIRED: Final = 1
 _LIVE: Final = 2
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where some entries of a stream are, from which ID to which."""
 
     first: Id
@@ -43,10 +43,10 @@ class Place(NamedTuple):
     segment: SegmentRecord | None = None
 
 
-def overlapping(out: BulkStore, number: int) -> Iterator[Place]:
+def overlapping(out: BulkStore, number: int) -> Iterator[LogPosition]:
     """Yield the segments and retired nodes of a stream that have to give way to others."""
-    archived: Place | None = None
-    live: Place | None = None
+    archived: LogPosition | None = None
+    live: LogPosition | None = None
     for place in heapq.merge(
         _segments(out, number),
         _nodes(out, RETIRED, number),
@@ -77,14 +77,14 @@ def streams_with_archive(out: BulkStore) -> list[int]:
     return sorted(numbers)
 
 
-def _segments(out: BulkStore, number: int) -> Iterator[Place]:
+def _segments(out: BulkStore, number: int) -> Iterator[LogPosition]:
     for db_key, value in out.rows(SEGMENTS, pack_number(number)):
         body = open_row(SEGMENTS, db_key, value, "segment")
         record = decode_segment_record(db_key, body, "segment")
-        yield Place(record.first_id, _SEGMENT, record.last_id, db_key, record)
+        yield LogPosition(record.first_id, _SEGMENT, record.last_id, db_key, record)
 
 
-def _nodes(out: BulkStore, table: int, number: int) -> Iterator[Place]:
+def _nodes(out: BulkStore, table: int, number: int) -> Iterator[LogPosition]:
     kind = _RETIRED if table == RETIRED else _LIVE
     for db_key, value in out.rows(table, pack_number(number)):
         _, ms, seq = unpack_node_key(db_key)
@@ -92,17 +92,17 @@ def _nodes(out: BulkStore, table: int, number: int) -> Iterator[Place]:
             yield _place(decode_envelope(value, "node"), kind, db_key)
 
 
-def _tail(out: BulkStore, number: int) -> Iterator[Place]:
+def _tail(out: BulkStore, number: int) -> Iterator[LogPosition]:
     value = out.get(STREAMS, pack_number(number))
     envelope = None if value is None else decode_envelope(value, "stream")
     if envelope is not None and envelope.listpack:
         yield _place(envelope, _LIVE, pack_number(number))
 
 
-def _place(envelope: Envelope, kind: int, db_key: bytes) -> Place:
+def _place(envelope: Envelope, kind: int, db_key: bytes) -> LogPosition:
     first = (envelope.ms, envelope.seq)
     try:
         last = end_ids(envelope.listpack, *first).last_slot
     except CorruptionError:
         last = first  # it will be found when streams are rebuilt
-    return Place(first, kind, last, db_key)
+    return LogPosition(first, kind, last, db_key)

@@ -12,8 +12,8 @@ import sys
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE
-from streamkeep.engine.journal.control_file import HEAD_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
+from streamkeep.engine.journal.control_file import CONTROL_FILE
 from streamkeep.engine.journal.journal import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system.lmdb_errors import translate_os
@@ -39,11 +39,11 @@ def recovered_copy(store: Folder, parent: Folder, name: str) -> bool:
         parent.remove_folder(name)
         target = parent.make_folder(name)
         copy_file(store, DATA_FILE, target, DATA_FILE)
-        copy_file(store, STEADY_FILE, target, STEADY_FILE)
+        copy_file(store, CHECKPOINT_FILE, target, CHECKPOINT_FILE)
         into = target.make_folder(JOURNAL_FOLDER)
         journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
         for one in filter(is_journal_name, journal.names()):
-            if one != HEAD_FILE:
+            if one != CONTROL_FILE:
                 copy_file(journal, one, into, one)
                 size += into.size(one)
     except OSError as error:

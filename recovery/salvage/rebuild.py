@@ -14,7 +14,7 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, STREAMS
 from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.log.checkpoint import SteadySlot
+from streamkeep.format.log.checkpoint import CheckpointSlot
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
 from streamkeep.recovery.fsck.single_rows import check_meta_row
@@ -32,7 +32,7 @@ def rebuild(
     report: Report,
     lost: LostAndFound,
     *,
-    slot: SteadySlot | None,
+    slot: CheckpointSlot | None,
     highest_epoch: int,
     holes: list[Hole],
     highest_stream: int = 0,
@@ -40,7 +40,7 @@ def rebuild(
     """Rebuild what `salvage` has filled.
 
     Args:
-        slot: the newest steady point of the damaged store.
+        slot: the newest checkpoint of the damaged store.
         highest_epoch: that was met in it.
         holes: keys of `nodes` between which rows may be missing.
         highest_stream: the highest number of a stream in the archive.
@@ -83,7 +83,7 @@ def drop_meta(out: BulkStore, report: Report) -> None:
                 report.rebuild("rows of `meta`")
 
 
-def _identity(out: BulkStore, slot: SteadySlot | None, report: Report) -> None:
+def _identity(out: BulkStore, slot: CheckpointSlot | None, report: Report) -> None:
     """The store keeps its identity; where nobody knows it, it gets a new one."""
     if out.get(META, META_UUID) is None:
         report.rebuild("rows of `meta`")

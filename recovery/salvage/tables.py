@@ -160,7 +160,7 @@ class Salvage:
         self.report.mended += self.mender.mended
 
     def _cut_off(self) -> str:
-        """Return how the file was cut off, where no meta page is left: what a steady point says."""
+        """Return how the file was cut off, where no meta page is left: what a checkpoint says."""
         slot = self.source.slot
         meta = None if slot is None else decode_meta_page(slot.meta_page)
         path = self.source.path / DATA_FILE
@@ -169,7 +169,7 @@ class Salvage:
         size, expected = path.stat().st_size, (meta.last_page + 1) * meta.page_size
         if size >= expected:
             return ""
-        return f"cut off at {size} bytes, its steady point speaks of {expected}"
+        return f"cut off at {size} bytes, its checkpoint speaks of {expected}"
 
     # --- what the trees lead to -------------------------------------------------------------
 

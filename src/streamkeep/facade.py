@@ -75,7 +75,7 @@ def open(
     Args:
         sync: when a writing call returns. "commit": when its change is on disk. "interval" and
             "none": when it is committed; a crash of the process loses nothing, a power cut at most
-            the last interval, or all since the last steady point. `store.using` and
+            the last interval, or all since the last checkpoint. `store.using` and
             `store.transaction` take another mode for one call; processes may differ.
         interval_ms: how often "interval" syncs, in milliseconds.
         readonly: open without write access; works on read-only media. Implies not creating.

@@ -88,7 +88,7 @@ class Worker:
             (1, self.add_big),
             (5, self.delete),
             (3, self.trim),
-            (2, self.steady),
+            (2, self.checkpoint_file),
             (1, self.erase),
             (1, self.store.sync),
             *self.archivist(),
@@ -162,17 +162,23 @@ class Worker:
                 "trim", least, lambda: self.store.xtrim(TRIMMED, minid=least, approximate=False)
             )
 
-    def steady(self) -> None:
+    def checkpoint_file(self) -> None:
         environment = self.store._environment
-        self.tell("point", "", environment.make_point)
-        journal = environment.shared.journal
+        self.tell("point", "", environment.make_checkpoint)
+        journal = environment.context.journal
         assert journal is not None
-        journal.prepare_spare()
+        journal.prepare_recycled()
 
     # --- consuming ------------------------------------------------------------------------------
 
     def consumer(self) -> list[tuple[int, Callable[[], object]]]:
-        return [(8, self.read), (8, self.ack), (2, self.claim), (1, self.add), (1, self.steady)]
+        return [
+            (8, self.read),
+            (8, self.ack),
+            (2, self.claim),
+            (1, self.add),
+            (1, self.checkpoint_file),
+        ]
 
     def read(self) -> None:
         try:

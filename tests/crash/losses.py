@@ -1,7 +1,7 @@
 """A workload that loses its power again and again, and what must be left each time.
 
 Everything runs in one process and one thread, so that it is known at each moment what was
-promised: the steady point, the syncs of `interval` and the loss itself are steps of the workload,
+promised: the checkpoint, the syncs of `interval` and the loss itself are steps of the workload,
 and a loss may also come at any failpoint in the middle of a step. Several processes are the concern
 of `kills.py`.
 """
@@ -88,7 +88,7 @@ class Workload:
         choice = random_.random()
         newest = len(self.states) - 1
         if choice < 0.06:
-            self.environment.make_point()
+            self.environment.make_checkpoint()
             self.least = newest
         elif choice < 0.12:
             if any(store.sync_mode == "interval" for store in self.stores):
@@ -109,8 +109,8 @@ class Workload:
                 self.least = newest + 1
 
     def pass_interval(self) -> None:
-        """Have the upkeep thread's work done here, as if its interval had just passed."""
-        one = self.environment.upkeep
+        """Have the checkpointer thread's work done here, as if its interval had just passed."""
+        one = self.environment.checkpointer
         assert one is not None
         now = [0.0]
         waits = 0
@@ -185,7 +185,7 @@ def small_journal(*, threads: bool = False) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "Journal", small)
         if not threads:
-            patch.setattr(checkpointer.Upkeep, "notice", lambda self: None)
+            patch.setattr(checkpointer.Checkpointer, "notice", lambda self: None)
         yield
 
 
@@ -313,7 +313,7 @@ def run_losses(
         every: lose power after so many steps,
         at_failpoints: and at so many of the failpoints that are passed.
         blind_to: files whose syncs are left out.
-        pinned: False disables the pin that protects the newest steady point.
+        pinned: False disables the pin that protects the newest checkpoint.
     """
     losses = Losses(folder, seed)
     path = folder / f"store-{seed}"
@@ -341,11 +341,11 @@ def run_losses(
 
 def repin(one: environment.Environment) -> None:
     """Disable the pin: let it follow the newest commit, so that it protects nothing older."""
-    shared = one.shared
-    if shared.pin is not None:
-        shared.pin.abort()
-        shared.pin = None
-        shared.pin = shared.raw.begin()
+    context = one.context
+    if context.pin is not None:
+        context.pin.abort()
+        context.pin = None
+        context.pin = context.raw.begin()
 
 
 def in_child(action: Callable[[], object]) -> bool:

@@ -53,7 +53,9 @@ def interrupt(path: Path, sync: Any, seed: int) -> None:
     beside = Beside(store)
     for number in range(TRIALS):
         before = store.xlen("a")
-        work = random_.choice([one_entry, many_entries, in_transaction, steady, a_snapshot])
+        work = random_.choice(
+            [one_entry, many_entries, in_transaction, checkpoint_file, a_snapshot]
+        )
         try:
             signal.setitimer(signal.ITIMER_REAL, random_.choice(DELAYS_S))
             work(store, number)
@@ -94,8 +96,8 @@ def in_transaction(store: Store[bytes], number: int) -> None:
         txn.xadd("a", {"n": f"txn-{number}"})
 
 
-def steady(store: Store[bytes], number: int) -> None:
-    store._environment.make_point()
+def checkpoint_file(store: Store[bytes], number: int) -> None:
+    store._environment.make_checkpoint()
 
 
 def a_snapshot(store: Store[bytes], number: int) -> None:
@@ -137,9 +139,9 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
         store = Store(path)
         store.xadd("s", {"f": "v"})
         environment = store._environment
-        assert environment.shared.journal is not None
-        assert environment.points is not None
-        for handle in (environment.shared.journal.head.handle, environment.points._folder):
+        assert environment.context.journal is not None
+        assert environment.checkpoints is not None
+        for handle in (environment.context.journal.control.handle, environment.checkpoints._folder):
             fcntl.flock(handle, fcntl.LOCK_EX)
         child = os.fork()
         if child == 0:
@@ -183,9 +185,9 @@ def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
     with Store(tmp_path / "store", max_readers=8, sync="none") as store:
         store.xadd("s", {"n": 0})
         environment = store._environment
-        environment.make_point()
-        assert environment.points is not None
-        environment.points.unpin()
+        environment.make_checkpoint()
+        assert environment.checkpoints is not None
+        environment.checkpoints.unpin()
         snapshots = []
         with pytest.raises(streamkeep.StoreError, match="too many readers"):
             while True:
@@ -211,7 +213,7 @@ def test_readers_that_died_are_cleared_by_a_steady_point(tmp_path: Path) -> None
         os.waitpid(child, 0)
         assert child in [slot.process for slot in store.durability().readers]
         store.xadd("s", {"n": 1})
-        store._environment.make_point()
+        store._environment.make_checkpoint()
         assert child not in [slot.process for slot in store.durability().readers]
 
 
@@ -221,25 +223,25 @@ def test_a_board_whose_maker_was_killed_is_used(tmp_path: Path) -> None:
     Store(path).close()
     (path / "waiters" / "board").write_bytes(bytes((path / "waiters" / "board").stat().st_size))
     with Store(path) as store:
-        assert store._environment.shared.board.is_open()
+        assert store._environment.context.wait_table.is_open()
 
 
 def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: Path) -> None:
     """Whoever changes the board at that moment may be killed; the next must put it in order."""
     with Store(tmp_path / "store") as store:
-        board = store._environment.shared.board
+        wait_table = store._environment.context.wait_table
         other = os.open(tmp_path / "store" / "waiters" / "board", os.O_RDWR)
         fcntl.flock(other, fcntl.LOCK_EX)
-        board.words[2] = 1
+        wait_table.words[2] = 1
         before = signal.signal(signal.SIGALRM, raise_interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(KeyboardInterrupt):
-            board.tickets()
+            wait_table.tickets()
         signal.signal(signal.SIGALRM, before)
-        assert board.words[2] == 1
+        assert wait_table.words[2] == 1
         os.close(other)
-        assert board.tickets() == 0
-        assert board.words[2] == 0
+        assert wait_table.tickets() == 0
+        assert wait_table.words[2] == 0
 
 
 def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:

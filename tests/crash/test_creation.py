@@ -14,7 +14,7 @@ from crash.losses import killed_after
 from crash.power import another_boot
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
 
@@ -38,7 +38,7 @@ def unfinished(folder: Path) -> Iterator[Path]:
     for step in range(1, 99):
         path = folder / f"step-{step}"
         assert killed_after(step, lambda path=path: streamkeep.open(path).close())  # type: ignore[misc]
-        lock = SteadyFile(Folder(path), readonly=True)
+        lock = CheckpointFile(Folder(path), readonly=True)
         slot = lock.newest()
         lock.close()
         if slot is not None:

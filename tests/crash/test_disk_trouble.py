@@ -94,9 +94,9 @@ def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:
             patch.setattr(files, "reserve", little)
             for _ in range(100):
                 store.xadd("s", FIELDS)
-            journal = store._environment.shared.journal
+            journal = store._environment.context.journal
             assert journal is not None
-            journal.prepare_spare()  # not granted, and no error either
+            journal.prepare_recycled()  # not granted, and no error either
         assert not (tmp_path / "store" / "journal" / "spare.new").exists()
         expected = state_of(store)
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
@@ -117,7 +117,7 @@ def test_deleting_works_on_a_full_disk(tmp_path: Path) -> None:
             first = store.xrange("s", count=1)[0].id
             assert store.xdel("s", first) == 1
             assert store.xtrim("s", maxlen=added // 4, approximate=False) > 0
-            store._environment.make_point()
+            store._environment.make_checkpoint()
             for _ in range(20):
                 store.xadd("s", FIELDS)
             assert store.delete("s") == 1
@@ -274,11 +274,11 @@ def test_a_failed_sync_of_a_steady_point_stops_all_writing(tmp_path: Path, at: i
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoint, "sync_lmdb", fail_in_lmdb)
             with pytest.raises(streamkeep.RecoveryNeededError):
-                store._environment.make_point()
+                store._environment.make_checkpoint()
     else:
         expected = pytest.raises(streamkeep.RecoveryNeededError)
         with failing("sync_data", errno.EIO, at=at - 1), expected:
-            store._environment.make_point()
+            store._environment.make_checkpoint()
     with pytest.raises(streamkeep.RecoveryNeededError):
         store.xadd("s", FIELDS)
     with pytest.raises(streamkeep.RecoveryNeededError):
@@ -369,7 +369,7 @@ def test_a_store_on_a_file_system_that_became_read_only_opens_as_a_copy(tmp_path
         def write_and_die() -> None:
             store = streamkeep.open(path)
             store.xadd("s", {"n": 0})
-            store._environment.make_point()
+            store._environment.make_checkpoint()
             shutil.copyfile(path / "data.mdb", tmp_path / "old.mdb")
             for number in range(1, 9):
                 store.xadd("s", {"n": number})

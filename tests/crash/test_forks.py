@@ -48,7 +48,7 @@ def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
         for number in range(6):
             store.delete(f"t{number}")
             store.xadd_many(f"t{number + 1}", [{"other": "y" * 100}] * 2000)
-            store._environment.make_point()
+            store._environment.make_checkpoint()
         assert snapshot.xrange("s") == want
         snapshot.close()
 

@@ -98,7 +98,7 @@ def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: 
 
     def write_until_killed() -> None:
         store = Store(path, sync="none")
-        journal = store._environment.shared.journal
+        journal = store._environment.context.journal
         assert journal is not None
         store.xadd("s", {"pad": ""})
         while journal._room - journal._offset > 1000:

@@ -22,23 +22,23 @@ from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine.checkpoint.checkpoint_file import SteadyFile, place_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.checkpoint.crash_recovery import examine
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
-from streamkeep.format.log.checkpoint import SteadySlot
+from streamkeep.format.log.checkpoint import CheckpointSlot
 
 PAGE = 4096
 COUNT = 40
 
 
 def killed(path: Path, *, old: Path | None = None, early: Path | None = None, at: str = "") -> None:
-    """Add entries in a process that is killed, all but the first after a steady point.
+    """Add entries in a process that is killed, all but the first after a checkpoint.
 
     Args:
-        old: gets what was on disk of `data.mdb` at the steady point.
+        old: gets what was on disk of `data.mdb` at the checkpoint.
         early: gets `journal/head` as it was then.
         at: die at this failpoint of one more command.
     """
@@ -46,7 +46,7 @@ def killed(path: Path, *, old: Path | None = None, early: Path | None = None, at
     def work() -> None:
         store = streamkeep.open(path)
         store.xadd("s", {"n": 0})
-        store._environment.make_point()
+        store._environment.make_checkpoint()
         if old is not None:
             shutil.copyfile(path / "data.mdb", old)
         if early is not None:
@@ -62,8 +62,8 @@ def killed(path: Path, *, old: Path | None = None, early: Path | None = None, at
         assert not in_child(work)
 
 
-def slot_of(path: Path) -> SteadySlot:
-    lock = SteadyFile(Folder(path), readonly=True)
+def slot_of(path: Path) -> CheckpointSlot:
+    lock = CheckpointFile(Folder(path), readonly=True)
     slot = lock.newest()
     lock.close()
     assert slot is not None
@@ -156,18 +156,18 @@ def test_a_head_that_was_not_written_shows_that_pages_were_lost(
 ) -> None:
     path = tmp_path / "store"
     killed(path)
-    head = path / "journal" / "head"
+    control = path / "journal" / "head"
     if left is None:
-        head.unlink()
+        control.unlink()
     else:
-        head.write_bytes(left)
+        control.write_bytes(left)
     assert_recovers(path, "mounted again")
 
 
 def test_a_head_that_is_older_than_the_newest_commit_shows_that_pages_were_lost(
     tmp_path: Path,
 ) -> None:
-    """The system has kept LMDB's meta pages, of the others what was there at the steady point."""
+    """The system has kept LMDB's meta pages, of the others what was there at the checkpoint."""
     path, old, early = tmp_path / "store", tmp_path / "old.mdb", tmp_path / "early"
     killed(path, old=old, early=early)
     now = (path / "data.mdb").read_bytes()
@@ -184,16 +184,16 @@ def test_a_journal_that_ends_before_the_newest_commit_shows_that_pages_were_lost
     path = tmp_path / "store"
     killed(path)
     slot = slot_of(path)
-    reader = Reader(Folder(path / "journal"), slot, place_of(slot))
+    reader = Reader(Folder(path / "journal"), slot, position_of(slot))
     for _ in range(COUNT // 2 - 1):
         assert reader.next() is not None
-    place = reader.place
+    position = reader.position
     names = {int(one.name[:-4]): one for one in (path / "journal").glob("*.skj")}
     for number, one in names.items():
-        if number > place.file_number:
+        if number > position.file_number:
             one.unlink()
-    with names[place.file_number].open("r+b") as file:
-        file.seek(place.offset)
+    with names[position.file_number].open("r+b") as file:
+        file.seek(position.offset)
         file.write(bytes(PAGE))
     newest = slot.commit_number + COUNT - 1
     assert_recovers(path, f"ends before commit {newest}", COUNT // 2)
@@ -259,7 +259,7 @@ def test_a_copy_of_a_store_in_use_misses_no_commit_of_its_journal(tmp_path: Path
     path, copy = tmp_path / "store", tmp_path / "copy"
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
-        store._environment.make_point()
+        store._environment.make_checkpoint()
         copy.mkdir()
         shutil.copyfile(path / "data.mdb", copy / "data.mdb")
         for number in range(1, 9):

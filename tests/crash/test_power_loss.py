@@ -32,7 +32,7 @@ from crash.losses import (
 from crash.power import another_boot, copy_store, watched
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.journal.control_file import JournalHead
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
@@ -42,7 +42,7 @@ LONG_CONTROLS = 10
 CONTROLS: tuple[tuple[str, tuple[Mode, ...], dict[str, Any]], ...] = (
     ("the pin", ("none",), {"pinned": False}),
     ("the journal's sync", ("commit",), {"blind_to": ".skj"}),
-    ("the sync of a steady point", ("none",), {"blind_to": "steady"}),
+    ("the sync of a checkpoint", ("none",), {"blind_to": "steady"}),
 )
 MIXES: tuple[tuple[Mode, ...], ...] = (("commit",), ("interval",), ("none",), MODES)
 
@@ -89,7 +89,7 @@ def run_creations(folder: Path, seed: int) -> int:
 def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
     tmp_path: Path,
 ) -> None:
-    """Several files behind the steady point, their author dead: the next sync covers all."""
+    """Several files behind the checkpoint, their author dead: the next sync covers all."""
     path, lost = tmp_path / "store", tmp_path / "lost"
     with small_journal(), watched(path) as disk:
         with Store(path, sync="none") as store:
@@ -115,7 +115,7 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
             for number in range(40):
                 store.xadd("s", {"n": number, "pad": "x" * 300})
                 states.append(state_of(store))
-            assert killed_after(3, store._environment.make_point)
+            assert killed_after(3, store._environment.make_checkpoint)
             die(store)
             store = Store(path, sync="commit")
             for number in range(40):
@@ -131,7 +131,7 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
                     seen.take(disk, newest)
 
             with watching(hit):
-                store._environment.make_point()
+                store._environment.make_checkpoint()
             die(store)
         losses.check_all(states, kill_recovery=False)
 
@@ -203,9 +203,9 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
     path, lost = tmp_path / "store", tmp_path / "lost"
     with Store(path) as store:
         store.xadd("s", {"n": 0}, id="1-1")
-    head = JournalHead(Folder(path / "journal"))
-    head.set_durable(1, 1 << 40)  # what is on disk, in a life before
-    head.close()
+    control = ControlFile(Folder(path / "journal"))
+    control.set_durable(1, 1 << 40)  # what is on disk, in a life before
+    control.close()
     with another_boot(7), a_reader(path), watched(path, safe=True) as disk, Store(path) as store:
         store.xadd("s", {"n": 1}, id="2-2")
         disk.lose_power(lost, NothingKept(0))
@@ -247,7 +247,7 @@ class NothingKept(random.Random):
 
 
 def die(store: Store[bytes]) -> None:
-    """Let go of everything as a killed process does: no steady point, no sync."""
+    """Let go of everything as a killed process does: no checkpoint, no sync."""
     one = store._environment
     registry.environments.pop(one.identity, None)
     one.close_files()

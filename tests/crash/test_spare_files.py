@@ -9,7 +9,7 @@ import pytest
 from crash.losses import small_journal
 from crash.power import another_boot, copy_store
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.journal.journal import NEW_SPARE, Journal
+from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
@@ -20,7 +20,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
 ) -> None:
     path = tmp_path / "store"
     with small_journal(), Store(path) as store:
-        journal = store._environment.shared.journal
+        journal = store._environment.context.journal
         assert journal is not None
         other = Journal(Folder(path / JOURNAL_FOLDER), journal.store_uuid, journal.epoch)
         other.file_size = journal.file_size
@@ -33,7 +33,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
         def fill_late(handle: int) -> None:
             """Meanwhile the store makes one, too, and uses it."""
             if slow.pop() if slow else False:
-                journal.prepare_spare()
+                journal.prepare_recycled()
                 before = journal._number
                 while journal._number == before:
                     store.xadd("s", {"pad": "y" * 300})
@@ -42,7 +42,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
             fill(handle)
 
         monkeypatch.setattr(files, "fill", fill_late)
-        other.prepare_spare()
+        other.prepare_recycled()
         assert not slow
         expected = store.xlen("s")
         copy_store(path, tmp_path / "copy")
@@ -54,7 +54,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
 def test_what_a_killed_process_was_making_is_removed(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         store.xadd("s", {"f": "v"})
-    left = tmp_path / "store" / JOURNAL_FOLDER / f"{NEW_SPARE}.0123456789abcdef"
+    left = tmp_path / "store" / JOURNAL_FOLDER / f"{NEW_RECYCLED}.0123456789abcdef"
     left.write_bytes(bytes(100))
     with Store(tmp_path / "store"):
         assert not left.exists()

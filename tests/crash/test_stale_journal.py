@@ -17,7 +17,7 @@ from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_files, read
 from streamkeep.engine.system.safe_files import Folder
 
 
-def spare(tmp_path: Path) -> tuple[int, int, int]:
+def recycled(tmp_path: Path) -> tuple[int, int, int]:
     """Make a store of which a power loss spared the last file of the journal, and nothing between.
 
     Returns its newest commit, the number of that file, and the commit it begins with.
@@ -47,14 +47,14 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
 ) -> None:
     """Their numbers are given again, so in another epoch: nobody takes the new for the old."""
     with small_journal():
-        last, number, first = spare(tmp_path)
+        last, number, first = recycled(tmp_path)
         with Store(tmp_path / "one") as store:
             epoch = store.durability().epoch
         with boot(), Store(tmp_path / "lost") as store:
             assert store.durability().epoch == epoch + 1
             recovered = store.durability().last_recovery
             assert recovered is not None
-            assert (recovered.steady_commit, recovered.replayed) == (last, 0)
+            assert (recovered.checkpoint_commit, recovered.replayed) == (last, 0)
             assert number not in journal_files(Folder(store.path / JOURNAL_FOLDER))
             assert store.xlen("s") == 1
             while store.durability().last_commit < first - 1:

@@ -1,4 +1,4 @@
-"""Which of two steady points counts, and what a damaged one costs."""
+"""Which of two checkpoints counts, and what a damaged one costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crash.losses import in_child
 from crash.power import another_boot
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.checkpoint_file import STEADY_FILE, SteadyFile
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import slot_meta
 from streamkeep.engine.journal import control_file
 from streamkeep.engine.system import files
@@ -46,9 +46,9 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
         os.kill(os.getpid(), 9)
 
     assert not in_child(write_and_die)
-    steady = bytearray((path / STEADY_FILE).read_bytes())
-    steady[SLOT_SIZE + 20] ^= 1
-    (path / STEADY_FILE).write_bytes(bytes(steady))
+    checkpoint_file = bytearray((path / CHECKPOINT_FILE).read_bytes())
+    checkpoint_file[SLOT_SIZE + 20] ^= 1
+    (path / CHECKPOINT_FILE).write_bytes(bytes(checkpoint_file))
     size = (path / "data.mdb").stat().st_size
     for readonly in (False, True):
         with pytest.raises(CorruptionError):
@@ -67,12 +67,12 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     def write_and_die() -> None:
         store = Store(path)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
-        store._environment.make_point()
+        store._environment.make_checkpoint()
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
         os.kill(os.getpid(), 9)
 
     assert not in_child(write_and_die)
-    lock = SteadyFile(Folder(path), readonly=True)
+    lock = CheckpointFile(Folder(path), readonly=True)
     slot = lock.newest()
     lock.close()
     assert slot is not None
@@ -81,11 +81,11 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     with (path / "data.mdb").open("r+b") as file:
         file.seek(meta.main_root * meta.page_size + 16)
         file.write(b"damage")
-    before = (path / STEADY_FILE).read_bytes(), (path / "data.mdb").read_bytes()
+    before = (path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()
     for _ in range(2):
         with pytest.raises(CorruptionError, match="is not the root of commit"):
             Store(path, force_recovery=True)
-    assert ((path / STEADY_FILE).read_bytes(), (path / "data.mdb").read_bytes()) == before
+    assert ((path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()) == before
     with Store(path) as store:
         assert store.xlen("s") == 1000
 
@@ -119,13 +119,13 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
         call: Callable[[], object] = (
             (lambda: store.xadd("s", {"f": "v"}))
             if where == "journal"
-            else store._environment.make_point
+            else store._environment.make_checkpoint
         )
         with monkeypatch.context() as patch:
             patch.setattr(files, name, none_left)
             with pytest.raises(StoreError, match="Too many open files"):
                 call()
         store.xadd("s", {"f": "v"})
-    head = control_file.read_head(Folder(tmp_path / "store" / "journal"))
-    assert head is not None
-    assert not head.poisoned
+    control = control_file.read_head(Folder(tmp_path / "store" / "journal"))
+    assert control is not None
+    assert not control.poisoned

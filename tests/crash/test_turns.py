@@ -12,8 +12,8 @@ import pytest
 
 from patience import PATIENCE_S, locks_awaited, wait_until
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.journal.control_file import JournalHead
-from streamkeep.engine.journal.sync_leader import LONE, Turns
+from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.sync_leader import LONE, SyncLeader
 from streamkeep.engine.system.safe_files import Folder
 
 
@@ -21,18 +21,18 @@ class Process:
     """What another process has: a head and turns of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.head = JournalHead(Folder(folder))
-        self.turns = Turns(Folder(folder), self.head)
+        self.control = ControlFile(Folder(folder))
+        self.turns = SyncLeader(Folder(folder), self.control)
 
     def close(self) -> None:
         self.turns.close()
-        self.head.close()
+        self.control.close()
 
     def sync(self, commit_number: int) -> None:
         """Lead a wave that makes everything up to a commit durable."""
         wave = self.turns.take(commit_number)
         assert wave
-        self.head.set_durable(1, commit_number)
+        self.control.set_durable(1, commit_number)
         self.turns.give_back(wave)
 
 
@@ -71,11 +71,11 @@ def test_who_has_the_store_alone_takes_no_turns(tmp_path: Path) -> None:
     assert one.turns.take(1) == LONE
     other = Process(tmp_path)
     assert other.turns.take(1) == 1  # nobody waits for one that is alone
-    one.head.set_durable(1, 1)
+    one.control.set_durable(1, 1)
     one.turns.give_back(LONE)
     late = Waiting(tmp_path, 2)
     assert not late.waves
-    other.head.set_durable(1, 2)
+    other.control.set_durable(1, 2)
     other.turns.give_back(1)
     assert late.outcome() == 0
     late.process.close()
@@ -112,12 +112,12 @@ def test_the_next_wave_begins_when_the_running_one_is_over(
     served = Waiting(tmp_path, 6)
     assert not leader.waves
     assert not served.waves
-    process.head.set_durable(1, 5)
+    process.control.set_durable(1, 5)
     process.turns.give_back(wave)
     assert leader.outcome() == wave + 1
     wait_until(lambda: locks_awaited(tmp_path) == 1)  # `served` waits for the wave of `leader`
     assert not served.waves
-    leader.process.head.set_durable(1, 6)
+    leader.process.control.set_durable(1, 6)
     leader.process.turns.give_back(wave + 1)
     assert served.outcome() == 0
     leader.process.close()
@@ -128,10 +128,10 @@ def test_who_came_too_late_for_a_wave_leads_the_next(tmp_path: Path, process: Pr
     wave = process.turns.take(5)
     leader = Waiting(tmp_path, 6)
     late = Waiting(tmp_path, 7)
-    process.head.set_durable(1, 5)
+    process.control.set_durable(1, 5)
     process.turns.give_back(wave)
     assert leader.outcome() == wave + 1
-    leader.process.head.set_durable(1, 6)
+    leader.process.control.set_durable(1, 6)
     leader.process.turns.give_back(wave + 1)
     assert late.outcome() == wave + 2
     late.process.turns.give_back(wave + 2)
@@ -142,7 +142,7 @@ def test_who_came_too_late_for_a_wave_leads_the_next(tmp_path: Path, process: Pr
 def test_a_leader_that_a_sync_has_served_does_not_begin(tmp_path: Path, process: Process) -> None:
     wave = process.turns.take(5)
     leader = Waiting(tmp_path, 6)
-    process.head.set_durable(1, 6)
+    process.control.set_durable(1, 6)
     process.turns.give_back(wave)
     assert leader.outcome() == 0
     assert process.turns.take(7) == wave + 1
@@ -190,7 +190,7 @@ def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_p
     if child == 0:
         try:
             store = Store(path)
-            journal = store._environment.shared.journal
+            journal = store._environment.context.journal
             assert journal is not None
             journal.turns.take()
             grandchild = os.fork()
@@ -224,16 +224,16 @@ def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None
                 for commit_number in range(first + 1, 2000, 4):
                     wave = other.turns.take(commit_number)
                     if wave:
-                        before = other.head.durable()
-                        other.head.set_durable(1, max(before, commit_number))
-                        assert other.head.begun() == wave
-                        assert other.head.durable() == max(before, commit_number)
+                        before = other.control.durable()
+                        other.control.set_durable(1, max(before, commit_number))
+                        assert other.control.begun() == wave
+                        assert other.control.durable() == max(before, commit_number)
                         other.turns.give_back(wave)
-                    assert other.head.durable() >= commit_number
+                    assert other.control.durable() >= commit_number
                 status = 0
             finally:
                 os._exit(status)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert process.head.durable() == 1999
-    assert process.head.over() == process.head.begun()
+    assert process.control.durable() == 1999
+    assert process.control.over() == process.control.begun()

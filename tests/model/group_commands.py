@@ -7,7 +7,7 @@ from typing import Any
 from model.groups import MOST_DELIVERIES, NEVER, UNKNOWN, Consumer, Group, Nack
 from model.keyspace import Keyspace
 from model.nodes import Stream
-from model.replies import Allowance, check_allowance
+from model.replies import ReplyBudget, check_budget
 from model.values import HIGHEST, ZERO, Entry, Id, ModelError, Pairs, next_id, previous_id
 
 # (id, pairs); (id, None) for one that is gone; (id, pairs, idle, deliveries) with CLAIM
@@ -117,43 +117,43 @@ class GroupCommands(Keyspace):
         noack: bool = False,
     ) -> list[tuple[bytes, list[GroupEntry]]] | None:
         """XREADGROUP without BLOCK."""
-        check_allowance(count, maxcount, maxsize)
+        check_budget(count, maxcount, maxsize)
         if claim is not None and claim < 0:
             raise ModelError("ERR min-idle-time must be a positive integer")
         for key, _ in streams:
             self._group_or_key(key, group, " in XREADGROUP with GROUP option")
-        allowance = Allowance(maxcount, maxsize)
+        budget = ReplyBudget(maxcount, maxsize)
         most = count if count and count > 0 else None
         reply: list[tuple[bytes, list[GroupEntry]]] = []
         for key, position in streams:
-            if not allowance.admits_entry():
+            if not budget.admits_entry():
                 break  # the consumer is not even created there
             stream, found = self._group_or_key(key, group)
             found.consumer(consumer, now_ms)
             if not isinstance(position, str) and position != HIGHEST:  # Redis keeps `>` as that
                 claim = None  # for the streams that follow, too
-                allowance.begin_stream(key)
-                history = _history(stream, found, consumer, position, most, now_ms, allowance)
+                budget.begin_stream(key)
+                history = _history(stream, found, consumer, position, most, now_ms, budget)
                 reply.append((key, history))
                 continue
             due = [] if claim is None else _claimable(stream, found, claim, now_ms)
             fresh = [entry for entry in stream.entries() if entry[0] > found.last_id]
             if not (due or fresh):
                 continue
-            allowance.begin_stream(key)
+            budget.begin_stream(key)
             taken: list[GroupEntry] = []
             for nack in due[:most]:
-                if not allowance.admits_entry():
+                if not budget.admits_entry():
                     break
                 taken.append(_claim(stream, found, consumer, nack, now_ms))
-                allowance.add_entry(*taken[-1])
+                budget.add_entry(*taken[-1])
             for entry in fresh[: None if most is None else most - len(taken)]:
-                if not allowance.admits_entry():
+                if not budget.admits_entry():
                     break
                 _deliver(stream, found, consumer, entry[0], now_ms, noack)
                 taken.append(entry if claim is None else (*entry, 0, 0))
-                allowance.add_entry(*taken[-1])
-            allowance.end_stream(len(taken))
+                budget.add_entry(*taken[-1])
+            budget.end_stream(len(taken))
             reply.append((key, taken))
         return reply or None
 
@@ -446,19 +446,19 @@ def _history(
     after: Id,
     most: int | None,
     now_ms: int,
-    allowance: Allowance,
+    budget: ReplyBudget,
 ) -> list[GroupEntry]:
     """Deliver again what the consumer has pending above an ID; what is gone shows as None."""
     taken: list[GroupEntry] = []
     for nack in [nack for nack in group.by_id(consumer) if nack.id > after][:most]:
-        if not allowance.admits_entry():
+        if not budget.admits_entry():
             break
         pairs = stream.get(nack.id)
         if pairs is not None:
             group.give_now(nack.id, consumer, now_ms, _one_more(nack.delivery_count))
         taken.append((nack.id, pairs))
-        allowance.add_entry(nack.id, pairs)
-    allowance.end_stream(len(taken))
+        budget.add_entry(nack.id, pairs)
+    budget.end_stream(len(taken))
     return taken
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from model.values import Id, ModelError, Pairs, id_text
 
 
-class Allowance:
+class ReplyBudget:
     """What one reply may still hold."""
 
     def __init__(self, maxcount: int | None, maxsize: int | None) -> None:
@@ -41,7 +41,7 @@ class Allowance:
         self.written += len(b"*%d\r\n" % entries)
 
 
-def check_allowance(count: int | None, maxcount: int | None, maxsize: int | None) -> None:
+def check_budget(count: int | None, maxcount: int | None, maxsize: int | None) -> None:
     """Raise unless COUNT, MAXCOUNT and MAXSIZE go together."""
     if maxcount is not None and maxcount <= 0:
         raise ModelError("ERR MAXCOUNT must be a positive integer")

@@ -16,7 +16,7 @@ from typing import Any
 from model.group_commands import GroupCommands
 from model.idempotency import IdempotencyCommands, content_iid
 from model.nodes import GIB, Stream
-from model.replies import Allowance, check_allowance
+from model.replies import ReplyBudget, check_budget
 from model.values import (
     HIGHEST,
     MAX,
@@ -226,22 +226,22 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         maxsize: int | None = None,
     ) -> list[tuple[bytes, list[Entry]]] | None:
         """XREAD without BLOCK: entries above an ID, of each stream that has some."""
-        check_allowance(count, maxcount, maxsize)
-        allowance = Allowance(maxcount, maxsize)
+        check_budget(count, maxcount, maxsize)
+        budget = ReplyBudget(maxcount, maxsize)
         reply = []
         for key, position in streams:
             after = self._position(key, position)
             entries = [entry for entry in self.xrange(key) or [] if entry[0] > after]
-            if not entries or not allowance.admits_entry():
+            if not entries or not budget.admits_entry():
                 continue
-            allowance.begin_stream(key)
+            budget.begin_stream(key)
             taken = []
             for entry in entries[:count] if count and count > 0 else entries:
-                if not allowance.admits_entry():
+                if not budget.admits_entry():
                     break
-                allowance.add_entry(*entry)
+                budget.add_entry(*entry)
                 taken.append(entry)
-            allowance.end_stream(len(taken))
+            budget.end_stream(len(taken))
             reply.append((key, taken))
         return reply or None
 

@@ -63,7 +63,7 @@ TEXTS = st.one_of(
 )
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A place where a command takes an ID."""
 
     name: str
@@ -72,42 +72,42 @@ class Place(NamedTuple):
 
 
 PLACES = [
-    Place(
+    LogPosition(
         "XADD",
         lambda text: [b"XADD", b"new", text, b"f", b"v"],
         lambda store, text: store.xadd("new", {"f": "v"}, id=text),
     ),
-    Place(
+    LogPosition(
         "XSETID",
         lambda text: [b"XSETID", b"empty", text],
         lambda store, text: store.xsetid("empty", text),
     ),
-    Place(
+    LogPosition(
         "XRANGE start",
         lambda text: [b"XRANGE", b"spread", text, b"+"],
         lambda store, text: store.xrange("spread", min=text),
     ),
-    Place(
+    LogPosition(
         "XRANGE end",
         lambda text: [b"XRANGE", b"spread", b"-", text],
         lambda store, text: store.xrange("spread", max=text),
     ),
-    Place(
+    LogPosition(
         "XREVRANGE",
         lambda text: [b"XREVRANGE", b"spread", text, text],
         lambda store, text: store.xrevrange("spread", max=text, min=text),
     ),
-    Place(
+    LogPosition(
         "XREAD",
         lambda text: [b"XREAD", b"STREAMS", b"spread", text],
         lambda store, text: store.xread({"spread": text}),
     ),
-    Place(
+    LogPosition(
         "XDEL",
         lambda text: [b"XDEL", b"spread", b"3-3", text],
         lambda store, text: store.xdel("spread", "3-3", text),
     ),
-    Place(
+    LogPosition(
         "XTRIM",
         lambda text: [b"XTRIM", b"missing", b"MINID", text],
         lambda store, text: store.xtrim("missing", minid=text, approximate=False),
@@ -144,7 +144,7 @@ def ids_of(answer: Any) -> Any:
     return answer
 
 
-def server_answer(server: RealRedis, place: Place, text: bytes) -> Any:
+def server_answer(server: RealRedis, place: LogPosition, text: bytes) -> Any:
     """Return what the server makes of a text."""
     answer = server.call(*place.words(text))
     if isinstance(answer, Failed):
@@ -154,7 +154,7 @@ def server_answer(server: RealRedis, place: Place, text: bytes) -> Any:
     return [entry[0] for entry in answer] if isinstance(answer, list) else answer
 
 
-def store_answer(store: Store, place: Place, text: bytes) -> Any:
+def store_answer(store: Store, place: LogPosition, text: bytes) -> Any:
     """Return what streamkeep makes of it."""
     try:
         return ids_of(place.call(store, text))
@@ -162,7 +162,9 @@ def store_answer(store: Store, place: Place, text: bytes) -> Any:
         return Failed(error.redis_error)
 
 
-def both_answers(server: RealRedis, store: Store, place: Place, text: bytes) -> tuple[Any, Any]:
+def both_answers(
+    server: RealRedis, store: Store, place: LogPosition, text: bytes
+) -> tuple[Any, Any]:
     """Return what streamkeep and the server make of a text in one place."""
     visible = text.split(b"\0")[0]
     if place.name == "XREAD" and visible == b"+":
@@ -209,7 +211,7 @@ def empty_stream(server: RealRedis, store: Store) -> None:
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_texts_are_the_same_ids_or_the_same_errors(
-    server: RealRedis, store: Store, place: Place
+    server: RealRedis, store: Store, place: LogPosition
 ) -> None:
     answers = {text: both_answers(server, store, place, text) for text in TABLE}
     assert {text: both for text, both in answers.items() if both[0] != both[1]} == {}
@@ -218,7 +220,7 @@ def test_texts_are_the_same_ids_or_the_same_errors(
 @configured(400)
 @given(place=st.sampled_from(PLACES), text=TEXTS)
 def test_any_text_is_the_same_id_or_the_same_error(
-    server: RealRedis, store: Store, place: Place, text: bytes
+    server: RealRedis, store: Store, place: LogPosition, text: bytes
 ) -> None:
     ours, theirs = both_answers(server, store, place, text)
     assert ours == theirs

@@ -123,7 +123,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 @click.option("--table", type=click.Choice(TABLE_NAMES), help="Look at rows of a sub-database.")
 @_file_option("segment", "Look at an archive segment.")
 @_file_option("journal", "Look at a journal file.")
-@_file_option("steady", "Look at a file of steady points.")
+@_file_option("checkpoint", "Look at a file of checkpoints.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="Show every byte of it, field by field.")
 @block_limit_option
 @json_option
@@ -146,7 +146,7 @@ def dump(
     table: str | None,
     segment: Path | None,
     journal: Path | None,
-    steady: Path | None,
+    checkpoint: Path | None,
     as_bytes: bool,
     max_block_bytes: int,
     as_json: bool,
@@ -172,7 +172,7 @@ def dump(
     reads all but text.
 
     To look at how things are stored: --node, --group and --table of a store, --segment, --journal
-    and --steady of a file. --bytes annotates every byte; --json gives one object per field.
+    and --checkpoint of a file. --bytes annotates every byte; --json gives one object per field.
     Damaged bytes are shown as far as they can be read.
 
     \b
@@ -182,9 +182,9 @@ def dump(
       streamkeep dump orders.store --format resp > orders.resp
       streamkeep dump orders.store --redis 7.0 --output saved.rdb
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
-      streamkeep dump --steady orders.store/steady --bytes
+      streamkeep dump --checkpoint orders.store/steady --bytes
     """
-    looks = [one for one in (node, group, table, segment, journal, steady) if one is not None]
+    looks = [one for one in (node, group, table, segment, journal, checkpoint) if one is not None]
     if looks:
         if len(looks) > 1 or kind is not None or target != STDOUT:
             raise click.UsageError("--node, --group, --table, --segment, ... each stand alone")
@@ -196,15 +196,15 @@ def dump(
             refuse_options("is for entries, and for rows of --table", "count")
         if segment is None:
             refuse_options("is for the blocks of --segment", "max_block_bytes")
-        if segment or journal or steady:
+        if segment or journal or checkpoint:
             refuse_options("is not for looking at a file", "store_path", "key")
         printer = Printer(as_json=as_json)
         if segment is not None:
             print_segment(segment, printer, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
         elif journal is not None:
             print_file(journal, "journal", printer)
-        elif steady is not None:
-            print_file(steady, "steady", printer)
+        elif checkpoint is not None:
+            print_file(checkpoint, "steady", printer)
         else:
             _look(
                 given_store(store_path), key, node, group, table, count, printer, as_bytes=as_bytes

@@ -140,7 +140,7 @@ def _durability(store: Store) -> dict[str, Any]:
     return {
         "epoch": found.epoch,
         "last_commit": found.last_commit,
-        "steady_commit": found.steady_commit,
+        "checkpoint_commit": found.checkpoint_commit,
         "journal_bytes": found.journal_bytes,
         "last_recovery": None if last is None else last._asdict(),
         "readers": [slot._asdict() for slot in found.readers if slot.behind],
@@ -153,12 +153,14 @@ def _per_entry(size: int, entries: int) -> float | None:
 
 def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
     """Return how far the store is on disk, and who keeps old pages, as text."""
-    behind = figures["last_commit"] - (figures["steady_commit"] or 0)
-    text = f"{output.size_text(figures['journal_bytes'])}, {behind:,} commits since a steady point"
+    behind = figures["last_commit"] - (figures["checkpoint_commit"] or 0)
+    text = f"{output.size_text(figures['journal_bytes'])}, {behind:,} commits since a checkpoint"
     rows = [("journal", text)]
     last = figures["last_recovery"]
     if last is not None:
-        back = f"back to commit {last['steady_commit']:,}, {last['replayed']:,} from the journal"
+        back = (
+            f"back to commit {last['checkpoint_commit']:,}, {last['replayed']:,} from the journal"
+        )
         rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {back}"))
     for slot in figures["readers"]:
         text = f"process {slot['process']} has a snapshot {slot['behind']:,} commits old"

@@ -28,11 +28,11 @@ from streamkeep.format.core.keys import (
 )
 from streamkeep.format.describe import (
     Piece,
+    describe_checkpoint,
     describe_envelope,
     describe_journal,
     describe_row,
     describe_segment_end,
-    describe_steady,
 )
 from streamkeep.format.node.envelope import ENVELOPE, Envelope, decode_envelope, trimmed_slots
 from streamkeep.format.node.node import slots
@@ -193,12 +193,12 @@ def print_rows(rows: Iterable[tuple[int, bytes, bytes]], printer: Printer) -> No
 
 
 def print_file(path: Path, kind: str, printer: Printer) -> None:
-    """Print a journal file, or the file of steady points."""
+    """Print a journal file, or the file of checkpoints."""
     if path.stat().st_size > _MOST_FILE:
         raise Failure(f"{path}: larger than 1 GiB, which no such file is")
     data = path.read_bytes()
     printer.heading("file", f"{path}: {len(data):,} bytes", file=str(path), size_bytes=len(data))
-    printer.pieces(describe_journal(data) if kind == "journal" else describe_steady(data))
+    printer.pieces(describe_journal(data) if kind == "journal" else describe_checkpoint(data))
 
 
 def print_segment(path: Path, printer: Printer, *, as_bytes: bool, max_block_bytes: int) -> None:

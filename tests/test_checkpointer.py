@@ -1,4 +1,4 @@
-"""The upkeep thread: when it works, and that nothing ends it."""
+"""The checkpointer thread: when it works, and that nothing ends it."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ MODES = pytest.mark.parametrize("sync", ["commit", "none"])
 def test_a_transaction_wakes_the_thread_no_more_often_than_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
-    rings: list[None] = []
-    ring = checkpointer.Upkeep.notice
+    notifications: list[None] = []
+    notify = checkpointer.Checkpointer.notice
 
-    def counted(self: checkpointer.Upkeep) -> None:
-        rings.append(None)
-        ring(self)
+    def counted(self: checkpointer.Checkpointer) -> None:
+        notifications.append(None)
+        notify(self)
 
-    monkeypatch.setattr(checkpointer.Upkeep, "notice", counted)
+    monkeypatch.setattr(checkpointer.Checkpointer, "notice", counted)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         store.xadd("s", {"n": 0})
         for number in range(50):
             with store.transaction() as txn:
                 txn.xadd("s", {"n": number})
         # Once for the first commit; again only if the store was quiet for seconds meanwhile.
-        assert 1 <= len(rings) < 10
+        assert 1 <= len(notifications) < 10
     assert_sound(tmp_path / "store")
 
 
@@ -65,9 +65,9 @@ class OnceBroken:
         return self.works(*args)
 
 
-def parts(store: Store[Any]) -> tuple[checkpointer.Upkeep, Journal]:
-    one = store._environment.upkeep
-    journal = store._environment.shared.journal
+def parts(store: Store[Any]) -> tuple[checkpointer.Checkpointer, Journal]:
+    one = store._environment.checkpointer
+    journal = store._environment.context.journal
     assert one is not None
     assert journal is not None
     return one, journal
@@ -86,21 +86,21 @@ def test_no_error_of_a_steady_point_ends_the_thread(
     sync: Sync,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(checkpointer, "POINT_EVERY_S", 0.3)
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_EVERY_S", 0.3)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         one, _ = parts(store)
-        broken = OnceBroken(one._points.make, error, 3)
-        monkeypatch.setattr(one._points, "make", broken)
+        broken = OnceBroken(one._checkpoints.make, error, 3)
+        monkeypatch.setattr(one._checkpoints, "make", broken)
         store.xadd("s", {"n": 1})
         wait_until(lambda: broken.calls >= 2, "it does not try again")
         failures = store.durability().failures
-        assert [text.split(":")[0] for text in failures] == ["the steady point"]
+        assert [text.split(":")[0] for text in failures] == ["the checkpoint"]
         wait_until(lambda: not store.durability().failures, "it never succeeds")
         last = store.durability().last_commit
-        wait_until(lambda: store.durability().steady_commit == last, "there is no steady point")
+        wait_until(lambda: store.durability().checkpoint_commit == last, "there is no checkpoint")
         assert one._thread is not None
         assert one._thread.is_alive()
-        assert caplog.text.count("the steady point failed, and is tried again") == 1
+        assert caplog.text.count("the checkpoint failed, and is tried again") == 1
     assert_sound(tmp_path / "store")
 
 
@@ -114,11 +114,11 @@ def test_the_interval_is_kept_while_steady_points_fail(
     with streamkeep.open(tmp_path / "store", sync=sync, interval_ms=50) as store:
         one, journal = parts(store)
         with monkeypatch.context() as broken:
-            broken.setattr(one._points, "make", fails)
+            broken.setattr(one._checkpoints, "make", fails)
             for _ in range(3):
                 store.using("interval").xadd("s", {"n": 1})
                 last = store.durability().last_commit
-                wait_until(lambda last=last: journal.head.durable() >= last, "no sync")  # type: ignore[misc]
+                wait_until(lambda last=last: journal.control.durable() >= last, "no sync")  # type: ignore[misc]
             wait_until(lambda: store.durability().failures, "nothing is reported")
             told = store.durability().failures
             assert any("ZeroDivisionError: unlisted" in text for text in told)
@@ -143,7 +143,7 @@ def test_a_sync_that_raises_what_no_one_expects_is_tried_again_without_a_commit(
         failpoints.arm("journal:sync", fails)
         store.xadd("s", {"n": 1})
         last = store.durability().last_commit
-        wait_until(lambda: journal.head.durable() >= last, "it was not tried again")
+        wait_until(lambda: journal.control.durable() >= last, "it was not tried again")
         assert calls == failures
     assert_sound(tmp_path / "store")
 
@@ -159,7 +159,7 @@ def test_a_sync_of_the_thread_that_fails_has_every_write_refused(
     with monkeypatch.context() as broken:
         broken.setattr(files, "sync_data", fails)
         store.xadd("s", {"n": 1})
-        wait_until(journal.head.poisoned, "it is not poisoned")
+        wait_until(journal.control.poisoned, "it is not poisoned")
         wait_until(lambda: store.durability().failures, "nothing is reported")
         assert "the sync of the journal failed" in caplog.text
         with pytest.raises(RecoveryNeededError):
@@ -189,7 +189,7 @@ def test_a_thread_that_the_system_does_not_grant_is_asked_for_again(
         one, _ = parts(store)
         store.xadd("s", {"n": 1})
         assert store.durability().failures == (
-            "the start of the upkeep thread: RuntimeError: can't start new thread",
+            "the start of the checkpointer thread: RuntimeError: can't start new thread",
         )
         store.xadd("s", {"n": 2})
         store.xadd("s", {"n": 3})
