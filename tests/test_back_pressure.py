@@ -10,7 +10,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine.admin.scrub import mark_due
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
@@ -180,3 +180,23 @@ def test_a_thread_that_works_on_the_archive_is_told_so_rather_than_to_wait_for_i
 
     finishes(lambda: store.archive(progress=progress))
     assert "this thread is working on the archive already" in told[0]
+
+
+def test_a_caller_of_the_archiver_waits_for_no_thread_that_waits_for_the_archiver(
+    too_much: Callable[[Sync], Store[bytes]],
+) -> None:
+    store = too_much("none")
+    pressure = store._environment.back_pressure
+    assert pressure is not None
+    others: list[threading.Thread] = []
+
+    def progress(done: int, total: int) -> None:
+        if not others:
+            others.append(threading.Thread(target=lambda: store.xadd("a", {"a": 1}), daemon=True))
+            others[0].start()
+            wait_until(pressure._lock.locked, "no other thread waits for the archiver")
+        store.xadd("b", {"a": 1})
+
+    finishes(lambda: store.archive(progress=progress))
+    others[0].join(PATIENCE_S)
+    assert not others[0].is_alive()

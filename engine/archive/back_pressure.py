@@ -21,7 +21,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.archive.archiver import archive, clean, retired_bytes
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import archive_lock, works_on_archive
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import RETIRED_LEAST, Environment
 from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
@@ -42,10 +42,16 @@ class BackPressure:
         self._not_before = 0.0  # by the clock that only goes forward; after a failure
 
     def __call__(self) -> None:
-        """Archive when too much is retired; the caller holds no lock of the store."""
+        """Archive when too much is retired.
+
+        The caller holds no lock of the store; or it was called back by the archiver, which it then
+        leaves this to: a thread that waits for the archiver may have the lock of this object.
+        """
         context = self._environment.context
         most = self._limit()
-        if not self._is_due(most) or not self._lock.acquire(context.retired_bytes > 2 * most):
+        if not self._is_due(most) or works_on_archive(self._environment):
+            return
+        if not self._lock.acquire(context.retired_bytes > 2 * most):
             return
         try:
             if self._is_due(most):

@@ -71,6 +71,12 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
         mine.lock.release()
 
 
+def works_on_archive(environment: Environment) -> bool:
+    """Say whether this thread holds the archive's lock."""
+    known = _threads.get(environment.identity)
+    return known is not None and known.owner == threading.get_ident()
+
+
 def _locked(environment: Environment) -> StoreLockedError:
     return StoreLockedError(f"{environment.path}: another thread or process works on the archive")
 
