@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,26 @@ def test_notes_are_looked_at_only_when_one_is_due() -> None:
     assert due.next_ms == 50
     due.rename(b"a", b"c")
     assert due.due(55) == [b"c"]
+
+
+def test_no_note_is_passed_by_that_comes_during_a_look_at_all() -> None:
+    due = MessagesDue()
+    late: list[threading.Thread] = []
+
+    looking = False
+
+    class Time(int):
+        def __lt__(self, other: int) -> bool:
+            if looking and not late:
+                late.append(threading.Thread(target=due.note, args=(b"late", 100), daemon=True))
+                late[0].start()
+                late[0].join(0.2)  # where it can be noted now
+            return super().__lt__(other)
+
+    due.note(b"a", Time(200))
+    due.note(b"b", Time(300))
+    due.next_ms = 0
+    looking = True
+    assert due.due(5) == []
+    late[0].join()
+    assert due.next_ms == 100

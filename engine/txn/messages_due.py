@@ -1,11 +1,13 @@
 """When the next message of idempotent XADD expires, by stream: notes in memory, for the sweep.
 
 A write transaction notes what it tracks before it commits, under the write lock. The sweep takes a
-note back under the same lock, so that no note of a message that is still there is lost.
+note back under the same lock, so that no note of a message that is still there is lost. Only the
+question what is due comes without it, so that the notes have a lock of their own.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 NEVER: Final = 1 << 64
@@ -15,23 +17,27 @@ class MessagesDue:
     """The earliest time, in Unix milliseconds, at which a stream may have something to forget."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._at: dict[bytes, int] = {}
         self.next_ms: int = NEVER  # not above the earliest of all
 
     def note(self, name: bytes, due_ms: int) -> None:
         """Note that a message of a stream expires at a time."""
-        known = self._at.get(name)
-        if known is None or due_ms < known:
-            self._at[name] = due_ms
-            self.next_ms = min(self.next_ms, due_ms)
+        with self._lock:
+            known = self._at.get(name)
+            if known is None or due_ms < known:
+                self._at[name] = due_ms
+                self.next_ms = min(self.next_ms, due_ms)
 
     def drop(self, name: bytes) -> None:
         """Forget what was noted of a stream: it is being looked at."""
-        self._at.pop(name, None)
+        with self._lock:
+            self._at.pop(name, None)
 
     def rename(self, name: bytes, target: bytes) -> None:
         """Have what was noted of a stream under its new name."""
-        due_ms = self._at.pop(name, None)
+        with self._lock:
+            due_ms = self._at.pop(name, None)
         if due_ms is not None:
             self.note(target, due_ms)
 
@@ -39,7 +45,6 @@ class MessagesDue:
         """Return the streams that have something to forget, without a look at all of them."""
         if now_ms < self.next_ms:
             return []
-        self.next_ms = NEVER  # first, since notes may come meanwhile
-        noted = list(self._at.items())
-        self.next_ms = min(self.next_ms, min((at for _, at in noted), default=NEVER))
-        return [name for name, at in noted if at <= now_ms]
+        with self._lock:
+            self.next_ms = min(self._at.values(), default=NEVER)
+            return [name for name, at in self._at.items() if at <= now_ms]
