@@ -17,16 +17,18 @@ from conftest import assert_sound
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.archive.archiver import ArchiveOptions, clean
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     MissingSegmentError,
     StoreFullError,
     StoreLockedError,
 )
 from streamkeep.format.core.keys import RETIRED, SEGMENTS
+from streamkeep.format.segment.segment import SUFFIX
 
 Open = Callable[..., Store]
 STEPS = (
@@ -504,3 +506,32 @@ def test_no_run_reads_all_keys_once_per_stream(
     assert {record.key for record in store.archived_segments("a")} == {b"a"}
     for key in ("c2", "d2"):
         assert store.archived_segments(key)[-1].key == key.encode()
+
+
+def test_cleaning_looks_at_each_file_once_however_many_streams_wait(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def partition(self, separator: str, /) -> tuple[str, str, str]:
+            nonlocal looks
+            looks += 1
+            return super().partition(separator)
+
+        def startswith(self, *args: Any) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().startswith(*args)
+
+    store = open_store()
+    for key in map(str, range(20)):
+        store.set_retention(key, archive=True)
+        store.xadd_many(key, [{"n": "x" * 100} for _ in range(200)])
+        store.xtrim(key, maxlen=1, approximate=False)
+    there = [Counted(f"{number}-x/{file}{SUFFIX}") for number in range(100, 200) for file in "ab"]
+    monkeypatch.setattr(Folder, "files_below", lambda folder, name: there)
+    assert clean(store._environment) == []
+    assert 0 < looks <= len(there)

@@ -433,16 +433,13 @@ def clean(environment: Environment) -> list[Path]:
     store = environment.folder
     there = store.files_below(ARCHIVE_FOLDER)
     removed = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
+    streams = segments_by_stream(there)
     for number in environment.read(retired_streams):
-        named = {row.path for row in environment.read(list_segments, number)}
-        for path in there:
-            if (
-                path.startswith(f"{number}-")
-                and path.endswith(SUFFIX)
-                and path not in named
-                and _is_undone(environment, path)
-            ):
-                removed.append(path)
+        if found := streams.get(str(number)):
+            named = {row.path for row in environment.read(list_segments, number)}
+            removed += [
+                path for path in found if path not in named and _is_undone(environment, path)
+            ]
     for path in removed:
         store.remove(stored_name(path))
         log.warning(
@@ -451,6 +448,15 @@ def clean(environment: Environment) -> list[Path]:
     for parent in {stored_name(path).rpartition("/")[0] for path in removed}:
         store.sync(parent)
     return [store.path / stored_name(path) for path in removed]
+
+
+def segments_by_stream(paths: list[str]) -> dict[str, list[str]]:
+    """Return which files of an archive are segments, by the number that their folder says."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        if path.endswith(SUFFIX):
+            found.setdefault(path.partition("-")[0], []).append(path)
+    return found
 
 
 def _is_undone(environment: Environment, path: str) -> bool:

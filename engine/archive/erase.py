@@ -16,7 +16,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from streamkeep.engine.archive.archiver import clean, retired_streams, stream_name
+from streamkeep.engine.archive.archiver import (
+    clean,
+    retired_streams,
+    segments_by_stream,
+    stream_name,
+)
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
@@ -45,7 +50,7 @@ from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import encode_file_garbage
 from streamkeep.format.segment.manifest import REWRITTEN, SegmentRecord, record_of
-from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
+from streamkeep.format.segment.segment import Segment, segment_path
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
 
 Id = tuple[int, int]
@@ -136,16 +141,12 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
         return
     with archive_lock(environment):
         clean(environment)
+        streams = segments_by_stream(store.files_below(ARCHIVE_FOLDER))
         for number in sorted(numbers):
             rows = environment.read(list_segments, number)
             named = {row.path for row in rows}
-            for path in store.files_below(ARCHIVE_FOLDER):
-                if (
-                    path.startswith(f"{number}-")
-                    and path.endswith(SUFFIX)
-                    and path not in named
-                    and _is_leftover(environment, path, rows)
-                ):
+            for path in streams.get(str(number), ()):
+                if path not in named and _is_leftover(environment, path, rows):
                     store.remove(stored_name(path))
                     store.sync(stored_name(path).rpartition("/")[0])
 
