@@ -122,7 +122,8 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
 def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
     """Say whether `enforce` would bring a stream below `most` bytes; nothing changes.
 
-    Only whole nodes count: their entries leave tombstones otherwise, which take as much room.
+    Only nodes that go as a whole count. Entries in front of a needed one leave tombstones; when a
+    node is mostly tombstones it is written again, and gives some room, which is not foreseen here.
     """
     stop = first_needed(txn, stream)
     oldest = 0 if policy.max_age_ms is None else txn.now_ms() - policy.max_age_ms
