@@ -187,7 +187,7 @@ def test_a_caller_of_the_archiver_waits_for_no_thread_that_waits_for_the_archive
 ) -> None:
     store = too_much("none")
     pressure = store._environment.back_pressure
-    assert pressure is not None
+    assert isinstance(pressure, back_pressure.BackPressure)
     others: list[threading.Thread] = []
 
     def progress(done: int, total: int) -> None:

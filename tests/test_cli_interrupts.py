@@ -13,7 +13,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from streamkeep.recovery.load import Load
-from streamkeep.tools.interrupts import uninterrupted
+from streamkeep.tools.base.interrupts import uninterrupted
 
 LINES = "".join(f'{{"n":{number}}}\n' for number in range(1, 11))
 
