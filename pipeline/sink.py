@@ -32,8 +32,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streamkeep.engine.store.survey import STAGING_FOLDER
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
 
@@ -53,6 +54,18 @@ class StagedMessage(WriterCommitMessage):
     staged: Staged
 
 
+def _make_staging(path: Path) -> None:
+    """Have a private folder in that of the store, to which tasks write by its path.
+
+    Raises:
+        UntrustedFileError: a file of the store is a link, say; nothing was written.
+    """
+    files.create_folder(path)
+    store = Folder(path)
+    check_files(store, readonly=False)
+    store.make_folder(STAGING_FOLDER, durable=False)
+
+
 class _Writer:
     """What batch and streaming writes have in common."""
 
@@ -69,6 +82,8 @@ class _Writer:
             )
         RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
         self.options = options
+        if not options.staging:
+            _make_staging(Path(options.path))
         self.staging = plain(options.staging or str(Path(options.path) / STAGING_FOLDER))
         self.folder = new_folder(self.staging)
 

@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools.transfer import load_rows, rows
+from streamkeep.tools.transfer import load_rows
 
 
 @pytest.fixture(autouse=True)
@@ -173,10 +173,39 @@ def test_pretty_printed_json_gets_a_hint() -> None:
     assert "next: `jq -c '.[]' FILE`" in run("load", "s", "k", "a.json", status=1).stderr
 
 
-def test_a_line_beyond_all_bounds_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_LINE", 100)
-    write("a.jsonl", '{"a":"b"}\n{"a":"' + "b" * 200 + '"}\n')
-    assert "line 2: longer than 100 bytes" in run("load", "s", "k", "a.jsonl", status=1).stderr
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.jsonl", '{"a":"b"}\n{"a":"LONG"}', 2),
+        ("a.csv", "a\nb\nLONG", 3),
+        ("a.csv", 'a\nb\n"' + "x\n" * 200 + '"', 3),
+        ("a.csv", "a\nb\n" + "," * 200, 3),
+        ("a.csv", "a" + ",a" * 200, 1),
+    ],
+)
+def test_a_line_beyond_the_limit_names_itself_and_the_option(
+    name: str, text: str, line: int, end: str
+) -> None:
+    write(name, text.replace("LONG", "b" * 200) + end)
+    told = run("load", "s", "k", name, "--max-line", "100", status=1).stderr
+    assert f"line {line}: longer than 100 B, the limit of a line" in told
+    assert "next: --max-line 200 takes lines twice as long" in told
+    if "LONG" in text:
+        run("load", "s", "k", name, "--max-line", "1k")
+        assert len(stored()) == 2
+
+
+def test_a_line_as_long_as_the_limit_is_taken() -> None:
+    for name in ("a.csv", "a.csv.gz"):
+        write(name, "a\n" + "b" * 99 + "\n" + "c" * 99 + "\n")
+        run("load", "s", "k", name, "--max-line", "100")
+
+
+def test_carriage_returns_end_lines_of_csv() -> None:
+    write("a.csv", 'a,b\r1,2\r"3\r4",5\r')
+    run("load", "s", "k", "a.csv")
+    assert stored() == [[["a", "1"], ["b", "2"]], [["a", "3\r4"], ["b", "5"]]]
 
 
 # --- what range --json prints -------------------------------------------------------------------

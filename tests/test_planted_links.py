@@ -431,7 +431,7 @@ ANN, BOB, EVE = 54001, 54002, 54003
 
 
 @pytest.fixture
-def context() -> Iterator[Path]:
+def shared() -> Iterator[Path]:
     """Make a folder that ann owns and her team may write to, where all may come."""
     with TemporaryDirectory() as above:
         os.chmod(above, 0o711)
@@ -443,18 +443,35 @@ def context() -> Iterator[Path]:
 
 
 @as_root
-def test_members_of_a_group_share_a_store_whose_folder_is_theirs(context: Path) -> None:
-    assert as_user(ANN, [TEAM], ADD, context) == "1"
-    for place in context.rglob("*"):
+def test_members_of_a_group_share_a_store_whose_folder_is_theirs(shared: Path) -> None:
+    assert as_user(ANN, [TEAM], ADD, shared) == "1"
+    for place in shared.rglob("*"):
         status = place.stat()
         wanted = 0o770 if place.is_dir() else 0o660
         assert (status.st_mode & 0o777, status.st_gid, status.st_uid) == (wanted, TEAM, ANN)
-    assert as_user(BOB, [TEAM], ADD, context) == "2"
-    context.chmod(0o2775)
-    assert "UntrustedFileError" in as_user(EVE, [], ADD, context)
+    assert as_user(BOB, [TEAM], ADD, shared) == "2"
+    shared.chmod(0o2775)
+    assert "UntrustedFileError" in as_user(EVE, [], ADD, shared)
     # Ann trusts what bob made since: this machine does not know bob, so she has to say so.
     trusting = ADD.replace("sys.argv[1]", f"sys.argv[1], trust_owners={BOB}")
-    assert as_user(ANN, [TEAM], trusting, context) == "3"
+    assert as_user(ANN, [TEAM], trusting, shared) == "3"
+
+
+@as_root
+def test_root_leaves_a_shared_store_to_its_group(shared: Path) -> None:
+    assert as_user(ANN, [TEAM], ADD, shared) == "1"
+    with pytest.raises(UntrustedFileError, match=str(ANN)):
+        streamkeep.open(shared)
+    with streamkeep.open(shared, trust_owners=ANN) as store:
+        store.xadd("s", {"f": "v"})
+    compact_as_root = "from streamkeep.engine.admin.compact import compact; compact(sys.argv[1])"
+    before = os.environ.get(TRUST_VARIABLE)
+    assert before is None
+    environment = {**os.environ, TRUST_VARIABLE: str(ANN)}
+    command = [sys.executable, "-c", f"import sys; {compact_as_root}", str(shared)]
+    subprocess.run(command, env=environment, check=True)
+    assert {one.stat().st_gid for one in shared.rglob("*")} == {TEAM}
+    assert as_user(ANN, [TEAM], ADD, shared) == "3"
 
 
 @as_root

@@ -23,8 +23,8 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -34,6 +34,7 @@ from streamkeep.format.core.errors import ArgumentError, UntrustedFileError
 
 TRUST_VARIABLE: Final = "STREAMKEEP_TRUST_OWNERS"
 _ROOT: Final = 0
+_NO_NAMES: Final = {"", ".", ".."}
 _PIECE: Final = 8 << 20
 # A pipe or a device in place of a file must not make the opening wait.
 _SAFE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -60,10 +61,11 @@ class Owners:
     def __init__(self, folder: os.stat_result, trusted: Trusted = ()) -> None:
         """Take the status of the store's folder, and who is trusted besides."""
         self._trusted = {_ROOT, os.geteuid(), *trusted_numbers(trusted)}
-        group = folder.st_gid
-        self.group: int | None = None  # who share the store
-        if folder.st_mode & stat.S_IWGRP and group in {os.getegid(), *os.getgroups()}:
-            self.group = group
+        self.group: int | None = (
+            None  # whose members share the store, where it is also the caller's
+        )
+        if folder.st_mode & stat.S_IWGRP and _is_in(folder.st_gid):
+            self.group = folder.st_gid
             self._trusted.add(folder.st_uid)
 
     def trust(self, user: int) -> bool:
@@ -98,6 +100,11 @@ def trusted_numbers(owners: Trusted) -> set[int]:
     return numbers
 
 
+def _is_in(group: int) -> bool:
+    """Say whether the caller is a member of a group."""
+    return group == os.getegid() or group in os.getgroups()
+
+
 def _is_member(user: int, group: int) -> bool:
     with suppress(KeyError):
         known = pwd.getpwuid(user)
@@ -115,7 +122,6 @@ class Folder:
     """A folder of a store, held open; names in it may lead through folders below it (`a/b`).
 
     Attributes:
-        path: where it was when it was opened; for messages.
         owners: whose files are opened.
         group: who gets what is created in it; None where it is private.
     """
@@ -134,14 +140,23 @@ class Folder:
             UntrustedFileError: somebody owns it who is not trusted.
             OSError: it is not there, or no folder.
         """
-        self.path = path
+        self._top = path
+        self._name = ""  # below that
         self._opened: WeakSet[Folder] = WeakSet()
         self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         status = os.fstat(self.handle)
         self.owners = Owners(status, trusted)
-        self.group = None if outside else self.owners.group
+        self.group: int | None = None
         if not outside:
-            self._check(status, stat.S_IFDIR, path)
+            shared = status.st_mode & stat.S_IWGRP
+            if shared and (os.geteuid() == _ROOT or _is_in(status.st_gid)):
+                self.group = status.st_gid  # what root makes in it is the group's, too
+            self._check(status, stat.S_IFDIR)
+
+    @property
+    def path(self) -> Path:
+        """Where it was when it was opened: for messages, and for libraries that want a path."""
+        return self._top / self._name if self._name else self._top
 
     def __del__(self) -> None:
         """Close it."""
@@ -172,17 +187,18 @@ class Folder:
             FileNotFoundError: it is not there.
         """
         try:
-            with self._parent(name) as (parent, last):
-                return self._below(parent, last, self.path / name)
+            parent, last = self._parent(name)
+            return parent._below(last)
         except FileNotFoundError:
             if not missing_ok:
                 raise
-            return self._new(self.path / name)
+            return self._new(name)
 
-    def _new(self, path: Path) -> Folder:
+    def _new(self, name: str) -> Folder:
         """Return a folder below this one, not opened yet."""
         found = Folder.__new__(Folder)
-        found.path = path
+        found._top = self._top
+        found._name = f"{self._name}/{name}" if self._name else name
         found.owners = self.owners
         found.group = self.group
         found._opened = WeakSet()
@@ -208,26 +224,25 @@ class Folder:
                 files.sync_folder(parent.path)
         return found
 
-    def _below(self, parent: int, last: str, path: Path) -> Folder:
-        found = self._new(path)
+    def _below(self, name: str) -> Folder:
+        found = self._new(name)
         try:
-            found.handle = os.open(last, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=parent)
+            found.handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.handle)
         except OSError as error:
-            self._explain(error, parent, last, stat.S_IFDIR, path)
+            self._explain(error, name, stat.S_IFDIR)
             raise
-        self._check(os.fstat(found.handle), stat.S_IFDIR, path)
+        self._check(os.fstat(found.handle), stat.S_IFDIR, name)
         return found
 
-    @contextmanager
-    def _parent(self, name: str) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the folder that a name is in, and its last part."""
+    def _parent(self, name: str) -> tuple[Folder, str]:
+        """Return the folder that a name is in, and its last part."""
         if self.handle < 0:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         *above, last = _parts(name)
         found = self
         for part in above:
-            found = self._below(found.handle, part, found.path / part)
-        yield found.handle, last
+            found = found._below(part)
+        return found, last
 
     # --- files ------------------------------------------------------------------------------
 
@@ -242,30 +257,29 @@ class Folder:
             UntrustedFileError: it is not what a file of a store must be; it was not touched.
             OSError: as `os.open`.
         """
-        with self._parent(name) as (parent, last):
-            handle = self._open(parent, last, flags, self.path / name)
+        parent, last = self._parent(name)
+        handle = parent._open(last, flags)
         try:
-            self._check(os.fstat(handle), stat.S_IFREG, self.path / name, flags)
+            self._check(os.fstat(handle), stat.S_IFREG, name, flags)
         except BaseException:
             os.close(handle)
             raise
         return handle
 
-    def _open(self, parent: int, last: str, flags: int, path: Path) -> int:
+    def _open(self, name: str, flags: int) -> int:
         while True:
             try:
                 if not flags & os.O_EXCL:
-                    return os.open(last, flags & ~os.O_CREAT | _SAFE, dir_fd=parent)
+                    return os.open(name, flags & ~os.O_CREAT | _SAFE, dir_fd=self.handle)
             except FileNotFoundError:
                 if not flags & os.O_CREAT:
                     raise
             except OSError as error:
-                self._explain(error, parent, last, stat.S_IFREG, path)
+                self._explain(error, name, stat.S_IFREG)
                 raise
+            new = flags | os.O_CREAT | os.O_EXCL | _SAFE
             try:
-                handle = os.open(
-                    last, flags | os.O_CREAT | os.O_EXCL | _SAFE, files.FILE_MODE, dir_fd=parent
-                )
+                handle = os.open(name, new, files.FILE_MODE, dir_fd=self.handle)
             except FileExistsError:
                 if flags & os.O_EXCL:
                     raise
@@ -301,8 +315,8 @@ class Folder:
     def status(self, name: str) -> os.stat_result | None:
         """Return what the system says of a name, a link itself; None where there is none."""
         try:
-            with self._parent(name) as (parent, last):
-                return os.stat(last, dir_fd=parent, follow_symlinks=False)
+            parent, last = self._parent(name)
+            return os.stat(last, dir_fd=parent.handle, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
@@ -318,7 +332,7 @@ class Folder:
         """
         status = self.status(name)
         if status is not None:
-            self._check(status, stat.S_IFDIR, self.path / name)
+            self._check(status, stat.S_IFDIR, name)
         return status is not None
 
     def size(self, name: str) -> int:
@@ -357,8 +371,8 @@ class Folder:
     def remove(self, name: str) -> bool:
         """Remove a name that is no folder; say whether there was one."""
         try:
-            with self._parent(name) as (parent, last):
-                os.unlink(last, dir_fd=parent)
+            parent, last = self._parent(name)
+            os.unlink(last, dir_fd=parent.handle)
         except FileNotFoundError:
             return False
         return True
@@ -367,8 +381,8 @@ class Folder:
         """Remove a folder with all that is in it; say whether there was one."""
         if not self.has_folder(name):
             return False
-        with self._parent(name) as (parent, last):
-            shutil.rmtree(last, dir_fd=parent)
+        parent, last = self._parent(name)
+        shutil.rmtree(last, dir_fd=parent.handle)
         return True
 
     def remove_any(self, name: str) -> None:
@@ -381,8 +395,9 @@ class Folder:
 
     def rename(self, old: str, new: str) -> None:
         """Give a file or a folder another name in this folder, in place of what has it."""
-        with self._parent(old) as (source, old_last), self._parent(new) as (target, new_last):
-            os.rename(old_last, new_last, src_dir_fd=source, dst_dir_fd=target)
+        source, old_last = self._parent(old)
+        target, new_last = self._parent(new)
+        os.rename(old_last, new_last, src_dir_fd=source.handle, dst_dir_fd=target.handle)
 
     def link(self, name: str, other: Folder) -> None:
         """Give a file the same name in another folder, too; only one that is never written again.
@@ -391,8 +406,10 @@ class Folder:
             OSError: that is another file system, or one without links.
         """
         os.close(self.open(name))
-        with self._parent(name) as (source, last), other._parent(name) as (target, _):
-            os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        source, last = self._parent(name)
+        target, _ = other._parent(name)
+        here, there = source.handle, target.handle
+        os.link(last, last, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
 
     def sync(self, name: str = "") -> None:
         """Make the names in this folder durable, or those of one in it."""
@@ -417,10 +434,10 @@ class Folder:
             handle = os.open(name, flags | _SAFE, dir_fd=self.handle)
         except OSError as error:
             if error.errno != errno.ENXIO:
-                self._explain(error, self.handle, name, stat.S_IFIFO, self.path / name)
+                self._explain(error, name, stat.S_IFIFO)
             raise
         try:
-            self._check(os.fstat(handle), stat.S_IFIFO, self.path / name)
+            self._check(os.fstat(handle), stat.S_IFIFO, name)
         except BaseException:
             os.close(handle)
             raise
@@ -432,40 +449,46 @@ class Folder:
         """Raise UntrustedFileError where a file is there that `open` would refuse."""
         status = self.status(name)
         if status is not None:
-            self._check(status, stat.S_IFREG, self.path / name, flags)
+            self._check(status, stat.S_IFREG, name, flags)
 
     def check_pipe(self, name: str) -> None:
         """Raise UntrustedFileError where something is there that is no named pipe of ours."""
         status = self.status(name)
         if status is not None:
-            self._check(status, stat.S_IFIFO, self.path / name)
+            self._check(status, stat.S_IFIFO, name)
 
-    def _check(self, status: os.stat_result, kind: int, path: Path, flags: int = 0) -> None:
+    def _check(
+        self, status: os.stat_result, kind: int, name: str = "", flags: int = os.O_RDONLY
+    ) -> None:
         found = stat.S_IFMT(status.st_mode)
         if found != kind:
-            raise UntrustedFileError(
-                f"{path}: {_KINDS.get(found, 'something else')}, where a store has {_KINDS[kind]}; "
+            is_there = _KINDS.get(found, "something else")
+            problem = (
+                f"{is_there}, where a store has {_KINDS[kind]}; "
                 "remove it, or find out where this folder comes from"
             )
-        if flags & _WRITING and status.st_nlink > 1:
-            raise UntrustedFileError(
-                f"{path}: this file has {status.st_nlink} names (hard links), and writing to it "
-                "would change it under all of them; copy the folder (cp -r), and open the copy"
+        elif flags & _WRITING and status.st_nlink > 1:
+            problem = (
+                f"this file has {status.st_nlink} names (hard links), and writing to it would "
+                "change it under all of them; copy the folder (cp -r), and open the copy"
             )
-        if not self.owners.trust(status.st_uid):
-            name = _user_name(status.st_uid)
-            raise UntrustedFileError(
-                f"{path}: it belongs to user {name} ({status.st_uid}), who could change the "
-                f"store at will; if you trust that user, open it with trust_owners=[{name!r}], or "
-                f"set {TRUST_VARIABLE}={name}"
+        elif not self.owners.trust(status.st_uid):
+            user = _user_name(status.st_uid)
+            problem = (
+                f"it belongs to user {user} ({status.st_uid}), who could change the store at will; "
+                f"if you trust that user, open it with trust_owners=[{user!r}], or set "
+                f"{TRUST_VARIABLE}={user}"
             )
+        else:
+            return
+        raise UntrustedFileError(f"{self.path / name}: {problem}")
 
-    def _explain(self, error: OSError, parent: int, last: str, kind: int, path: Path) -> None:
+    def _explain(self, error: OSError, name: str, kind: int) -> None:
         """Raise UntrustedFileError where the system refused a name that is of another kind."""
         if error.errno in _OTHER_KIND:
             with suppress(FileNotFoundError):
-                status = os.stat(last, dir_fd=parent, follow_symlinks=False)
-                self._check(status, kind, path)
+                status = os.stat(name, dir_fd=self.handle, follow_symlinks=False)
+                self._check(status, kind, name)
 
     def _share(self, handle: int, mode: int) -> None:
         """Let the group that shares the store use what was just created."""
@@ -490,6 +513,6 @@ def copy_file(source: Folder, name: str, target: Folder, new: str) -> None:
 
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
-    if not all(parts) or "." in parts or ".." in parts:
+    if not _NO_NAMES.isdisjoint(parts):
         raise UntrustedFileError(f"{name!r}: no name of a file below the folder of a store")
     return parts

@@ -19,6 +19,7 @@ from streamkeep.format.redis.rdb_values import Source
 
 MOST_WORDS: Final = 1 << 20  # Redis's own limits
 MOST_BYTES: Final = 512 << 20
+MOST_COMMAND: Final = (1 << 30) + (64 << 20)  # an entry of 1 GiB, and its names
 _MOST_LINE: Final = 64 << 10
 
 _DOUBLE: Final = 0x22
@@ -49,7 +50,13 @@ def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[in
         offset = source.offset
         line = _line(source)
         if line[:1] == b"*":
-            words = [_word(source) for _ in range(_number(source, line, MOST_WORDS))]
+            words = []
+            size = 0
+            for _ in range(_number(source, line, MOST_WORDS)):
+                words.append(_word(source))
+                size += len(words[len(words) - 1])
+                if size > MOST_COMMAND:
+                    source.fail(f"a command of more than {MOST_COMMAND} bytes")
         else:
             words = split_line(line, where, offset)
         if words:

@@ -144,13 +144,14 @@ def _known(
 
 
 def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
+    from streamkeep.engine.system.safe_files import Folder
     from streamkeep.format.segment.segment import Segment
 
-    path = os.path.join(archive, record.path)
     problems: list[str] = []
     size = 0
     try:
-        with open(path, "rb", buffering=0) as source:
+        handle = Folder(Path(archive)).open(record.path)
+        with os.fdopen(handle, "rb", buffering=0) as source:
             size = os.fstat(source.fileno()).st_size
             descriptor = source.fileno()
             segment = Segment.open(

@@ -121,6 +121,8 @@ def restore(
                 )
         else:
             low, high = range_start(start), range_end(end)
+            if not staging:
+                opened._environment.folder.make_folder(STAGING_FOLDER, durable=False)
             folder = plain(staging or str(Path(store) / STAGING_FOLDER))
             done = _from_lake(spark, lake, opened, key, target, low, high, folder, progress)
         report.entries = done.entries

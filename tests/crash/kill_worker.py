@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot
 from fork_server import serve
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import CommandError, NoSuchGroupError
@@ -43,7 +43,7 @@ class Worker:
         self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
         self.held: list[str] = []  # IDs that were delivered to it
         self.old: list[str] = []  # IDs that this process added to TRIMMED and has not erased
-        self.store = Store(plan["path"], sync=plan["sync"], interval_ms=20)
+        self.store = streamkeep.open(plan["path"], sync=plan["sync"], interval_ms=20)
         self.consumes: bool = plan["consumes"]
         self.archives: bool = plan["archives"]
 
@@ -230,7 +230,7 @@ def work(plan: dict[str, Any]) -> None:
         if plan["failpoint"]:
             die_at(plan["failpoint"], plan["passages"])
         if plan["recover"]:
-            Store(plan["path"]).close()
+            streamkeep.open(plan["path"]).close()
         else:
             Worker(plan).run(plan["most"])
 

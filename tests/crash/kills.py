@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import streamkeep
 from crash.kill_worker import ADDED, BOTH, GROUP, TRIMMED
 from crash.losses import small_journal
 from crash.places import Places
@@ -133,7 +134,7 @@ def verify(path: Path, told: Told, *, archives: bool = False) -> None:
     """Check a store that nobody has open against what was acknowledged."""
     left = {"SK311", "SK312"} if archives else set()  # files that only take room
     assert [str(one) for one in recovery.check(path) if one.code not in left] == []
-    with Store(path, readonly=True) as store:
+    with streamkeep.open(path, readonly=True) as store:
         tokens: Counter[str] = Counter()
         ids: dict[bytes, set[str]] = {}
         for key in BOTH:
@@ -333,9 +334,9 @@ class Run:
         copy_store(self.path, copy)
         with small_journal():
             boot = 1000 + self.copies
-            with another_boot(boot), Store(copy):
+            with another_boot(boot), streamkeep.open(copy):
                 pass
-            with Store(self.path) as store:
+            with streamkeep.open(self.path) as store:
                 if self.archives:
                     store.archive()
         try:

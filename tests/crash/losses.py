@@ -22,7 +22,8 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from crash.power import Disk, another_boot, watched
+import streamkeep
+from crash.power import Disk, after_a_loss, watched
 from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -204,6 +205,7 @@ class Losses:
         self.replayed = 0
         self.killed_recoveries = 0
         self._taken: list[tuple[Path, int]] = []
+        self._checked = 0
 
     def take(self, disk: Disk, least: int) -> None:
         """Lose power now; `least` is the oldest state that may be left."""
@@ -226,7 +228,7 @@ class Losses:
 
     def check(self, path: Path, states: list[State], least: int) -> None:
         """Open what is left: one of the states from `least` on; it works on, and is sound."""
-        with another_boot(2 + self.count), Store(path, clock=ManualClock(9000)) as store:
+        with after_a_loss(self.count + self._checked), streamkeep.open(path) as store:
             found = state_of(store)
             assert found in states[least:], describe(found, states, least)
             last = store.durability().last_recovery
@@ -236,15 +238,16 @@ class Losses:
             store.xreadgroup(b"after", b"c", {b"a": ">"})
             after = state_of(store)
         assert [str(finding) for finding in recovery.check(path)] == []
-        with another_boot(3 + self.count), Store(path) as store:
+        with after_a_loss(self.count + self._checked + 1), streamkeep.open(path) as store:
             assert state_of(store) == after
+        self._checked += 1
 
     def kill_recoveries(self, path: Path) -> Path:
         """Begin to recover, stop somewhere, lose power again; a few times."""
         for turn in range(self.random.randrange(1, 4)):
             steps = self.random.randrange(1, 14)
             target = path.with_name(f"{path.name}-{turn}")
-            with another_boot(100 + turn), watched(path, safe=True) as disk:
+            with after_a_loss(100 + turn + self._checked), watched(path, safe=True) as disk:
                 if not killed_after(steps, partial(open_once, path)):
                     return path
                 self.killed_recoveries += 1
@@ -256,7 +259,7 @@ class Losses:
 
 def open_once(path: Path) -> None:
     """Open a store, and close it."""
-    Store(path).close()
+    streamkeep.open(path).close()
 
 
 def killed_after(steps: int, action: Callable[[], object]) -> bool:

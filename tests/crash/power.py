@@ -24,7 +24,7 @@ from typing import Final
 import pytest
 
 from streamkeep.engine.checkpoint import checkpoint, crash_recovery
-from streamkeep.engine.system import files
+from streamkeep.engine.system import boot_id, files
 
 SECTOR: Final = 512
 _SHARES: Final = (0.0, 0.05, 0.5, 0.5, 0.95, 1.0)  # of the unsynced sectors that are kept
@@ -160,10 +160,25 @@ def watched(folder: Path, *, blind_to: str = "nothing", safe: bool = False) -> I
 @contextmanager
 def another_boot(number: int = 1) -> Iterator[None]:
     """Have the machine look booted since; each number is a boot of its own."""
-    boot_id = number.to_bytes(16, "big")
+    here = number.to_bytes(16, "big")
     with pytest.MonkeyPatch.context() as patch:
         for module in (boot_id, crash_recovery, checkpoint):
-            patch.setattr(module, "boot_id", lambda: boot_id)
+            patch.setattr(module, "boot_id", lambda: here)
+        yield
+
+
+@contextmanager
+def another_mount(number: int = 1) -> Iterator[None]:
+    """Have the file system look mounted again, in the same boot; each number is another mount."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boot_id, "mount_id", lambda path: (1 << 40) + number)
+        yield
+
+
+@contextmanager
+def after_a_loss(number: int) -> Iterator[None]:
+    """Have what was not on disk look lost: with the machine, or with the mount alone, in turns."""
+    with another_boot(number) if number % 2 else another_mount(number):
         yield
 
 

@@ -47,7 +47,7 @@ def interrupt(path: Path, sync: Any, seed: int) -> None:
     random_ = random.Random(seed)
     sys.setswitchinterval(0.0005)
     signal.signal(signal.SIGALRM, raise_interrupt)
-    store = Store(path, sync=sync)
+    store = streamkeep.open(path, sync=sync)
     store.xadd("a", {"n": 0})
     store.xadd("b", {"n": 0})
     beside = Beside(store)
@@ -132,11 +132,11 @@ class Beside:
 def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     """Killed while it syncs, a parent must not leave the lock of the sync with its child."""
     path = tmp_path / "store"
-    Store(path).close()
+    streamkeep.open(path).close()
     told = os.pipe()
     parent = os.fork()
     if parent == 0:
-        store = Store(path)
+        store = streamkeep.open(path)
         store.xadd("s", {"f": "v"})
         environment = store._environment
         assert environment.context.journal is not None
@@ -156,7 +156,7 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
             handle = os.open(path / name, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.close(handle)
-        with Store(path) as store:
+        with streamkeep.open(path) as store:
             assert store.xlen("s") == 1
     finally:
         os.kill(child, signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_a_clock_that_goes_back_does_no_harm(tmp_path: Path) -> None:
 
 def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
     """A write needs a slot of its own, once the store was idle."""
-    with Store(tmp_path / "store", max_readers=8, sync="none") as store:
+    with streamkeep.open(tmp_path / "store", max_readers=8, sync="none") as store:
         store.xadd("s", {"n": 0})
         environment = store._environment
         environment.make_checkpoint()
@@ -202,11 +202,11 @@ def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
 
 def test_readers_that_died_are_cleared_by_a_steady_point(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with Store(path) as store:
+    with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
         child = os.fork()
         if child == 0:
-            own = Store(path, readonly=True)
+            own = streamkeep.open(path, readonly=True)
             held = own.snapshot()
             assert held.xlen("s") == 1
             os.kill(os.getpid(), signal.SIGKILL)
@@ -220,15 +220,15 @@ def test_readers_that_died_are_cleared_by_a_steady_point(tmp_path: Path) -> None
 def test_a_board_whose_maker_was_killed_is_used(tmp_path: Path) -> None:
     """It has its size, and no mark yet."""
     path = tmp_path / "store"
-    Store(path).close()
+    streamkeep.open(path).close()
     (path / "waiters" / "board").write_bytes(bytes((path / "waiters" / "board").stat().st_size))
-    with Store(path) as store:
+    with streamkeep.open(path) as store:
         assert store._environment.context.wait_table.is_open()
 
 
 def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: Path) -> None:
     """Whoever changes the board at that moment may be killed; the next must put it in order."""
-    with Store(tmp_path / "store") as store:
+    with streamkeep.open(tmp_path / "store") as store:
         wait_table = store._environment.context.wait_table
         other = os.open(tmp_path / "store" / "waiters" / "board", os.O_RDWR)
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -247,14 +247,14 @@ def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: 
 def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
     """Two containers, each with process numbers of its own, share a folder."""
     path = tmp_path / "store"
-    with Store(path) as store:
+    with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
     go, told = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.read(go[0], 1)
         try:
-            Store(path)
+            streamkeep.open(path)
         except streamkeep.StoreError as error:
             os.write(told[1], str(error).encode())
         os._exit(0)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
 from crash.power import another_boot, copy_store
 from patience import PATIENCE_S
-from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StoreClosedError
 
 
@@ -32,7 +32,7 @@ def run_to_its_end(code: Callable[[], object]) -> int:
 
 
 def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
-    with Store(tmp_path / "store", sync="none") as store:
+    with streamkeep.open(tmp_path / "store", sync="none") as store:
         store.xadd_many("s", [{"n": str(n), "pad": "x" * 100} for n in range(2000)])
         held = [store.snapshot()]
         snapshot = held[0]
@@ -55,7 +55,7 @@ def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
 
 def test_a_transaction_belongs_to_the_parent(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with Store(path) as store:
+    with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
         with store.transaction() as txn:
             txn.xadd("s", {"n": 1})
@@ -70,12 +70,12 @@ def test_a_transaction_belongs_to_the_parent(tmp_path: Path) -> None:
         for number in range(2, 6):
             store.xadd("s", {"n": number})
         copy_store(path, tmp_path / "copy")
-    with another_boot(), Store(tmp_path / "copy") as copy:
+    with another_boot(), streamkeep.open(tmp_path / "copy") as copy:
         assert [entry.fields[b"n"] for entry in copy.xrange("s")] == [b"%d" % n for n in range(6)]
 
 
 def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> None:
-    with Store(tmp_path / "store") as store:
+    with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"n": 0})
         environment = store._environment
         leading, go_on = threading.Event(), threading.Event()

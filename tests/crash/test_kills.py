@@ -15,7 +15,6 @@ from crash.kills import Run
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from fork_server import Server, forking
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 
 LONG_KILLS = 1500
@@ -97,7 +96,7 @@ def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: 
     path = tmp_path / "store"
 
     def write_until_killed() -> None:
-        store = Store(path, sync="none")
+        store = streamkeep.open(path, sync="none")
         journal = store._environment.context.journal
         assert journal is not None
         store.xadd("s", {"pad": ""})
@@ -106,7 +105,7 @@ def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: 
         die_at("commit:journaled", 1)
         store.xadd("s", {"killed": "here"})
 
-    with small_journal(), Store(path) as store:
+    with small_journal(), streamkeep.open(path) as store:
         assert not in_child(write_until_killed)
         before = store.xlen("s")
         store.xadd("s", {"big": "x" * 7000})
@@ -115,7 +114,7 @@ def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: 
         assert store.xlen("s") == before + 2
         assert len(list((path / "journal").glob("*.skj"))) == 2
         copy_store(path, tmp_path / "copy")
-    with another_boot(), Store(tmp_path / "copy") as store:
+    with another_boot(), streamkeep.open(tmp_path / "copy") as store:
         assert state_of(store) == expected
 
 

@@ -10,13 +10,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import streamkeep
+from crash import losses as losses_module
 from crash.losses import (
     MODES,
     Losses,
@@ -29,7 +31,7 @@ from crash.losses import (
     state_of,
     watching,
 )
-from crash.power import another_boot, copy_store, watched
+from crash.power import after_a_loss, another_boot, copy_store, watched
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.control_file import ControlFile
@@ -77,13 +79,16 @@ def run_creations(folder: Path, seed: int) -> int:
         with watched(path) as disk:
             created = not killed_after(steps, partial(open_once, path))
             disk.lose_power(lost, random_)
-        for number, left in enumerate((lost, path)):  # after a power loss, and after a crash
-            with another_boot(2 - number), Store(left) as store:
+        again = folder / f"again-{seed}-{steps}"
+        shutil.copytree(lost, again)
+        # After a power loss, a loss of the mount, and a crash:
+        for number, left in ((1, lost), (2, again), (3, path)):
+            with after_a_loss(number), streamkeep.open(left) as store:
                 assert state_of(store) == {}, f"seed {seed}, step {steps}"
                 store.xadd("s", {"f": "v"})
             assert [str(finding) for finding in recovery.check(left)] == []
             shutil.rmtree(left)
-    return 2 * steps
+    return 3 * steps
 
 
 def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
@@ -92,15 +97,15 @@ def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
     """Several files behind the checkpoint, their author dead: the next sync covers all."""
     path, lost = tmp_path / "store", tmp_path / "lost"
     with small_journal(), watched(path) as disk:
-        with Store(path, sync="none") as store:
+        with streamkeep.open(path, sync="none") as store:
             for number in range(300):
                 store.xadd("s", {"n": number, "pad": "x" * 300})
             die(store)
-        with Store(path, sync="commit") as store:
+        with streamkeep.open(path, sync="commit") as store:
             store.xadd("s", {"n": "last"})
             disk.lose_power(lost, NothingKept(0))
             die(store)
-    with another_boot(), Store(lost) as store:
+    with another_boot(), streamkeep.open(lost) as store:
         assert store.xlen("s") == 301
 
 
@@ -111,13 +116,13 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
         losses = Losses(tmp_path, seed)
         states = []
         with small_journal(), watched(path) as disk:
-            store = Store(path, sync="commit")
+            store = streamkeep.open(path, sync="commit")
             for number in range(40):
                 store.xadd("s", {"n": number, "pad": "x" * 300})
                 states.append(state_of(store))
             assert killed_after(3, store._environment.make_checkpoint)
             die(store)
-            store = Store(path, sync="commit")
+            store = streamkeep.open(path, sync="commit")
             for number in range(40):
                 store.xadd("s", {"n": number, "pad": "x" * 300})
                 if number % 3:
@@ -140,7 +145,7 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
 def test_who_waits_for_a_recovery_that_is_killed_begins_it_again(tmp_path: Path, name: str) -> None:
     """The lock is free then, and the store is not ready."""
     path, copy = tmp_path / "store", tmp_path / "copy"
-    with small_journal(), Store(path, sync="none") as store:
+    with small_journal(), streamkeep.open(path, sync="none") as store:
         for number in range(100):
             store.xadd("s", {"n": number, "pad": "x" * 300})
         expected = state_of(store)
@@ -150,7 +155,7 @@ def test_who_waits_for_a_recovery_that_is_killed_begins_it_again(tmp_path: Path,
             assert state_of(store) == expected
             assert store.durability().last_recovery is not None
         shutil.rmtree(copy)
-        with Store(path) as store:
+        with streamkeep.open(path) as store:
             store.xadd("s", {"n": 0})
             expected = state_of(store)
             copy_store(path, copy)
@@ -180,14 +185,14 @@ def waiting_behind(path: Path, name: str) -> Iterator[Callable[[], Store[bytes]]
 
         failpoints.arm(name, stop)
         with another_boot(9):
-            Store(path).close()
+            streamkeep.open(path).close()
         os._exit(0)
     assert os.read(told[0], 9) == b"here"
     killer = threading.Timer(0.1, os.kill, (child, signal.SIGKILL))
 
     def opened() -> Store[bytes]:
         killer.start()
-        return Store(path)
+        return streamkeep.open(path)
 
     try:
         yield opened
@@ -201,15 +206,20 @@ def waiting_behind(path: Path, name: str) -> Iterator[Callable[[], Store[bytes]]
 def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> None:
     """It may say that commits are on disk which are yet to be made."""
     path, lost = tmp_path / "store", tmp_path / "lost"
-    with Store(path) as store:
+    with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0}, id="1-1")
     control = ControlFile(Folder(path / "journal"))
     control.set_durable(1, 1 << 40)  # what is on disk, in a life before
     control.close()
-    with another_boot(7), a_reader(path), watched(path, safe=True) as disk, Store(path) as store:
+    with (
+        another_boot(7),
+        a_reader(path),
+        watched(path, safe=True) as disk,
+        streamkeep.open(path) as store,
+    ):
         store.xadd("s", {"n": 1}, id="2-2")
         disk.lose_power(lost, NothingKept(0))
-    with another_boot(8), Store(lost) as store:
+    with another_boot(8), streamkeep.open(lost) as store:
         assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-2"]
 
 
@@ -221,7 +231,7 @@ def a_reader(path: Path) -> Iterator[None]:
     if child == 0:
         os.close(mine[1])
         os.close(childs[0])
-        with Store(path, readonly=True):
+        with streamkeep.open(path, readonly=True):
             os.write(childs[1], b"open")
             os.read(mine[0], 1)
         os._exit(0)
@@ -276,6 +286,18 @@ def test_the_harness_sees_a_missing_sync_of_the_data(tmp_path: Path) -> None:
     def run() -> None:
         for seed in range(20):
             run_losses(tmp_path, seed, ("none",), steps=60, every=3, blind_to="steady")
+
+    assert not in_child(run)
+
+
+def test_the_harness_sees_a_loss_that_no_boot_or_mount_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses_module, "after_a_loss", lambda number: nullcontext())
+
+    def run() -> None:
+        for seed in range(20):
+            run_losses(tmp_path, seed, ("none",), steps=60, every=3)
 
     assert not in_child(run)
 

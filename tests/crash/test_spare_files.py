@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot, copy_store
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system import files
@@ -19,7 +19,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store"
-    with small_journal(), Store(path) as store:
+    with small_journal(), streamkeep.open(path) as store:
         journal = store._environment.context.journal
         assert journal is not None
         other = Journal(Folder(path / JOURNAL_FOLDER), journal.store_uuid, journal.epoch)
@@ -47,14 +47,14 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
         expected = store.xlen("s")
         copy_store(path, tmp_path / "copy")
         other.close()
-    with another_boot(), Store(tmp_path / "copy") as copy:
+    with another_boot(), streamkeep.open(tmp_path / "copy") as copy:
         assert copy.xlen("s") == expected
 
 
 def test_what_a_killed_process_was_making_is_removed(tmp_path: Path) -> None:
-    with Store(tmp_path / "store") as store:
+    with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"f": "v"})
     left = tmp_path / "store" / JOURNAL_FOLDER / f"{NEW_RECYCLED}.0123456789abcdef"
     left.write_bytes(bytes(100))
-    with Store(tmp_path / "store"):
+    with streamkeep.open(tmp_path / "store"):
         assert not left.exists()

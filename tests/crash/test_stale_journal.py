@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_files, read_header
 from streamkeep.engine.system.safe_files import Folder
 
@@ -22,11 +22,11 @@ def recycled(tmp_path: Path) -> tuple[int, int, int]:
 
     Returns its newest commit, the number of that file, and the commit it begins with.
     """
-    with Store(tmp_path / "one", sync="none") as store:
+    with streamkeep.open(tmp_path / "one", sync="none") as store:
         store.xadd("s", {"f": "v"})
         last = store.durability().last_commit
     shutil.copytree(tmp_path / "one", tmp_path / "lost")
-    with Store(tmp_path / "one", sync="none") as store:
+    with streamkeep.open(tmp_path / "one", sync="none") as store:
         while len(journal_files(Folder(store.path / JOURNAL_FOLDER))) == 1:
             store.xadd("s", {"f": "x" * 2500})
         journal = Folder(store.path / JOURNAL_FOLDER)
@@ -48,9 +48,9 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
     """Their numbers are given again, so in another epoch: nobody takes the new for the old."""
     with small_journal():
         last, number, first = recycled(tmp_path)
-        with Store(tmp_path / "one") as store:
+        with streamkeep.open(tmp_path / "one") as store:
             epoch = store.durability().epoch
-        with boot(), Store(tmp_path / "lost") as store:
+        with boot(), streamkeep.open(tmp_path / "lost") as store:
             assert store.durability().epoch == epoch + 1
             recovered = store.durability().last_recovery
             assert recovered is not None
@@ -60,6 +60,6 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
             while store.durability().last_commit < first - 1:
                 store.xadd("s", {"other": "commit"})
             expected = store.xlen("s")
-        with another_boot(9), Store(tmp_path / "lost", force_recovery=True) as store:
+        with another_boot(9), streamkeep.open(tmp_path / "lost", force_recovery=True) as store:
             assert store.xlen("s") == expected
         assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
 from crash.losses import in_child
 from crash.power import another_boot
 from streamkeep import recovery
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import slot_meta
 from streamkeep.engine.journal import control_file
@@ -26,9 +26,9 @@ def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None
     """Whatever slot it stands in: else those who come later wait for a recovery that is over."""
     path = tmp_path / "store"
     for commits in range(4):
-        with Store(path, sync="none") as store:
+        with streamkeep.open(path, sync="none") as store:
             store.xadd("s", {"n": str(commits)})
-        with another_boot(1000 + commits), Store(path, sync="none") as store:
+        with another_boot(1000 + commits), streamkeep.open(path, sync="none") as store:
             lock = store._environment.lock
             assert lock is not None
             store.xadd("s", {"later": "boot"})
@@ -41,7 +41,7 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
     path = tmp_path / "store"
 
     def write_and_die() -> None:
-        store = Store(path)
+        store = streamkeep.open(path)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
         os.kill(os.getpid(), 9)
 
@@ -52,11 +52,11 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
     size = (path / "data.mdb").stat().st_size
     for readonly in (False, True):
         with pytest.raises(CorruptionError):
-            Store(path, readonly=readonly)
+            streamkeep.open(path, readonly=readonly)
     assert (path / "data.mdb").stat().st_size == size
     assert any(one.code == "SK020" for one in recovery.check(path))
     repair(path, tmp_path / "repaired")
-    with Store(tmp_path / "repaired") as store:
+    with streamkeep.open(tmp_path / "repaired") as store:
         assert store.xlen("s") == 500
 
 
@@ -65,7 +65,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     path = tmp_path / "store"
 
     def write_and_die() -> None:
-        store = Store(path)
+        store = streamkeep.open(path)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
         store._environment.make_checkpoint()
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
@@ -84,18 +84,18 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     before = (path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()
     for _ in range(2):
         with pytest.raises(CorruptionError, match="is not the root of commit"):
-            Store(path, force_recovery=True)
+            streamkeep.open(path, force_recovery=True)
     assert ((path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()) == before
-    with Store(path) as store:
+    with streamkeep.open(path) as store:
         assert store.xlen("s") == 1000
 
 
 def test_a_store_that_was_moved_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    old = Store(path)
+    old = streamkeep.open(path)
     old.xadd("s", {"of": "the old"})
     path.rename(tmp_path / "aside")
-    with Store(path) as new:
+    with streamkeep.open(path) as new:
         new.xadd("s", {"of": "the new"})
         with pytest.raises(StoreError, match="moved"):
             old.xadd("s", {"of": "the old"})
@@ -109,7 +109,7 @@ def test_a_store_that_was_moved_is_left_alone(tmp_path: Path) -> None:
 def test_without_descriptors_nothing_is_known_to_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    with Store(tmp_path / "store") as store:
+    with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"f": "v"})
 
         def none_left(*_: object) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
 from patience import PATIENCE_S, locks_awaited, wait_until
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.sync_leader import LONE, SyncLeader
 from streamkeep.engine.system.safe_files import Folder
@@ -184,12 +184,12 @@ def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
 
 def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    Store(path).close()
+    streamkeep.open(path).close()
     ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            store = Store(path)
+            store = streamkeep.open(path)
             journal = store._environment.context.journal
             assert journal is not None
             journal.turns.take()
@@ -203,7 +203,7 @@ def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_p
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        with Store(path, sync="commit") as store:
+        with streamkeep.open(path, sync="commit") as store:
             store.xadd("s", {"f": "v"})
             assert store.durability().durable_commit == store.durability().last_commit
     finally:

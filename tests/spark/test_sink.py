@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +26,7 @@ from pyspark.sql.types import (
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.errors import IdTooSmallError
+from streamkeep.format.core.errors import IdTooSmallError, UntrustedFileError
 from streamkeep.pipeline import staging
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SchemaError
 from streamkeep.pipeline.options import OptionError, parse_write
@@ -343,3 +344,25 @@ def test_a_staged_file_that_the_driver_cannot_see(store: Store[bytes]) -> None:
         pytest.raises(staging.StagedFileMissingError, match="set the option 'stagingPath'"),
     ):
         staging.apply_staged(transaction.txn, [staged])
+
+
+def test_staged_files_are_private_also_of_a_store_that_is_new(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        options = parse_write({"path": str(tmp_path / "store"), "stream": "s"})
+        writer = StreamkeepWriter(options, PLAIN, False)
+        writer.write(iter([batch(n=["1"])]))
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "store", tmp_path / "store" / "staging"):
+        assert folder.stat().st_mode & 0o077 == 0
+    assert len(list(tmp_path.glob("store/staging/*/*.arrow"))) == 1
+
+
+def test_nothing_is_staged_through_a_link(store: Store[bytes], tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (store.path / "staging").symlink_to(tmp_path / "outside")
+    with pytest.raises(UntrustedFileError, match="staging: a symbolic link"):
+        write(store, [batch(n=["1"])])
+    assert list((tmp_path / "outside").iterdir()) == []
+    (store.path / "staging").unlink()

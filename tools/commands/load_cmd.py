@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
@@ -33,6 +34,7 @@ from streamkeep.tools.base.command import (
 )
 from streamkeep.tools.base.interrupts import uninterrupted
 from streamkeep.tools.base.times import TIME_UNITS, TimeUnit
+from streamkeep.tools.commands.retention_cmd import Size
 from streamkeep.tools.transfer.dump_table import read_parquet
 from streamkeep.tools.transfer.load_resp import Replay, load_commands
 from streamkeep.tools.transfer.load_rows import Choice, Loader, batches, sorted_rows
@@ -44,11 +46,11 @@ from streamkeep.tools.transfer.rows import (
     Columns,
     CountingReader,
     Row,
-    RowError,
     open_rows,
     read_rows,
     row_of,
 )
+from streamkeep.tools.transfer.text_lines import MAX_LINE_OPTION, RowError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -117,6 +119,15 @@ _DUMP_START: Final = b'{"type":"dump"'
     help="Pass over what stands before line N (CSV: but for the names; resp: before command N).",
 )
 @click.option(
+    MAX_LINE_OPTION,
+    "max_line",
+    type=Size(),
+    default="16M",
+    show_default=True,
+    metavar="SIZE",
+    help="How long a line of JSON or CSV may be; memory takes up to forty times as much.",
+)
+@click.option(
     "--skip",
     "skipped",
     multiple=True,
@@ -140,6 +151,7 @@ def load(
     drop_empty: bool,
     batch: int,
     from_line: int,
+    max_line: int,
     skipped: tuple[str, ...],
     sync: Sync,
     as_json: bool,
@@ -219,7 +231,8 @@ def load(
                 replay = Replay(opened, from_line, skipped, told)
                 load_commands(replay, stream, name, as_json=as_json)
             else:
-                _load_whole(opened, kind, stream, name, key, existing, db, told, as_json=as_json)
+                make = partial(WholeLoader, name=name, key=key, database=db, max_line=max_line)
+                _load_whole(opened, make, kind, stream, name, existing, told, as_json=as_json)
             return
         assert key is not None
         loader = Loader(store_path, key, name, sync=sync, may_sort=not sort)
@@ -228,7 +241,7 @@ def load(
             rows = (
                 _parquet_rows(stream, name)
                 if kind == "parquet"
-                else read_rows(stream, _row_format(kind), columns, drop_empty=drop_empty)
+                else read_rows(stream, _row_format(kind), columns, max_line, drop_empty=drop_empty)
             )
             choice = Choice(key)
             rows = choice.rows(row for row in rows if row.line >= from_line)
@@ -383,12 +396,11 @@ def _note_leftovers(store: Store[Any], path: Path) -> None:
 
 def _load_whole(
     opened: Callable[[], Store[Any]],
+    make_loader: Callable[..., WholeLoader],
     kind: Format,
     stream: Any,
     name: str,
-    key: bytes | None,
     existing: Existing,
-    db: int | None,
     told: Callable[[int], None],
     *,
     as_json: bool,
@@ -401,7 +413,7 @@ def _load_whole(
             def begun() -> Load:
                 return stack.enter_context(Load(opened(), existing))
 
-            loader = WholeLoader(begun, name, key, db, told)
+            loader = make_loader(begun, moved=told)
             if kind == "jsonl":
                 loader.jsonl(stream)
             elif kind == "rdb":

@@ -49,7 +49,7 @@ from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.recovery.load import Incoming
 from streamkeep.tools.base import output
 from streamkeep.tools.transfer.dump_source import Source
-from streamkeep.tools.transfer.rows import RowError
+from streamkeep.tools.transfer.text_lines import RowError
 
 VERSION: Final = 1
 _BATCH_ENTRIES: Final = 1000

@@ -21,7 +21,8 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.tools.base import output
 from streamkeep.tools.base.command import Failure, open_store
 from streamkeep.tools.base.interrupts import uninterrupted
-from streamkeep.tools.transfer.rows import Row, RowError
+from streamkeep.tools.transfer.rows import Row
+from streamkeep.tools.transfer.text_lines import RowError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store

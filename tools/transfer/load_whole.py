@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
 from streamkeep.recovery.load import Incoming, Load
@@ -21,10 +22,17 @@ from streamkeep.tools.base.command import Failure
 from streamkeep.tools.transfer.dump_jsonl import JsonReader
 from streamkeep.tools.transfer.dump_table import read_parquet
 from streamkeep.tools.transfer.load_rows import Choice
-from streamkeep.tools.transfer.rows import MAX_LINE, FlatRow, RowError, read_dump_csv
+from streamkeep.tools.transfer.rows import FlatRow, read_dump_csv
+from streamkeep.tools.transfer.text_lines import RowError, bounded_lines
 
 _BATCH_ENTRIES: Final = 1000
 _BATCH_BYTES: Final = 4 << 20
+# A stream in one piece, also as base64: what a server dumps is at most 512 MiB.
+_MAX_PAYLOAD: Final = 1 << 30
+_PAYLOAD_LINE: Final = re.compile(
+    rb'\{"type": ?"payload", ?"key": ?(?:"(?:[^"\\]|\\.)*"|\{"base64": ?"[^"]*"\}), ?'
+    rb'"payload": ?\{"base64": ?"[0-9A-Za-z+/=]*"\}\}\s*'
+)
 
 
 class Loaded(NamedTuple):
@@ -45,6 +53,7 @@ class WholeLoader:
         name: of the file, for messages.
         key: load this stream only; for a payload, which has no name, its name.
         database: load only from this database of an RDB file.
+        max_line: how many bytes a line of text may have.
         moved: is told how many entries are there.
     """
 
@@ -54,6 +63,7 @@ class WholeLoader:
         name: str,
         key: bytes | None,
         database: int | None,
+        max_line: int,
         moved: Callable[[int], None],
     ) -> None:
         self._make_load = make_load
@@ -62,6 +72,7 @@ class WholeLoader:
         self._key = key
         self._choice = Choice(key)
         self._database = database
+        self._max_line = max_line
         self._moved = moved
         self.losses = Losses()
         self.entries = 0
@@ -92,7 +103,7 @@ class WholeLoader:
     def jsonl(self, stream: BinaryIO) -> None:
         """Load what `dump --format jsonl` wrote."""
         reader = JsonReader(self._begin, self._moved)
-        reader.read(_bounded_lines(stream))
+        reader.read(bounded_lines(stream, self._max_line))
         self.entries = reader.loaded
 
     def rdb(self, stream: BinaryIO) -> None:
@@ -125,7 +136,8 @@ class WholeLoader:
         if not start:
             return  # the lines of a store without streams
         if start == b"{":
-            for number, line in enumerate(_lines(start, stream), 1):
+            longest = max(self._max_line, _MAX_PAYLOAD)
+            for number, line in enumerate(bounded_lines(stream, longest, start), 1):
                 key, data = _payload_line(number, line)
                 self._take_payload(key, data)
             return
@@ -134,7 +146,10 @@ class WholeLoader:
                 f"{self._name}: a payload does not name its stream",
                 hint="streamkeep load STORE KEY FILE --format dump",
             )
-        self._take_payload(self._key, start + stream.read())
+        payload = start + stream.read(_MAX_PAYLOAD)
+        if len(payload) > _MAX_PAYLOAD:
+            raise CorruptionError(self._name, f"a payload of more than {_MAX_PAYLOAD:,} bytes")
+        self._take_payload(self._key, payload)
 
     def _take_payload(self, key: bytes, payload: bytes) -> None:
         incoming = self._begin(key)
@@ -145,7 +160,7 @@ class WholeLoader:
 
     def csv(self, stream: io.BufferedReader[Any], delimiter: str) -> None:
         """Load what `dump --format csv` wrote: columns `stream` and `id`, then fields."""
-        self._table(read_dump_csv(stream, delimiter), "line")
+        self._table(read_dump_csv(stream, delimiter, self._max_line), "line")
 
     def parquet(self, stream: BinaryIO) -> None:
         """Load a Parquet file that has the column `stream`."""
@@ -199,22 +214,11 @@ class WholeLoader:
         flush()
 
 
-def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines; raise RowError for one that no entry is as long as."""
-    number = 0
-    while line := stream.readline(MAX_LINE):
-        number += 1
-        if len(line) == MAX_LINE:
-            raise RowError(number, f"longer than {MAX_LINE:,} bytes")
-        yield line
-
-
-def _lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    yield start + stream.readline()
-    yield from stream
-
-
 def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
+    if not _PAYLOAD_LINE.fullmatch(line):  # nor does it unfold into much more than it is
+        raise RowError(
+            number, "no line with 'key' and 'payload', as `dump --format dump` writes it"
+        )
     try:
         members = json.loads(line)
         key = members["key"]

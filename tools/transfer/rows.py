@@ -37,6 +37,7 @@ from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.tools.base.output import count_text
 from streamkeep.tools.base.times import TimeUnit, parse_time
 from streamkeep.tools.transfer.dump_table import ID_COLUMN, KEY_COLUMN
+from streamkeep.tools.transfer.text_lines import RowError, TextLines, bounded_lines
 
 Format = Literal["jsonl", "csv", "tsv"]
 FORMATS: Final = ("jsonl", "csv", "tsv")
@@ -49,10 +50,6 @@ SUFFIXES: Final[dict[str, Format]] = {
 }
 DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
 
-MAX_LINE: Final = (
-    1 << 31
-)  # an entry of 1 GiB fits, also in base64; a file without newlines ends here
-_MAX_CELL: Final = 1 << 30
 _BUFFER: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -62,15 +59,6 @@ _BOMS_OF_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 Fields = dict[bytes, bytes] | list[tuple[bytes, bytes]]  # a list where a field stands twice
-
-
-class RowError(Exception):
-    """A line that is no entry: which, what is wrong, and where there is one a hint."""
-
-    def __init__(self, line: int, problem: str, *, hint: str = "") -> None:
-        super().__init__(problem)
-        self.line = line
-        self.hint = hint
 
 
 class Row(NamedTuple):
@@ -175,11 +163,17 @@ def open_rows(source: CountingReader) -> io.BufferedReader[Any]:
 
 
 def read_rows(
-    stream: io.BufferedReader[Any], kind: Format, columns: Columns, *, drop_empty: bool = False
+    stream: io.BufferedReader[Any],
+    kind: Format,
+    columns: Columns,
+    max_line: int,
+    *,
+    drop_empty: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows of a file.
 
     Args:
+        max_line: how many bytes a line may have.
         drop_empty: leave out empty CSV cells, and rows that have no others.
 
     Raises:
@@ -188,9 +182,9 @@ def read_rows(
     line = 0
     try:
         rows = (
-            read_jsonl(stream, columns)
+            read_jsonl(stream, columns, max_line)
             if kind == "jsonl"
-            else read_csv(stream, DELIMITERS[kind], columns, drop_empty=drop_empty)
+            else read_csv(stream, DELIMITERS[kind], columns, max_line, drop_empty=drop_empty)
         )
         for row in rows:
             line = row.line
@@ -203,10 +197,15 @@ def read_rows(
 
 
 def read_csv(
-    stream: io.BufferedReader[Any], delimiter: str, columns: Columns, *, drop_empty: bool
+    stream: io.BufferedReader[Any],
+    delimiter: str,
+    columns: Columns,
+    max_line: int,
+    *,
+    drop_empty: bool,
 ) -> Iterator[Row]:
     """Yield the rows of a CSV file; the first line names the fields."""
-    lines = _csv_lines(stream, delimiter)
+    lines = _csv_lines(stream, delimiter, max_line)
     _, names = next(lines, (1, []))
     if _is_dump(names) and columns.time is None and columns.id in (None, ID_COLUMN):
         for one in _dump_rows(names, lines):
@@ -225,9 +224,11 @@ def read_csv(
         yield Row(line, list(kept) if repeats else dict(kept), ms, seq)
 
 
-def read_dump_csv(stream: io.BufferedReader[Any], delimiter: str) -> Iterator[FlatRow]:
+def read_dump_csv(
+    stream: io.BufferedReader[Any], delimiter: str, max_line: int
+) -> Iterator[FlatRow]:
     """Yield the entries of what `streamkeep dump --format csv` wrote."""
-    lines = _csv_lines(stream, delimiter)
+    lines = _csv_lines(stream, delimiter, max_line)
     _, names = next(lines, (1, []))
     if not names:
         raise RowError(1, "an empty file")
@@ -257,17 +258,20 @@ def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iter
         yield line, _data(cells[0]), ms, seq, flat or empty
 
 
-def _csv_lines(stream: io.BufferedReader[Any], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_lines(
+    stream: io.BufferedReader[Any], delimiter: str, max_line: int
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the cells of each line that is not empty, the one with names first."""
     if stream.peek(2)[:2] in _BOMS_OF_UTF_16:
         raise RowError(1, "UTF-16 text", hint="iconv -f utf-16 -t utf-8 FILE")
-    csv.field_size_limit(_MAX_CELL)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    csv.field_size_limit(max_line)  # which `text` sees to before
+    text = TextLines(stream, max_line)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     width = 0
     line = 1
     try:
         for cells in reader:
+            text.end_record()
             line, began = reader.line_num + 1, line
             if not cells:
                 continue
@@ -321,17 +325,13 @@ _decode = json.JSONDecoder(
 ).decode
 
 
-def read_jsonl(stream: io.BufferedReader[Any], columns: Columns) -> Iterator[Row]:
+def read_jsonl(stream: io.BufferedReader[Any], columns: Columns, max_line: int) -> Iterator[Row]:
     """Yield the rows of a JSON Lines file."""
-    number = 0
-    while data := stream.readline(MAX_LINE):
-        number += 1
+    for number, data in enumerate(bounded_lines(stream, max_line), 1):
         if number == 1:
             if data[:2] in _BOMS_OF_UTF_16:
                 raise RowError(1, "UTF-16 text", hint="iconv -f utf-16 -t utf-8 FILE")
             data = data.removeprefix(_BOM)
-        if len(data) == MAX_LINE:
-            raise RowError(number, f"longer than {MAX_LINE:,} bytes")
         if data.isspace() or not data:
             continue
         row = _json_row(number, _parse(number, data), columns)
@@ -342,7 +342,7 @@ def read_jsonl(stream: io.BufferedReader[Any], columns: Columns) -> Iterator[Row
 def _parse(line: int, data: bytes) -> _Object:
     """Return the object on a line."""
     try:
-        value = _decode(data.decode().strip())
+        value = _decode(data.decode())
     except UnicodeDecodeError as error:
         raise RowError(line, f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:

@@ -1,0 +1,44 @@
+"""How much memory loading takes: a small compressed file may not ask for gigabytes."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BOMB_MIB = 500
+MOST_MIB = 450  # of which an interpreter with all modules takes less than 150
+
+
+def limited() -> None:
+    """Let a child have no more data than that."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MIB << 20, MOST_MIB << 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "piece", "args"),
+    [
+        ("a.jsonl", b'{"a":"', b"x", ("k",)),
+        ("a.jsonl", b'{"type":"dump",', b" ", ()),
+        ("a.csv", b"a\n", b"x", ("k",)),
+        ("a.csv", b'a\n"', b"x\n", ("k",)),
+        ("a.csv", b"stream,id,a\nk,1-0,", b"y", ()),
+    ],
+)
+def test_a_line_without_an_end_costs_bounded_memory(
+    tmp_path: Path, name: str, start: bytes, piece: bytes, args: tuple[str, ...]
+) -> None:
+    file = tmp_path / f"{name}.gz"
+    with gzip.open(file, "wb", 1) as out:
+        out.write(start)
+        for _ in range(BOMB_MIB):
+            out.write(piece * ((1 << 20) // len(piece)))
+    words = [sys.executable, "-m", "streamkeep", "load", str(tmp_path / "s"), *args, str(file)]
+    done = subprocess.run(words, capture_output=True, check=False, preexec_fn=limited)
+    assert done.returncode == 1, done.stderr
+    assert b"longer than 16.0 MiB, the limit of a line" in done.stderr
+    assert not (tmp_path / "s").exists()
