@@ -206,6 +206,17 @@ def test_what_is_missing_is_not_created_by_reading(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("locked", [False, True])
+def test_an_empty_data_file_becomes_a_store(tmp_path: Path, locked: bool) -> None:
+    """It is what a creation leaves all of whose writes a power loss took, but for the names."""
+    for name in ("data.mdb", "lock.mdb")[: 1 + locked]:
+        (tmp_path / name).touch()
+    with streamkeep.open(tmp_path) as store:
+        store.xadd("s", {"f": "v"})
+    with streamkeep.open(tmp_path, readonly=True) as store:
+        assert store.xlen("s") == 1
+
+
 def test_other_things_are_refused_and_untouched(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"hello")

@@ -19,12 +19,13 @@ These show that a store is torn (`examine`):
   can write a record, so a killed one leaves one record at most;
 - the journal ends before LMDB's newest commit, which its head knows, or lacks records in its
   middle;
-- the head of the journal, which is never synced, does not know LMDB's newest commit, or is not of
-  this boot and mount. A container has mounts of its own, and a copy may lack the head: then the
-  recovery was not needed, but it loses nothing, for the journal holds every commit.
+- the head of the journal, which is never synced, does not know LMDB's newest commit, which the
+  journal holds, or is not of this boot and mount. A container has mounts of its own, and a copy
+  may lack the head: then the recovery was not needed, but it loses nothing, for the journal holds
+  every commit.
 
 What none of these shows: pages that were lost while the store stays on the same mount, all of whose
-journal is older. Then a recovery has to be forced.
+journal and head are older. Then a recovery has to be forced.
 
 A record that follows LMDB's newest commit is replayed, even if it is the only one, whenever the
 store is recovered or a process opens it alone for writing. Nobody can tell that it was not
@@ -262,9 +263,9 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
         pass  # removed by hand; a loss of pages would have spared its name
     elif control is None or not control.same_mount:
         reason = "the file system was mounted again, or the files were copied, while it was in use"
-    elif newest not in control.known:
+    elif position is not None and newest not in control.known:
         reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
-    elif position is None:
+    elif position is None and newest in {control.made, *control.known}:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "it was to be recovered in any case"

@@ -315,7 +315,7 @@ def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
 
 def _is_cold(folder: Folder) -> bool:
     """Say whether there is a store that nobody has opened since it was copied."""
-    return folder.exists(DATA_FILE) and not folder.exists(LOCK_FILE)
+    return folder.size(DATA_FILE) > 0 and not folder.exists(LOCK_FILE)
 
 
 def _check_is_ours(folder: Folder) -> None:
