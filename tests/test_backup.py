@@ -236,7 +236,7 @@ def test_names_change_in_one_step_or_two(
 
 KILLED = """
 import os, signal, sys
-from streamkeep.engine import failpoints
+from streamkeep.engine.system import failpoints
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact
 if sys.argv[1].startswith("2 "):

@@ -27,8 +27,9 @@ NEW = {"s": ">"}
 PREAMBLE = """
 import os, signal, sys, threading
 import streamkeep
-from streamkeep.engine import failpoints, waiting
-waiting.FALLBACK_S = 3600.0
+from streamkeep.engine.blocking import waiters
+from streamkeep.engine.system import failpoints
+waiters.FALLBACK_S = 3600.0
 path = sys.argv[1]
 store = streamkeep.open(path, sync="none", decode_responses=True)
 """

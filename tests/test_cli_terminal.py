@@ -133,7 +133,7 @@ def test_notes_during_progress_are_harmless(store: Path) -> None:
     """rich takes what is written while a bar is shown, and understands escapes."""
     program = (
         "import sys, logging; sys.argv[1:] = []\n"
-        "from streamkeep.tools import output, terminal\n"
+        "from streamkeep.tools.base import output, terminal\n"
         "terminal.guard()\n"
         f"name = {HOSTILE!r}\n"
         "for bar in (output.progress(True, name, 5, sized=False), output.steps(True, name)):\n"

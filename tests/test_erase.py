@@ -404,7 +404,7 @@ def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled:
 
 KILLED = """
 import os, signal, sys, streamkeep
-from streamkeep.engine import failpoints
+from streamkeep.engine.system import failpoints
 store = streamkeep.open(sys.argv[1])
 failpoints.arm(sys.argv[2], lambda: os.kill(os.getpid(), signal.SIGKILL))
 store.erase("k", *sys.argv[3:])

@@ -279,7 +279,7 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
 
 UNLISTED = """
 import sys
-from streamkeep.engine import opening
+from streamkeep.engine.store import opening
 from streamkeep.engine.api.store import Store
 opening.is_listed = lambda path: False
 with Store(sys.argv[1], readonly=True) as store:
@@ -324,7 +324,7 @@ def test_who_cannot_be_listed_checks_nothing_beside_a_writer(
     code = """
 import sys
 from streamkeep import recovery
-from streamkeep.recovery import source
+from streamkeep.recovery.fsck import source
 source.is_listed = lambda path: False
 source._open_lmdb = lambda path: None
 print(list(recovery.check(sys.argv[1])))

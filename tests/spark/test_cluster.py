@@ -135,7 +135,7 @@ def test_jobs_on_a_cluster_that_has_not_the_package(
         import os
         import pyarrow as pa
         import streamkeep
-        from streamkeep.format import listpack
+        from streamkeep.format.node import listpack
 
         for batch in batches:
             files = f"{{os.getcwd()}} {{streamkeep.__file__}} {{listpack.__file__}}"

@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 import test_docs_snippets as pages
 from cli_runner import run
 from patience import PATIENCE_S
-from streamkeep.tools import spark_job
+from streamkeep.tools.base import spark_job
 
 shell, start = pages.run_shell, spark_job.running
 jobs, sessions, open_ones = [], [], ExitStack()

@@ -97,7 +97,7 @@ def test_a_tail_whose_driver_is_killed_goes_on(
     fill(store, 1, 900)
     program = f"""
     import os, signal
-    from streamkeep.engine import failpoints
+    from streamkeep.engine.system import failpoints
     from streamkeep.pipeline import session
     from streamkeep.pipeline.jobs.tail import tail
 
