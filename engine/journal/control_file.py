@@ -300,6 +300,10 @@ def read_head(folder: Folder) -> HeadState | None:
         return None
     words = memoryview(data).cast("q")
     mount = boot_id.mount_id(folder.path)
-    places = filter(None, (_decode(data[_EVEN]), _decode(data[_ODD])))
-    known = frozenset(position.commit_number for position in places)
-    return HeadState(words[_POISON] != 0, words[_COMMITTED], words[_MOUNT] == mount, known)
+    known = set()
+    for at in (_EVEN_AT, _ODD_AT):  # a slice object as the index of bytes fails when compiled
+        position = _decode(data[at : at + _PLACE.size])
+        if position is not None:
+            known.add(position.commit_number)
+    same_mount = words[_MOUNT] == mount
+    return HeadState(words[_POISON] != 0, words[_COMMITTED], same_mount, frozenset(known))
