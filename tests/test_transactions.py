@@ -355,3 +355,14 @@ def test_an_entry_that_is_no_text_is_not_delivered_by_a_call_of_its_own(opened: 
             store.xreadgroup("g", "c", {"bad": ">"})
         assert store.xpending("bad", "g")["pending"] == 0
         assert store.xinfo_consumers("bad", "g") == []
+
+
+def test_a_record_that_only_loses_its_last_section_is_written(store: Store) -> None:
+    """What is left of it is how the stored one begins."""
+    store.xadd("s", {"f": "v"})
+    store.set_retention("s", archive=True)
+    store.set_retention("s", archive=False)
+    with pytest.raises(RuntimeError), store.transaction() as txn:
+        txn.xadd("other", {"f": "v"})
+        raise RuntimeError  # an aborted transaction forgets what is in memory
+    assert store.retention("s").archive is False

@@ -142,8 +142,11 @@ class Stream:
         """Say whether the row must be written."""
         if self.changed:
             return True
-        record = self.record.encode()
-        return self.stored[HEADER_SIZE : HEADER_SIZE + len(record)] != record
+        record, stored = self.record.encode(), self.stored
+        # The tail is as it was, so the rest of the row is what the record takes. A record that has
+        # lost its last section is the beginning of the one that had it.
+        rest = HEADER_SIZE + self.tail_size() + len(self.trimmed) + CHECKSUM_SIZE
+        return len(stored) - rest != len(record) or not stored.startswith(record, HEADER_SIZE)
 
     def nodes(self) -> int:
         """Return the number of macro nodes (radix-tree-keys)."""
