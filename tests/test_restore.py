@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -148,6 +149,13 @@ def test_a_restore_that_would_break_the_order_changes_nothing(
         store.restore_archive("orders", "orders")
     with pytest.raises(ArgumentError, match="not both"):
         store.archived_segments("orders", stream_number=1)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 64, 1.0, float("nan"), "1", b"2", True])
+def test_a_stream_number_is_a_positive_integer(store: Store, number: Any) -> None:
+    for method in (store.archived_segments, store.drop_segments, store.verify_archive):
+        with pytest.raises(ArgumentError, match="stream_number"):
+            list(method(stream_number=number))
 
 
 def test_a_key_that_is_below_its_node_is_no_obstacle(store: Store) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from streamkeep.engine.api.command_base import Id, Key
 from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
-from streamkeep.engine.commands.arguments import range_end, range_start, to_bytes
+from streamkeep.engine.commands.arguments import as_given, range_end, range_start, to_bytes
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
@@ -296,7 +296,14 @@ class ArchiveMethods(Generic[Text]):
         if key is None or stream_number is not None:
             if key is not None:
                 raise ArgumentError("give a key or a stream number, not both")
-            return stream_number
+            given: object = stream_number
+            if given is None or (
+                isinstance(given, int) and not isinstance(given, bool) and 0 < given < 1 << 64
+            ):
+                return stream_number
+            raise ArgumentError(
+                f"stream_number must be one that `archived_streams` gives, not {as_given(given)}"
+            )
         name = to_bytes(key)
 
         def find(txn: Any) -> int:
