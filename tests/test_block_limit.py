@@ -87,7 +87,7 @@ def test_archive_adopt_takes_the_limit_as_an_option(tmp_path: Path, bomb: Path) 
     place = str(tmp_path / "store")
     ended = run("archive", "adopt", place, str(bomb), "--create", status=3)
     assert "max_block_bytes is" in ended.stderr
-    run("archive", "adopt", place, str(bomb), "--max-block-bytes", str(2 * SIZE))
+    run("archive", "adopt", place, str(bomb), "--create", "--max-block-bytes", str(2 * SIZE))
     assert_sound(tmp_path / "store")
 
 

@@ -17,7 +17,6 @@ from cli_runner import run, spawn, start
 from conftest import ROOT
 from patience import PATIENCE_S, wait_until
 from streamkeep.__main__ import main as program
-from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import META
 from streamkeep.format.node import listpack
 from streamkeep.format.rows.records import encode_number
@@ -218,14 +217,9 @@ def test_bytes_of_the_shell_are_the_bytes_of_the_store() -> None:
 
 
 def test_a_newer_format_is_status_3_and_untouched() -> None:
-    import lmdb
-
     fill(1)
-    with lmdb.open("s", max_dbs=32) as raw:
-        meta = raw.open_db(b"meta", create=False)
-        with raw.begin(write=True) as txn:
-            key = b"format_version"
-            txn.put(key, seal_row(META, key, encode_number(99)), db=meta)
+    with streamkeep.open("s") as store, store.transaction() as transaction:
+        transaction.txn.put_row(META, b"format_version", encode_number(99))
     before = Path("s/data.mdb").read_bytes()
     for args in (("len", "s", "k"), ("add", "s", "k", "f", "v"), ("stat", "s")):
         result = run(*args, status=3)

@@ -28,10 +28,12 @@ import pytest
 
 from conftest import ROOT, assert_sound
 from patience import PATIENCE_S
+from tiers import slow_but
 
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPARK_PAGES = [ROOT / "docs" / "lake.md", ROOT / "docs" / "spark.md"]  # see tests/spark
 PAGES = [path for path in FILES if path not in SPARK_PAGES]
+QUICK_PAGES = [path for path in PAGES if path.name not in ("cli.md", "dump.md")]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = 'streamkeep() { "$PYTHON" -m streamkeep "$@"; }\n'
 
@@ -158,7 +160,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         assert_sound(path)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", slow_but(PAGES, *QUICK_PAGES), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_the_snippets_of_a_page_do_what_it_says(path: Path, names: dict[str, Any]) -> None:
     run_page(path, names)
 

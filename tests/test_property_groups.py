@@ -193,7 +193,7 @@ def decoded(answer: Any) -> Any:
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = configured(40)
+TestGroups.settings = configured(25)
 
 
 def test_pages_of_few_entries_split_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_pages_of_few_entries_split_all_the_time(monkeypatch: pytest.MonkeyPatch
     for name, nacks in (("INLINE", 2), ("PAGE", 4)):
         monkeypatch.setattr(pel, f"{name}_NACKS", nacks)
         monkeypatch.setattr(pel, f"_{name}_SIZE", nacks * NACK_SIZE)
-    run_state_machine_as_test(GroupMachine, settings=configured(40))
+    run_state_machine_as_test(GroupMachine, settings=configured(25))
 
 
 @pytest.mark.slow

@@ -304,10 +304,10 @@ class PageNodes(StreamMachine):
 
 
 TestRedisLimits = RedisLimits.TestCase
-TestRedisLimits.settings = configured(40)
+TestRedisLimits.settings = configured(25)
 
 TestPageNodes = PageNodes.TestCase
-TestPageNodes.settings = configured(30)
+TestPageNodes.settings = configured(20)
 
 
 @pytest.mark.slow

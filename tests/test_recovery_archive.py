@@ -259,8 +259,9 @@ def test_a_file_that_goes_while_the_store_is_checked(
             archive(store, "other", some(60))
             return original(*args)
 
-        monkeypatch.setattr(archive_checks, "check_segments", drop_before)
-        assert [str(one) for one in recovery.check(store)] == []
+        with monkeypatch.context() as patch:
+            patch.setattr(archive_checks, "check_segments", drop_before)
+            assert [str(one) for one in recovery.check(store)] == []
     assert len(files_of(path)) == 2
 
 

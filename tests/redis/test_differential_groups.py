@@ -381,7 +381,7 @@ def run_groups(real_redis: RealRedis, examples: int) -> None:
 
 
 def test_groups_answer_as_those_of_a_server(real_redis: RealRedis) -> None:
-    run_groups(real_redis, 40)
+    run_groups(real_redis, 25)
 
 
 @pytest.mark.slow

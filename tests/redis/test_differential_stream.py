@@ -305,7 +305,7 @@ def test_a_server_accepts_every_node(real_redis: RealRedis) -> None:
     class Machine(NodeMachine):
         server = real_redis
 
-    run_state_machine_as_test(Machine, settings=configured(25))
+    run_state_machine_as_test(Machine, settings=configured(15))
 
 
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 125, 126, 4095, 4096, 16377, 16379, 70_000])
@@ -329,7 +329,7 @@ def run_differential(real_redis: RealRedis, examples: int) -> None:
 
 
 def test_all_three_answer_alike(real_redis: RealRedis) -> None:
-    run_differential(real_redis, 40)
+    run_differential(real_redis, 25)
 
 
 @pytest.mark.slow

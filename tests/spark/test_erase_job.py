@@ -84,6 +84,7 @@ def test_an_entry_is_erased_from_store_archive_and_every_version_of_a_lake(
     assert audit(spark, path, lake=lake).problems == []
 
 
+@pytest.mark.slow
 def test_a_lake_that_still_has_what_a_store_erased_is_named_and_not_restored_from(
     spark: SparkSession, path: str, tmp_path: Path
 ) -> None:

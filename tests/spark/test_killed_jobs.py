@@ -30,6 +30,7 @@ from streamkeep.pipeline.lake import Lake
 from streamkeep.pipeline.parquet import read_file
 from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.staging import sweep
+from tiers import first_of_each, slow_but
 
 pytestmark = pytest.mark.crash
 
@@ -269,7 +270,7 @@ def case(server: Server, prepared: Prepared, tmp_path: Path) -> Callable[[str], 
 # --- kills ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("job", "failpoint", "passages"), DRIVER)
+@pytest.mark.parametrize(("job", "failpoint", "passages"), first_of_each(DRIVER))
 def test_a_driver_is_killed(
     case: Callable[[str], Case], job: str, failpoint: str, passages: int
 ) -> None:
@@ -278,7 +279,7 @@ def test_a_driver_is_killed(
     one.finish()
 
 
-@pytest.mark.parametrize(("job", "failpoint", "passages"), WORKER)
+@pytest.mark.parametrize(("job", "failpoint", "passages"), first_of_each(WORKER))
 def test_a_worker_is_killed_once_and_its_task_comes_again(
     case: Callable[[str], Case], job: str, failpoint: str, passages: int
 ) -> None:
@@ -289,7 +290,7 @@ def test_a_worker_is_killed_once_and_its_task_comes_again(
     one.finish(done=True)
 
 
-@pytest.mark.parametrize(("job", "failpoint", "passages"), WORKER)
+@pytest.mark.parametrize(("job", "failpoint", "passages"), first_of_each(WORKER))
 def test_a_task_that_dies_each_time_changes_nothing(
     case: Callable[[str], Case], job: str, failpoint: str, passages: int
 ) -> None:
@@ -303,7 +304,7 @@ def test_a_task_that_dies_each_time_changes_nothing(
     one.finish()
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", slow_but(JOBS, "to-lake"))
 def test_a_driver_is_killed_again_and_again_at_any_moment(
     case: Callable[[str], Case], job: str
 ) -> None:
@@ -334,14 +335,16 @@ def test_what_dead_jobs_left_is_swept(case: Callable[[str], Case]) -> None:
 
 @pytest.mark.parametrize(
     ("job", "other"),
-    [
-        ("to-lake", "to-lake"),
-        ("compact", "compact"),
-        ("compact", "to-lake"),
-        ("compact", "erase"),
-        ("erase", "to-lake"),
-        ("restore", "restore"),
-    ],
+    first_of_each(
+        [
+            ("to-lake", "to-lake"),
+            ("compact", "erase"),
+            ("compact", "compact"),
+            ("compact", "to-lake"),
+            ("erase", "to-lake"),
+            ("restore", "restore"),
+        ]
+    ),
 )
 def test_of_two_jobs_at_once_one_wins_and_the_other_says_so(
     case: Callable[[str], Case], job: str, other: str

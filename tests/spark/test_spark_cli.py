@@ -58,6 +58,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("running", "orders")
+@pytest.mark.slow
 def test_the_examples_of_every_job_work() -> None:
     count = 0
     for command in (spark_cmd.spark, *spark_cmd.spark.commands.values()):

@@ -54,6 +54,7 @@ pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1], ids=["lake", "spark"])
 def test_the_pages_on_spark(number: int, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
