@@ -26,7 +26,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.segment.manifest import ADOPTED
 from streamkeep.format.segment.segment import SUFFIX
-from streamkeep.recovery.backup.backup import backup
+from streamkeep.recovery.backups.backup import backup
 
 
 def archived_entries(store: Store, key: str) -> list[Pairs]:

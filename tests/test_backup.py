@@ -225,7 +225,7 @@ def test_names_change_in_one_step_or_two(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
     if not atomic:
-        monkeypatch.setattr("streamkeep.recovery.backup.backup._exchange", lambda *names: False)
+        monkeypatch.setattr("streamkeep.recovery.backups.backup._exchange", lambda *names: False)
     target = tmp_path / "backup"
     for number in range(3):
         fill(store, 20 + number)
@@ -240,7 +240,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact
 if sys.argv[1].startswith("2 "):
-    sys.modules["streamkeep.recovery.backup.backup"]._exchange = lambda *names: False
+    sys.modules["streamkeep.recovery.backups.backup"]._exchange = lambda *names: False
 failpoints.arm(sys.argv[1].removeprefix("2 "), lambda: os.kill(os.getpid(), signal.SIGKILL))
 if len(sys.argv) == 4:
     backup(sys.argv[2], sys.argv[3])

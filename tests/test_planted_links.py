@@ -23,7 +23,7 @@ from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
 from streamkeep.engine.admin.compact import compact
 from streamkeep.engine.system.safe_files import TRUST_VARIABLE, Folder
-from streamkeep.recovery.backup.backup import backup
+from streamkeep.recovery.backups.backup import backup
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
 

@@ -40,7 +40,7 @@ def backup(
     Example:
       streamkeep backup orders.store backup.store
     """
-    from streamkeep.recovery.backup.backup import backup as copy_store
+    from streamkeep.recovery.backups.backup import backup as copy_store
 
     began = time.perf_counter()
     with output.progress(progress, "backup", 300, sized=False, unit="bytes") as advance:
