@@ -388,7 +388,7 @@ def test_entries_read_may_be_above_entries_added(path: Path) -> None:
 def test_the_checks_and_the_catalogue_know_the_same_codes() -> None:
     folder = Path(recovery.__file__).parent
     used = set()
-    for module in (*folder.glob("*.py"), folder.parent / "format" / "stream_facts.py"):
+    for module in (*folder.rglob("*.py"), folder.parent / "format/node/stream_facts.py"):
         if module.name != "catalogue.py":
             used |= set(re.findall(r'"(SK\d{3})"', module.read_text(encoding="utf-8")))
     assert used | {"SK001"} == set(CATALOGUE)
