@@ -69,7 +69,7 @@ _RUN: Final = 256  # free pages that are read and overwritten together
 _CHUNK: Final = 4096  # page numbers of the free list that are read together
 
 Progress = Callable[[int, int], None]  # pages done, pages in all
-LogPosition = tuple[
+ScrubPlace = tuple[
     int, int
 ]  # in the free list: the key of a record, and how many pages come before
 
@@ -246,7 +246,7 @@ class _DataFile:
         done: set[int] = set()
         cleared = 0
         while todo := self._free_pages() - done:
-            place: LogPosition | None = (0, 0)
+            place: ScrubPlace | None = (0, 0)
             while place is not None:
                 with self._newest() as newest:
                     count, place = self._clear_some(newest, place, todo, done)
@@ -273,8 +273,8 @@ class _DataFile:
         return free
 
     def _clear_some(
-        self, newest: MetaPage, place: LogPosition, todo: set[int], done: set[int]
-    ) -> tuple[int, LogPosition | None]:
+        self, newest: MetaPage, place: ScrubPlace, todo: set[int], done: set[int]
+    ) -> tuple[int, ScrubPlace | None]:
         """Overwrite pages that are free at present, under the write lock, for `_LOCK_S` seconds.
 
         Commits between two calls may move pages to records before `place`. Then they are still
@@ -318,8 +318,8 @@ class _DataFile:
                 writer.commit()  # nothing was written; an abort would wait for readers
 
     def _chunks(
-        self, meta: MetaPage, start: LogPosition
-    ) -> Iterator[tuple[LogPosition, Sequence[int]]]:
+        self, meta: MetaPage, start: ScrubPlace
+    ) -> Iterator[tuple[ScrubPlace, Sequence[int]]]:
         """Yield the free list up to the state that is held, a bounded number of pages at a time."""
         stack = [] if meta.free_root is None else [meta.free_root]
         while stack:

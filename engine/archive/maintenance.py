@@ -9,7 +9,7 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.commands.retention import enforce_step, is_due
 from streamkeep.engine.model.manifest import iter_segments
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.store.idempotency_sweep import BEGIN, LogPosition, has_messages, sweep_step
+from streamkeep.engine.store.idempotency_sweep import BEGIN, SweepPlace, has_messages, sweep_step
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.keys import IDEMPOTENCY_ORDER
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -43,7 +43,7 @@ def maintain(environment: Environment) -> MaintenanceReport:
             report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
     forgotten = 0
     for name in environment.read(_with_messages):
-        place: LogPosition | None = BEGIN
+        place: SweepPlace | None = BEGIN
         while place is not None:
             count, place = environment.write(sweep_step, name, place, frees=True)
             forgotten += count

@@ -32,7 +32,7 @@ _STREAMS_AT_ONCE: Final = 500
 _LOOK_EVERY_S: Final = 600.0
 _AGAIN_MS: Final = 60_000  # after a failure
 
-LogPosition = tuple[
+SweepPlace = tuple[
     int, int
 ]  # the next producer to look at; the lowest time seen of a message, or -1
 BEGIN: Final = (0, -1)
@@ -43,7 +43,7 @@ class Sweep:
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._places: dict[bytes, LogPosition] = {}  # of streams that are not done
+        self._places: dict[bytes, SweepPlace] = {}  # of streams that are not done
         self._looking: bytes | None = b""  # the row of `keys` to go on from; None when done
         self._looked = time.monotonic()
 
@@ -112,7 +112,7 @@ def has_messages(txn: Txn, name: bytes, number: int) -> bool:
     return bool(extension) and idempotence_of(extension, f"stream {number}").tracked > 0
 
 
-def sweep_step(txn: WriteTxn, name: bytes, place: LogPosition) -> tuple[int, LogPosition | None]:
+def sweep_step(txn: WriteTxn, name: bytes, place: SweepPlace) -> tuple[int, SweepPlace | None]:
     """Forget some of the expired messages of a stream.
 
     Returns:
