@@ -37,11 +37,11 @@ $(VENV)/created:
 
 # Editable, so that the sources run as they stand; built again when a module that may be compiled
 # changed. What an earlier build left is removed first: a failed one must not leave old modules.
-# The C compiler works while pip installs: each takes a minute of one core.
+# The C compiler works while pip installs: each takes a minute.
 $(VENV)/installed: $(VENV)/created pyproject.toml setup.py $(COMPILED)
 	find -L src -name '*.so' -delete
 	$(PIP) install 'mypy[mypyc]>=2.4'
-	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 & compiling=$$!; \
+	$(BIN)/python setup.py --quiet build_ext --inplace & compiling=$$!; \
 		STREAMKEEP_PURE=1 $(PIP) install --no-build-isolation --editable '.[dev,demo]'; \
 		installed=$$?; wait $$compiling && exit $$installed
 	@$(BIN)/streamkeep --version

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
 
 # Paths through the links of src/streamkeep, so that the modules get their import names.
 HOT = [
@@ -84,10 +86,28 @@ def extensions() -> list[Any]:
         "--no-warn-unused-ignores",
         "--no-warn-return-any",
     ]
-    built = mypycify([*flags, *HOT], opt_level="3", group_name="streamkeep.native")
+    # One C file for each module: the same speed as a single one, compiled on all cores.
+    built = mypycify([*flags, *HOT], opt_level="3", group_name="streamkeep.native", multi_file=True)
     for extension in built:  # a missing compiler must not stop an install; CI sets the variable
+        extension.include_dirs.append("build/streamkeep")  # of the group's own header
         extension.optional = os.environ.get("STREAMKEEP_REQUIRE_EXT") != "1"
     return built
 
 
-setup(ext_modules=extensions())
+class ParallelBuild(build_ext):  # type: ignore[misc]  # setuptools has no types
+    """Compiles the C files of an extension side by side."""
+
+    def build_extensions(self) -> None:
+        """Build all extensions."""
+        compile_some = self.compiler.compile
+
+        def compile_all(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda source: compile_some([source], **options), sources)
+                return [path for paths in made for path in paths]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})

@@ -307,7 +307,7 @@ TestRedisLimits = RedisLimits.TestCase
 TestRedisLimits.settings = configured(25)
 
 TestPageNodes = PageNodes.TestCase
-TestPageNodes.settings = configured(20)
+TestPageNodes.settings = configured(12)
 
 
 @pytest.mark.slow
