@@ -231,13 +231,18 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
     thread, results = in_thread(lambda: Store(path, sync="none").close())
     assert opened.wait(PATIENCE_S)
     reader, writer = os.pipe()
+    running, runs = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writer)
+        os.write(runs, b"r")
         os.read(reader, 1)  # until the parent closes its end
         os._exit(0)
     os.close(reader)
+    os.close(runs)
     try:
+        # A child that has not run yet still has what it inherited: only Python's hook closes it.
+        assert os.read(running, 1) == b"r"
         go_on.set()
         thread.join(PATIENCE_S)
         assert results == [None]
@@ -245,6 +250,7 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
         assert lock.try_exclusive()
         lock.close()
     finally:
+        os.close(running)
         os.close(writer)
         os.waitpid(child, 0)
 
