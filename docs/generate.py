@@ -6,8 +6,8 @@ A generated part stands in its file between two comments:
     ...
     <!-- end -->
 
-`PARTS` says which function renders it. All else in the files is written by hand. The types of the
-asyncio twin, `engine/api/async_commands.pyi`, are generated as a whole.
+`PARTS` says which function renders it. Everything else in the files is written by hand. The
+types of the asyncio twin, `engine/api/async_commands.pyi`, are generated as a whole.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def render_commands() -> str:
     return "\n\n".join(sections)
 
 
-# --- docs/format.md -----------------------------------------------------------------------------
+# --- docs/reference -----------------------------------------------------------------------------
 
 
 def render_tables() -> str:
@@ -175,28 +175,28 @@ def render_methods(node: ast.ClassDef) -> Iterator[str]:
 
 PARTS: Final = (
     Part("cli.md", "commands", render_commands),
-    Part("format.md", "tables", render_tables),
-    Part("format.md", "batch", BATCH_ROW.table),
-    Part("format.md", "envelope", ENVELOPE.table),
-    Part("format.md", "record", STREAM_RECORD.table),
-    Part("format.md", "group", GROUP_RECORD.table),
-    Part("format.md", "consumer", CONSUMER_RECORD.table),
-    Part("format.md", "nack", NACK.table),
-    Part("format.md", "retention", RETENTION_SECTION.table),
-    Part("format.md", "idempotence", IDEMPOTENCE_SECTION.table),
-    Part("format.md", "producer", PRODUCER_ROW.table),
-    Part("format.md", "message", MESSAGE_ROW.table),
-    Part("format.md", "journal file", FILE_HEADER.table),
-    Part("format.md", "journal record", RECORD_HEADER.table),
-    Part("format.md", "steady slot", SLOT.table),
-    Part("format.md", "restoring", RESTORING_SECTION.table),
-    Part("format.md", "segment trailer", TRAILER.table),
-    Part("format.md", "segment index", INDEX_HEADER.table),
-    Part("format.md", "segment row", INDEX_ROW.table),
-    Part("format.md", "segment record", SEGMENT_RECORD.table),
-    Part("format.md", "erasure", ERASURE.table),
-    Part("fsck.md", "findings", render_invariants),
-    Part("format.md", "versions", render_versions),
+    Part("reference/format.md", "tables", render_tables),
+    Part("reference/format.md", "batch", BATCH_ROW.table),
+    Part("reference/format.md", "envelope", ENVELOPE.table),
+    Part("reference/format.md", "record", STREAM_RECORD.table),
+    Part("reference/format.md", "group", GROUP_RECORD.table),
+    Part("reference/format.md", "consumer", CONSUMER_RECORD.table),
+    Part("reference/format.md", "nack", NACK.table),
+    Part("reference/format.md", "retention", RETENTION_SECTION.table),
+    Part("reference/format.md", "idempotence", IDEMPOTENCE_SECTION.table),
+    Part("reference/format.md", "producer", PRODUCER_ROW.table),
+    Part("reference/format.md", "message", MESSAGE_ROW.table),
+    Part("reference/format.md", "journal file", FILE_HEADER.table),
+    Part("reference/format.md", "journal record", RECORD_HEADER.table),
+    Part("reference/format.md", "steady slot", SLOT.table),
+    Part("reference/format.md", "restoring", RESTORING_SECTION.table),
+    Part("reference/format.md", "segment trailer", TRAILER.table),
+    Part("reference/format.md", "segment index", INDEX_HEADER.table),
+    Part("reference/format.md", "segment row", INDEX_ROW.table),
+    Part("reference/format.md", "segment record", SEGMENT_RECORD.table),
+    Part("reference/format.md", "erasure", ERASURE.table),
+    Part("reference/findings.md", "findings", render_invariants),
+    Part("reference/format.md", "versions", render_versions),
 )
 
 

@@ -13,12 +13,12 @@ import redis
 import streamkeep
 from streamkeep.engine.api.store import Store
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "redis.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference" / "redis.md"
 ROW = re.compile(r"^\| `redis\.(\w+)` \| `(\w+)` \|", re.MULTILINE)
 
 
 def table() -> dict[type[Exception], type[Exception]]:
-    """Return what docs/redis.md has our class of each class of redis-py to be."""
+    """Return what docs/reference/redis.md has our class of each class of redis-py to be."""
     return {
         getattr(redis, theirs): getattr(streamkeep, ours)
         for theirs, ours in ROW.findall(DOCS.read_text())

@@ -1,7 +1,8 @@
 """Byte tables: one definition of each fixed layout, for the codec, the docs and `dump`.
 
-A `Layout` is a list of fields. The encoder and the decoder use its `struct`, `docs/format.md`
-prints its `table`, and annotated dumps walk its fields. Numbers are big-endian, without padding.
+A `Layout` is a list of fields. The encoder and the decoder use its `struct`,
+`docs/reference/format.md` prints its `table`, and annotated dumps walk its fields. Numbers are
+big-endian, without padding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The snippets of docs/spark.md run as printed."""
+"""The snippets of docs/guide/spark.md and lake.md run as printed."""
 
 from __future__ import annotations
 
