@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.recovery.fsck.findings import quoted
-from streamkeep.recovery.salvage.lost_found import as_json
 
 _SHOWN_RANGES: Final = 20
 
@@ -68,7 +68,7 @@ class StreamLoss:
         """Return the losses as a JSON object."""
         return {
             "type": "loss",
-            "stream": as_json(self.name),
+            "stream": None if self.name is None else json_bytes(self.name),
             "stream_number": self.number,
             "entries": self.entries,
             "ranges": [

@@ -4,20 +4,19 @@
     entries.jsonl    entries, one per line: stream, ID, fields and values in order
     values/          other bytes as they were found, a file each, named by the index
 
-Names, fields and values are strings where they are UTF-8, else `{"base64": ...}`. Nothing here
-belongs to the store any more; the folder may be removed.
+Names, fields and values are in the form of `format/core/json_form.py`. Nothing here belongs to
+the store any more; the folder may be removed.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 from collections.abc import Iterable
 from typing import IO, Any, Final
 
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.json_form import JsonBytes, json_bytes, json_object, json_pairs
 from streamkeep.format.node.check import Slot
 from streamkeep.recovery.fsck.files import LOST_AND_FOUND
 
@@ -44,21 +43,21 @@ class LostAndFound:
             first, last = first or identifier, identifier
             count += 1
             pairs = slot.pairs
-            flat = zip(pairs[0::2], pairs[1::2], strict=True)
+            fields = list(zip(pairs[0::2], pairs[1::2], strict=True))
             self._write(
                 "entries.jsonl",
                 type="entry",
-                stream=as_json(stream),
+                stream=_name(stream),
                 stream_number=number,
                 id=identifier,
-                pairs=[[as_json(field), as_json(value)] for field, value in flat],
+                pairs=json_pairs(fields),
                 why=why,
             )
         if count:
             self._index(
                 what="entries",
                 why=why,
-                stream=as_json(stream),
+                stream=_name(stream),
                 stream_number=number,
                 entries=count,
                 first_id=first,
@@ -91,7 +90,7 @@ class LostAndFound:
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = self._open(name, "w", encoding="ascii")
-        file.write(json.dumps(members, separators=(",", ":")) + "\n")
+        file.write(json_object(members) + "\n")
 
     def _open(self, name: str, mode: str, encoding: str | None = None) -> IO[Any]:
         """Create a file."""
@@ -103,11 +102,5 @@ class LostAndFound:
             raise translate_os(error) from error
 
 
-def as_json(data: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes as JSON holds them without loss."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+def _name(stream: bytes | None) -> JsonBytes | None:
+    return None if stream is None else json_bytes(stream)

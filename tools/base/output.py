@@ -15,8 +15,6 @@ commands take to run.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import sys
@@ -25,6 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from streamkeep.format.core import json_form
+from streamkeep.format.core.json_form import json_bytes as json_bytes
+from streamkeep.format.core.json_form import json_pairs as json_pairs
 from streamkeep.format.shown import EPOCH as EPOCH
 from streamkeep.format.shown import MAX_CALENDAR_MS as MAX_CALENDAR_MS
 from streamkeep.format.shown import calendar as calendar
@@ -239,15 +240,10 @@ def encodable(text: str) -> bool:
 
 # --- JSON ---------------------------------------------------------------------------------------
 
-_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-
 
 def json_line(kind: str, **members: Any) -> None:
     """Write one JSON object on one line; `type` is its first member."""
-    text = _encode({"type": kind, **members})
-    if "\x7f" in text:  # the one control character that stays in ASCII
-        text = text.replace("\x7f", "\\u007f")
-    unguarded(sys.stdout).write(text + "\n")
+    unguarded(sys.stdout).write(json_form.json_line(kind, **members) + "\n")
 
 
 def json_summary(command: str, **members: Any) -> None:
@@ -261,22 +257,6 @@ def result(command: str, text: str, *, as_json: bool, **members: Any) -> None:
         json_summary(command, **members)
     else:
         line(text)
-
-
-def json_bytes(data: bytes) -> str | dict[str, str]:
-    """Return bytes as JSON holds them without loss."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def json_pairs(pairs: Pairs) -> Sequence[tuple[str | dict[str, str], str | dict[str, str]]]:
-    """Return fields and values as JSON holds them: in order, duplicates kept."""
-    try:
-        return [(field.decode(), value.decode()) for field, value in pairs]
-    except UnicodeDecodeError:
-        return [(json_bytes(field), json_bytes(value)) for field, value in pairs]
 
 
 # --- progress -----------------------------------------------------------------------------------

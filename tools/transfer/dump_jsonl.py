@@ -21,7 +21,6 @@ What is not in it: how entries are cut into macro nodes, tombstones, and numbers
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -33,6 +32,7 @@ from streamkeep.engine.model.group import Group, groups_of
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, InvalidIdError
+from streamkeep.format.core.json_form import from_json, json_bytes, json_line, json_pairs
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     ConsumerPart,
@@ -47,7 +47,6 @@ from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.recovery.load import Incoming
-from streamkeep.tools.base import output
 from streamkeep.tools.transfer.dump_source import Source
 from streamkeep.tools.transfer.text_lines import RowError
 
@@ -57,7 +56,6 @@ _BATCH_BYTES: Final = 4 << 20
 
 Line = Callable[..., None]
 _decode: Final = json.JSONDecoder().decode
-_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _id(one: Id) -> str:
@@ -78,8 +76,7 @@ class JsonWriter:
         self._line("summary", command="dump", streams=source.streams, entries=source.entries)
 
     def _line(self, kind: str, **members: Any) -> None:
-        line = _encode({"type": kind, **members}).encode()
-        self._write(line.replace(b"\x7f", b"\\u007f") + b"\n")
+        self._write(json_line(kind, **members).encode() + b"\n")
 
     def _stream(self, source: Source, stream: Stream) -> None:
         record = stream.record
@@ -99,7 +96,7 @@ class JsonWriter:
             limits["node_max_entries"] = record.node_max_entries
         self._line(
             "stream",
-            key=output.json_bytes(stream.name),
+            key=json_bytes(stream.name),
             length=counters.length,
             last_generated_id=_id(counters.last_id),
             max_deleted_id=_id(counters.max_deleted_id or (0, 0)),
@@ -109,7 +106,7 @@ class JsonWriter:
         )
         for ms, seq, flat in source.read(stream):
             pairs = list(zip(flat[0::2], flat[1::2], strict=True))
-            self._line("entry", id=f"{ms}-{seq}", fields=output.json_pairs(pairs))
+            self._line("entry", id=f"{ms}-{seq}", fields=json_pairs(pairs))
         for group in groups:
             self.group(group)
         messages = messages_of(source.txn, stream) if source.limits.whole else None
@@ -122,7 +119,7 @@ class JsonWriter:
         consumers = group.consumers()
         self._line(
             "group",
-            name=output.json_bytes(record.name),
+            name=json_bytes(record.name),
             last_delivered_id=_id((record.last_ms, record.last_seq)),
             entries_read=None if record.entries_read == UNKNOWN else record.entries_read,
             consumers=len(consumers),
@@ -130,7 +127,7 @@ class JsonWriter:
         )
         names: dict[int, object] = {0: None}
         for consumer in consumers:
-            names[consumer.number] = name = output.json_bytes(consumer.name)
+            names[consumer.number] = name = json_bytes(consumer.name)
             active = None if consumer.active_time == NEVER else consumer.active_time
             self._line(
                 "consumer", name=name, seen_time_ms=consumer.seen_time, active_time_ms=active
@@ -155,10 +152,8 @@ class JsonWriter:
         for producer in messages.producers:
             self._line(
                 "producer",
-                name=output.json_bytes(producer.name),
-                messages=[
-                    [output.json_bytes(iid), f"{ms}-{seq}"] for iid, ms, seq in producer.messages
-                ],
+                name=json_bytes(producer.name),
+                messages=[[json_bytes(iid), f"{ms}-{seq}"] for iid, ms, seq in producer.messages],
             )
 
 
@@ -241,7 +236,7 @@ class JsonReader:
         return taken.members
 
     def _stream(self, head: dict[str, Any]) -> None:
-        key = _bytes(head["key"])
+        key = from_json(head["key"])
         self.streams += 1
         counters = Counters(
             _number(head["length"]),
@@ -307,7 +302,7 @@ class JsonReader:
             active = members["active_time_ms"]
             consumers.append(
                 ConsumerPart(
-                    _bytes(members["name"]),
+                    from_json(members["name"]),
                     _number(members["seen_time_ms"]),
                     NEVER if active is None else _number(active),
                 )
@@ -322,12 +317,12 @@ class JsonReader:
             if members["consumer"] is None:
                 zone.append((ms, seq))
             else:
-                owner = places[_bytes(members["consumer"])]
+                owner = places[from_json(members["consumer"])]
             time, count = members["delivery_time_ms"], members["delivery_count"]
             pending.append(Pending(ms, seq, owner, _number(time), _number(count)))
         read = head["entries_read"]
         return GroupPart(
-            _bytes(head["name"]),
+            from_json(head["name"]),
             _parse(head["last_delivered_id"]),
             UNKNOWN if read is None else _number(read),
             consumers,
@@ -340,8 +335,8 @@ class JsonReader:
         producers: list[ProducerPart] = []
         while self._is("producer"):
             members = self._taken("producer")
-            messages = [(_bytes(iid), *_parse(one)) for iid, one in members["messages"]]
-            producers.append(ProducerPart(_bytes(members["name"]), messages))
+            messages = [(from_json(iid), *_parse(one)) for iid, one in members["messages"]]
+            producers.append(ProducerPart(from_json(members["name"]), messages))
         return Messages(
             _number(head["duration_s"]),
             _number(head["maxsize"]),
@@ -351,21 +346,13 @@ class JsonReader:
         )
 
 
-def _bytes(value: object) -> bytes:
-    if type(value) is str:
-        return value.encode()
-    if isinstance(value, dict) and list(value) == ["base64"]:
-        return base64.b64decode(value["base64"], validate=True)
-    raise ValueError('neither a string nor {"base64": "..."}')
-
-
 def _flat(fields: Any) -> list[bytes]:
     if not fields:
         raise ValueError("an entry without fields")
     if type(fields) is not list or any(type(one) is not list or len(one) != 2 for one in fields):
         raise ValueError("fields are not [field, value] pairs")
     flat = chain.from_iterable(fields)
-    return [one.encode() if type(one) is str else _bytes(one) for one in flat]
+    return [one.encode() if type(one) is str else from_json(one) for one in flat]
 
 
 def _parse(text: object) -> Id:

@@ -8,8 +8,6 @@ messages have no command.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any, Final
@@ -18,6 +16,7 @@ from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.xrange import exists
 from streamkeep.engine.model.group import groups_of
 from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.core.json_form import json_base64, json_bytes, json_line
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import (
@@ -31,7 +30,6 @@ from streamkeep.format.redis.stream_dump import (
 )
 from streamkeep.format.redis.stream_parts import NOBODY, GroupPart, Id, Messages, Pending
 from streamkeep.format.rows.group_records import UNKNOWN
-from streamkeep.tools.base import output
 from streamkeep.tools.transfer.dump_source import Source
 
 Write = Callable[[bytes], object]
@@ -59,12 +57,8 @@ def write_payloads(source: Source, server: str, write: Write) -> Losses:
         if source.key is not None:
             write(payload)
             continue
-        line = {
-            "type": "payload",
-            "key": output.json_bytes(stream.name),
-            "payload": {"base64": base64.b64encode(payload).decode()},
-        }
-        write(json.dumps(line).encode() + b"\n")
+        key = json_bytes(stream.name)
+        write(json_line("payload", key=key, payload=json_base64(payload)).encode() + b"\n")
     return losses
 
 

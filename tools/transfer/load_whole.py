@@ -6,7 +6,6 @@ does; `recovery/load.py` says how. What a file holds and a store has no place fo
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.core.json_form import from_json
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
 from streamkeep.recovery.load import Incoming, Load
@@ -221,8 +221,6 @@ def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
         )
     try:
         members = json.loads(line)
-        key = members["key"]
-        name = key.encode() if isinstance(key, str) else base64.b64decode(key["base64"])
-        return name, base64.b64decode(members["payload"]["base64"], validate=True)
+        return from_json(members["key"]), from_json(members["payload"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RowError(number, f"no line with 'key' and 'payload': {error}") from error

@@ -19,7 +19,6 @@ read --json` prints it, it is known of which stream it is. Its `summary` is pass
 
 from __future__ import annotations
 
-import base64
 import csv
 import gzip
 import io
@@ -34,6 +33,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
+from streamkeep.format.core.json_form import from_json
 from streamkeep.tools.base.output import count_text
 from streamkeep.tools.base.times import TimeUnit, parse_time
 from streamkeep.tools.transfer.dump_table import ID_COLUMN, KEY_COLUMN
@@ -443,11 +443,7 @@ def _lossless(line: int, value: object) -> bytes:
     """Return the bytes of a string, or of a `{"base64": "..."}`."""
     if type(value) is str:
         return _encoded(line, value)
-    if isinstance(value, _Object) and len(value) == 1 and value[0][0] == "base64":
-        text = value[0][1]
-        if isinstance(text, str):
-            try:
-                return base64.b64decode(text, validate=True)
-            except ValueError:
-                raise RowError(line, "a value whose base64 is damaged") from None
-    raise RowError(line, 'a key, field or value that is neither a string nor {"base64": "..."}')
+    try:
+        return from_json(dict(value) if isinstance(value, _Object) else value)
+    except ValueError as error:
+        raise RowError(line, f"a key, field or value: {error}") from None

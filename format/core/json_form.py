@@ -1,0 +1,65 @@
+"""The JSON form of bytes, and of lines of JSON: the only place where either is written or read.
+
+Keys, fields, values and names are arbitrary bytes. Those that are UTF-8 are JSON strings; all
+others are the object `{"base64": "..."}`, so that nothing is lost. A line is one object, in ASCII
+without control characters; its first member is usually `type`. Every dump, every `--json` output
+and every list of lost entries has this form.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+JsonBytes = str | dict[str, str]
+
+_MEMBER: Final = "base64"
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def json_bytes(data: bytes) -> JsonBytes:
+    """Return bytes in their JSON form."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return json_base64(data)
+
+
+def json_base64(data: bytes) -> dict[str, str]:
+    """Return bytes as an object of base64, also where they are UTF-8."""
+    return {_MEMBER: base64.b64encode(data).decode()}
+
+
+def json_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[JsonBytes, JsonBytes]]:
+    """Return fields and values in their JSON form: in order, duplicates kept."""
+    try:
+        return [(field.decode(), value.decode()) for field, value in pairs]
+    except UnicodeDecodeError:
+        return [(json_bytes(field), json_bytes(value)) for field, value in pairs]
+
+
+def from_json(value: object) -> bytes:
+    """Return the bytes of a JSON form; raise ValueError where it is none."""
+    if type(value) is str:
+        return value.encode()
+    if isinstance(value, Mapping) and list(value) == [_MEMBER]:
+        text = value[_MEMBER]
+        if isinstance(text, str):
+            try:
+                return base64.b64decode(text, validate=True)
+            except ValueError:
+                raise ValueError("the base64 is damaged") from None
+    raise ValueError('neither a string nor {"base64": "..."}')
+
+
+def json_line(kind: str, **members: Any) -> str:
+    """Return an object of a type on one line, without its newline."""
+    return json_object({"type": kind, **members})
+
+
+def json_object(members: Mapping[str, Any]) -> str:
+    """Return an object on one line, without its newline."""
+    text = _encode(members)
+    return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
