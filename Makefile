@@ -82,10 +82,11 @@ test-lowest: ## the tests with the oldest version of each dependency
 		--no-binary pyspark --constraint tests/lowest.txt '.[dev]'
 	$(LOWEST)/bin/pytest $(PARALLEL) -m 'not slow'
 
-lint: $(VENV)/installed ## ruff and the layers
+lint: $(VENV)/installed ## ruff, the layers, and phrases that must not come back
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python docs/check_english.py
 
 type: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
