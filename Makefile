@@ -50,7 +50,7 @@ $(VENV)/installed: $(VENV)/created pyproject.toml setup.py $(COMPILED)
 dev: $(VENV)/installed ## set up .venv for development
 
 demo: $(VENV)/installed ## the main job on real data: 336,776 flights through a store
-	$(BIN)/python -m streamkeep.tools.demo demo-output
+	$(BIN)/python examples/flights demo-output
 
 test: $(VENV)/installed ## the tests of each day, compiled where that could be done
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
@@ -70,7 +70,7 @@ test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
 	rm -rf $(PURE)
 	mkdir -p $(PURE)
 	tar -c --exclude='*.so' --exclude=__pycache__ --exclude=.hypothesis \
-		$(wildcard $(FOLDERS)) docs src tests pyproject.toml setup.py | tar -x -C $(PURE)
+		$(wildcard $(FOLDERS)) docs examples src tests pyproject.toml setup.py | tar -x -C $(PURE)
 	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src \
 		$(CURDIR)/$(BIN)/pytest -n 2 -m 'not slow' $(PURE_TESTS)
 

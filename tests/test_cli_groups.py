@@ -11,7 +11,6 @@ import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
 from streamkeep.engine.commands.help_texts import HELP
-from streamkeep.tools import demo_group
 
 
 @pytest.fixture(autouse=True)
@@ -344,34 +343,3 @@ def test_config_prints_and_sets_and_asks_before_it_forgets(context: str) -> None
     ]
     assert objects("info", "stream", context, "k")[0]["iids_tracked"] == 0
     run("config", context, "k", "--idmp-maxsize", "0", status=2)
-
-
-# --- the demo -----------------------------------------------------------------------------------
-
-
-def test_a_worker_of_the_demo_finishes_what_another_one_left_behind() -> None:
-    with streamkeep.open("s", decode_responses=True) as store:
-        flights = [{"distance": "100", "air_time": "20"}, {"distance": "9"}] * 700
-        ids = store.xadd_many("flights", flights)
-        store.xgroup_create("flights", demo_group.GROUP, id=0)
-        store.xreadgroup(demo_group.GROUP, "ann", {"flights": ">"}, count=300)
-        assert demo_group.pending_of(store, "flights", "ann") == 300
-        demo_group.work("s", "flights", "bob", 0)
-        results = [entry.fields for entry in store.scan(demo_group.RESULTS)]
-        assert sorted(one["of"] for one in results) == sorted(ids)
-        assert [one.get("mph") for one in results].count("300") == 700
-        [group] = store.xinfo_groups("flights")
-        assert (group["pending"], group["lag"]) == (0, 0)
-
-
-def test_a_worker_of_the_demo_leaves_alone_what_another_one_claimed() -> None:
-    with streamkeep.open("s", decode_responses=True) as store:
-        store.xadd_many("flights", [{"distance": "9"}] * 3, ids=["1-0", "2-0", "3-0"])
-        store.xgroup_create("flights", demo_group.GROUP, id=0)
-        [[_, entries]] = store.xreadgroup(demo_group.GROUP, "ann", {"flights": ">"})
-        store.xclaim("flights", demo_group.GROUP, "bob", 0, ["2-0"])
-        with store.transaction() as txn:
-            demo_group.finish(txn, "flights", "ann", entries)
-        assert [entry.fields["of"] for entry in store.scan(demo_group.RESULTS)] == ["1-0", "3-0"]
-        assert demo_group.pending_of(store, "flights", "bob") == 1
-        assert store.xpending("flights", demo_group.GROUP)["pending"] == 1

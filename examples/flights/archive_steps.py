@@ -1,38 +1,28 @@
-"""The demo of the archive: the whole life of an entry, from the stream to a file and back.
+"""The archive in the demo: entries go from the stream to segment files and back.
 
-The flights of the last quarter stay live, older ones are archived. One question spans both. A
-month is restored into another store and compared there, flight by flight. One flight is erased.
+The flights of the last quarter stay live, and older ones are archived. One query reads both. A
+month is restored into another store and compared there. One flight is erased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import streamkeep
+from flight_data import Flight, day_ms
+from reporting import expect, step
 from streamkeep.format.core.entry import Entry
-from streamkeep.tools.base import output
+from streamkeep.format.shown import size_text
 
 KEY: Final = "archived flights"
 ERASED: Final = 1
 
 
-class Tools(NamedTuple):
-    """What the steps of the demo have in common."""
-
-    step: Callable[[str], AbstractContextManager[list[str]]]
-    expect: Callable[[str, Any, Any], None]
-    ms: Callable[[str], int]  # of a day
-
-
-def run(
-    store: streamkeep.Store[str], flights: list[Any], folder: Path, batch: int, tools: Tools
-) -> None:
-    """Run the steps on a stream of its own; leave a store with a month in `folder`."""
-    step, expect, ms = tools
-    october = ms("2013-10-01")
+def run(store: streamkeep.Store[str], flights: list[Flight], folder: Path, batch: int) -> None:
+    """Run the steps on a separate stream; leave a store with the month of March in `folder`."""
+    october = day_ms("2013-10-01")
     with step("archive what is older than October") as facts:
         store.set_retention(KEY, archive=True)
         for at in range(0, len(flights), batch):
@@ -43,7 +33,7 @@ def run(
         report = store.archive()
         expect("the entries archived", report.entries, trimmed)
         ratio = report.size_bytes / report.raw_bytes
-        facts.append(f"{report.entries:,} entries in {output.size_text(report.size_bytes)}")
+        facts.append(f"{report.entries:,} entries in {size_text(report.size_bytes)}")
         facts.append(f"{ratio:.0%} of the nodes, {report.size_bytes / report.entries:.1f} B each")
     with step("one question, archive and live") as facts:
         wanted = [flight.fields for flight in flights if flight.fields.get("tailnum") == "N725MQ"]
@@ -53,7 +43,7 @@ def run(
         expect("the flights of one aircraft", found, wanted)
         facts.append(f"{len(found)} flights of N725MQ in {store.xlen(KEY) + trimmed:,}")
     with step("restore March into another store") as facts:
-        first, last = ms("2013-03-01"), ms("2013-04-01") - 1
+        first, last = day_ms("2013-03-01"), day_ms("2013-04-01") - 1
         month = [flight.fields for flight in flights if first <= flight.ms <= last]
         with streamkeep.open(folder / "march.store", decode_responses=True) as other:
             done = other.restore_archive("march", KEY, from_store=store, start=first, end=last)
@@ -61,20 +51,20 @@ def run(
             expect("the month", [entry.fields for entry in other.scan("march")], month)
         facts.append(f"{done.entries:,} entries, the same ones")
     with step("erase one flight for ever") as facts:
-        doomed = store.xrange(KEY, ms("2013-05-04"), "+", 1, history=True)[0]
+        doomed = store.xrange(KEY, day_ms("2013-05-04"), "+", 1, history=True)[0]
         expect("the entries erased", store.erase(KEY, doomed.id), ERASED)
         gone = store.xrange(KEY, doomed.id, doomed.id, history=True)
         expect("what is left of it", gone, [])
-        facts.append(f"{doomed.id}: its segment is written anew, and the old file is gone")
+        facts.append(f"{doomed.id}: its segment was rewritten, and the old file removed")
     with step("verify the archive") as facts:
         problems = [one for one in store.verify_archive() if one.problems]
         expect("what is wrong", problems, [])
         size = sum(record.size_bytes for record in store.archived_segments())
-        facts.append(f"{output.size_text(size)} read to the last byte")
+        facts.append(f"{size_text(size)} read to the last byte")
 
 
 def pages(store: streamkeep.Store[str], count: int) -> Iterator[Entry[str]]:
-    """Yield every entry, archived and live ones."""
+    """Yield every entry, archived or live."""
     position = "-"
     while page := store.xrange(KEY, position, "+", count, history=True):
         yield from page

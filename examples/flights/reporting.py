@@ -1,0 +1,24 @@
+"""How the demo reports: one line per step, and a stop at the first wrong answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def step(title: str) -> Iterator[list[str]]:
+    """Print a step with its duration and the facts that the block adds to the list."""
+    facts: list[str] = []
+    start = time.perf_counter()
+    yield facts
+    seconds = time.perf_counter() - start
+    print(f"{title:<34} {seconds:>7.2f} s  {'; '.join(facts)}", flush=True)
+
+
+def expect(subject: str, found: Any, wanted: Any) -> None:
+    """Stop the demo when the store's answer differs from the list of flights."""
+    if found != wanted:
+        raise SystemExit(f"demo failed: {subject} is {found!r}, expected {wanted!r}")
