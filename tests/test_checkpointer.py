@@ -100,7 +100,7 @@ def test_no_error_of_a_steady_point_ends_the_thread(
         wait_until(lambda: store.durability().checkpoint_commit == last, "there is no checkpoint")
         assert one._thread is not None
         assert one._thread.is_alive()
-        assert caplog.text.count("the checkpoint failed, and is tried again") == 1
+        assert caplog.text.count("the checkpoint failed and will be tried again") == 1
     assert_sound(tmp_path / "store")
 
 

@@ -22,7 +22,8 @@ from cli_runner import run
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
 from streamkeep.engine.admin.compact import compact
-from streamkeep.engine.system.safe_files import TRUST_VARIABLE, Folder
+from streamkeep.engine.system.owners import TRUST_VARIABLE
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
@@ -226,7 +227,7 @@ def test_a_door_is_a_named_pipe_when_a_store_is_opened(
     else:
         plant(kind, bell, victim)
     untouched()
-    with pytest.raises(UntrustedFileError, match="where a store has a named pipe"):
+    with pytest.raises(UntrustedFileError, match="but a store has a named pipe"):
         streamkeep.open(path)
 
 
@@ -534,7 +535,7 @@ def test_no_name_leads_out_of_a_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "victim").write_bytes(VICTIM)
     folder = Folder(tmp_path / "store")
     for call in (folder.open, folder.remove, folder.read, folder.exists, folder.remove_folder):
-        with pytest.raises(UntrustedFileError, match="no name of a file"):
+        with pytest.raises(UntrustedFileError, match="not the name of a file"):
             call(name)
 
 

@@ -140,7 +140,7 @@ def test_files_that_are_not_what_their_row_means_are_reported(tmp_path: Path) ->
     with pytest.raises(CorruptionError, match="0 bytes are not a segment"):
         found.open(two)
     found.path(one).mkdir()
-    with pytest.raises(UntrustedFileError, match="a folder, where a store has a regular file"):
+    with pytest.raises(UntrustedFileError, match="a folder, but a store has a regular file"):
         found.open(one)
 
 

@@ -32,7 +32,7 @@ from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.lmdb_errors import translate, translated
-from streamkeep.engine.system.safe_files import Trusted
+from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import (

@@ -199,14 +199,14 @@ class Checkpoints:
             or newest.boot_id != here
             or position_of(newest) != position  # another commit, or a file that was begun behind it
         ):
-            failpoints.hit("steady:pinned")
+            failpoints.hit("checkpoint:pinned")
             try:
                 sync_lmdb(context.raw)
             except lmdb.Error as error:
                 journal.control.poison()
                 raise sync_failed() from error
             journal.folder.sync()
-            failpoints.hit("steady:synced")
+            failpoints.hit("checkpoint:synced")
             self.file.write(
                 CheckpointSlot(
                     context.epoch,
@@ -221,7 +221,7 @@ class Checkpoints:
                     meta.data,
                 )
             )
-            failpoints.hit("steady:made")  # the pin of the one before still stands
+            failpoints.hit("checkpoint:made")  # the pin of the one before still stands
         old, context.pin = context.pin, pin
         if old is not None:
             old.abort()

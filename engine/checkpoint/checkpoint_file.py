@@ -223,7 +223,7 @@ class CheckpointFile:
             files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), position * SLOT_SIZE)
         except OSError as error:
             raise translate_os(error) from error
-        failpoints.hit("steady:slot-written")
+        failpoints.hit("checkpoint:slot-written")
         files.sync_data(self.handle)
 
     def _read(self) -> bytes:

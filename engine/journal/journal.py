@@ -380,7 +380,7 @@ class Journal:
                 files.fill(handle)
             finally:
                 os.close(handle)
-            failpoints.hit("journal:new-spare")
+            failpoints.hit("journal:new-recycled")
             self.folder.rename(name, _SPARE)
         except OSError:
             self.folder.remove(

@@ -45,7 +45,8 @@ from streamkeep.engine.store.swap import (
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
-from streamkeep.engine.system.safe_files import Folder, Trusted
+from streamkeep.engine.system.owners import Trusted
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import (

@@ -1,6 +1,7 @@
-"""Which boot of the machine and which mount this is: did only processes die?
+"""The current boot of the machine and the mount of a path.
 
-As long as both are the same, the system still has every page that was written, on disk or not.
+While both are unchanged, the kernel still holds every page that was written, even if the page is
+not on disk. So after a crash they show whether only processes died.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from streamkeep.format.log.checkpoint import NO_BOOT
 
 _LINUX: Final = Path("/proc/sys/kernel/random/boot_id")
 
-# Of Linux's statx(2).
+# Constants of Linux's statx(2).
 _AT_FDCWD: Final = -100
 _MNT_ID_UNIQUE: Final = 0x4000
 _STATX_SIZE: Final = 256
@@ -25,7 +26,7 @@ _MNT_ID_AT: Final = 0x90
 
 
 def boot_id() -> bytes:
-    """Return 16 bytes that are another after each boot; zeros where the system does not say."""
+    """Return 16 bytes that change with each boot; zeros if the system has no boot ID."""
     try:
         return uuid.UUID(_LINUX.read_text().strip()).bytes
     except (OSError, ValueError):
@@ -33,15 +34,15 @@ def boot_id() -> bytes:
 
 
 def mount_id(path: Path) -> int:
-    """Return the number of the mount that a path is on, which no other mount of this boot gets.
+    """Return the number of the mount that holds a path. No other mount of this boot has it.
 
-    It differs from one mount namespace to the next, though the files and their pages are the same.
+    Mount namespaces have different numbers for the same files and pages.
 
     Returns:
-        0 where the system gives no such number: before Linux 6.8, and elsewhere.
+        0 if the system has no such number: Linux before 6.8, and other systems.
     """
     try:
-        import ctypes  # takes milliseconds, and only the first process to open a store needs it
+        import ctypes  # takes milliseconds; only the first process that opens a store needs it
 
         statx = ctypes.CDLL(None).statx
     except (ImportError, OSError, AttributeError):

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 
 class Clock:
-    """The wall clock, and one that only ever goes forward, for timeouts. Tests replace either."""
+    """The wall clock, and a monotonic clock for timeouts. Tests replace either."""
 
     now_ns = staticmethod(time.time_ns)
     monotonic = staticmethod(time.monotonic)
@@ -20,7 +20,7 @@ class Clock:
 
 
 class ManualClock(Clock):
-    """A clock that stands still until it is told to move."""
+    """A clock that moves only when a test sets `ms`."""
 
     def __init__(self, ms: int = 0) -> None:
         self.ms = ms
@@ -34,13 +34,13 @@ _current: ContextVar[Clock] = ContextVar("clock", default=Clock())  # noqa: B039
 
 
 def current_clock() -> Clock:
-    """Return the clock of stores that are opened without one."""
+    """Return the clock for stores that are opened without one."""
     return _current.get()
 
 
 @contextmanager
 def clock_replaced(clock: Clock) -> Iterator[None]:
-    """Give `clock` to the stores that are opened in this block; tests need it."""
+    """Use `clock` for the stores that are opened in this block; for tests."""
     token = _current.set(clock)
     try:
         yield

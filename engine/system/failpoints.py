@@ -1,7 +1,7 @@
 """Named places where a crash test can stop the process.
 
-A failpoint does nothing unless it was armed: `arm("trim:before-commit", action)` makes the next
-passage call `action`. Child processes of the crash tests arm one with `SIGKILL`.
+A failpoint does nothing until a test arms it: after `arm("trim:before-commit", action)`, the next
+`hit` of that name calls `action`. Child processes of the crash tests use `SIGKILL` as the action.
 """
 
 from __future__ import annotations
@@ -10,79 +10,79 @@ from collections.abc import Callable
 from typing import Final
 
 NAMES: Final = (
-    "create:marked",  # the folder says that a store is being created
+    "create:marked",  # the folder is marked as a store that is being created
     "create:written",  # LMDB has its tables, uncommitted
-    "create:named",  # the names of the files are on disk, a checkpoint is not
-    "commit:journaled",  # the record is written, LMDB has not committed
-    "commit:made",  # LMDB has, and nobody was told
-    "ring:before",  # the lock is free, and nobody who waits was rung
-    "journal:unnamed",  # a file is being made
-    "journal:new-file",  # it can be written to
-    "journal:new-spare",  # a spare file is complete, but for its name
-    "journal:sync",  # somebody is about to sync
-    "journal:synced",  # the sync is done, and nobody was told
-    "journal:retire",  # a file is no longer needed
-    "steady:pinned",  # the four steps of a checkpoint
-    "steady:synced",
-    "steady:slot-written",
-    "steady:made",
-    "erase:written",  # an archive file without the erased entries is there, unnamed
-    "erase:segment",  # the manifest names it instead of the old one
-    "erase:stored",  # the entries are in nothing that is stored, but in what is left over
-    "scrub:journal-clean",  # the journal is clean, and a checkpoint made
-    "scrub:page",  # the free space of a page was overwritten
-    "scrub:pages-clear",  # that of all
-    "scrub:free",  # a run of free pages was overwritten
-    "scrub:free-clear",  # all of them
-    "scrub:synced",  # that is on disk
-    "backup:segment",  # an archive file is copied
+    "create:named",  # the file names are on disk; there is no checkpoint yet
+    "commit:journaled",  # the record is written; LMDB has not committed
+    "commit:made",  # LMDB has committed; the caller does not know yet
+    "ring:before",  # the write lock is free; the waiting readers were not notified yet
+    "journal:unnamed",  # a new journal file has no name yet
+    "journal:new-file",  # the new journal file is ready for records
+    "journal:new-recycled",  # a file for later use is complete, under a temporary name
+    "journal:sync",  # a sync is about to begin
+    "journal:synced",  # the sync is done; no process knows yet
+    "journal:retire",  # a journal file is no longer needed
+    "checkpoint:pinned",  # step 1 of a checkpoint is done
+    "checkpoint:synced",  # step 2
+    "checkpoint:slot-written",  # the slot is written, not synced
+    "checkpoint:made",  # step 3
+    "erase:written",  # a segment without the erased entries is on disk; no row names it
+    "erase:segment",  # the manifest names it instead of the old segment
+    "erase:stored",  # the entries are gone from all stored data; old bytes remain in the files
+    "scrub:journal-clean",  # the journal is clean and a checkpoint is made
+    "scrub:page",  # the free space of one page is overwritten
+    "scrub:pages-clear",  # the free space of all pages is overwritten
+    "scrub:free",  # one run of free pages is overwritten
+    "scrub:free-clear",  # all free pages are overwritten
+    "scrub:synced",  # the overwritten pages are on disk
+    "backup:segment",  # one segment is copied
     "backup:data",  # the data file is copied, with the next epoch
-    "backup:copied",  # all of it
-    "backup:checked",  # and found sound
-    "backup:exchanged",  # it has its name; the earlier backup is still there
-    "backup:aside",  # the earlier backup is moved away, where names cannot be exchanged
-    "backup:named",  # it has its name
+    "backup:copied",  # everything is copied
+    "backup:checked",  # the copy is checked and sound
+    "backup:exchanged",  # the backup has its name; the earlier backup still exists
+    "backup:aside",  # the earlier backup is moved away; the system cannot exchange names
+    "backup:named",  # the backup has its name
     "copy:written",  # a compacted copy of the data file is written, with the old epoch
-    "compact:prepared",  # a compacted store stands beside the old one
-    "compact:ready",  # it will take its place, whatever happens
+    "compact:prepared",  # the compacted store is complete beside the old one
+    "compact:ready",  # the compaction is decided: the compacted store will replace the old one
     "compact:journal-gone",  # the old journal is removed
-    "compact:journal-moved",  # the new one is in its place
-    "compact:data-moved",  # the new data file, too
-    "compact:slots-written",  # and its checkpoints
-    "compact:done",  # nothing is left to be done but removing an empty folder
-    "recover:remove",  # there is a file that no record of the newest commit leads to
-    "recover:point-safe",  # the point to go back to is on disk
-    "recover:meta-written",  # one of LMDB's meta pages was put back
-    "recover:meta-restored",  # both
-    "recover:batch",  # a part of the journal was replayed
-    "recover:epoch-raised",  # all of it
+    "compact:journal-moved",  # the new journal is in place
+    "compact:data-moved",  # the new data file is in place
+    "compact:slots-written",  # the new checkpoints are in place
+    "compact:done",  # only an empty folder remains to be removed
+    "recover:remove",  # recovery is about to remove a journal file that follows no record
+    "recover:point-safe",  # the checkpoint to go back to is on disk
+    "recover:meta-written",  # one of LMDB's meta pages is restored
+    "recover:meta-restored",  # both meta pages are restored
+    "recover:batch",  # a part of the journal is replayed
+    "recover:epoch-raised",  # all of the journal is replayed and the epoch is raised
     "recover:replayed",  # LMDB is closed again
-    "segment:begun",  # a segment is being written, under a temporary name
-    "segment:written",  # all of it, and not synced
-    "segment:synced",  # it is on disk, but for its name
-    "segment:renamed",  # it has its name, perhaps not on disk
-    "segment:named",  # the file is there for good, and no row names it
-    "adopt:copied",  # an adopted file is in its place, and no row names it
-    "adopt:named",
-    "drop:step",  # segments left the manifest, their files are garbage
-    "restore:step",  # a part of a restore is in the stream, with how far it has come
-    "garbage:synced",  # no commit that names the files can come back
-    "garbage:removed",  # the files are gone, the rows that say so are there
-    "sink:staged",  # Spark's tasks have written, the store knows nothing of it
+    "segment:begun",  # a segment is being written under a temporary name
+    "segment:written",  # the segment is complete, not synced
+    "segment:synced",  # the segment is on disk under its temporary name
+    "segment:renamed",  # the segment has its name, which may not be on disk
+    "segment:named",  # the segment and its name are on disk; no row names it
+    "adopt:copied",  # an adopted file is in place; no row names it
+    "adopt:named",  # the row of the adopted file is written
+    "drop:step",  # some segments left the manifest; their files are garbage
+    "restore:step",  # a part of a restore and its progress are committed
+    "garbage:synced",  # no commit that names the files can return
+    "garbage:removed",  # the files are removed; their garbage rows still exist
+    "sink:staged",  # Spark's tasks have written; the store is unchanged
     "sink:applied",  # the batch and its number are in the transaction
-    "sink:committed",  # it is in the store, Spark does not know
-    "stage:written",  # a task has written a staged file, nobody was told
-    "restore:staged",  # all tasks of a restore have, the target is as before
-    "lake:file-written",  # a file of a lake is whole, under a temporary name
-    "lake:file-named",  # it has its name, no commit names it
-    "lake:made",  # there is a lake without entries
-    "lake:commit",  # all files of a job are there, the log is as before
-    "lake:committed",  # the log names them
-    "lake:swept",  # files that nothing names are removed
+    "sink:committed",  # the batch is committed; Spark does not know yet
+    "stage:written",  # a task has written a staged file; Spark does not know yet
+    "restore:staged",  # all tasks of a restore have written; the target is unchanged
+    "lake:file-written",  # a file of a lake is complete under a temporary name
+    "lake:file-named",  # the file has its name; no commit names it
+    "lake:made",  # a lake without entries exists
+    "lake:commit",  # all files of a job exist; the log is unchanged
+    "lake:committed",  # the log names the files
+    "lake:swept",  # files that no commit names are removed
     "tail:batch",  # a batch for a table is made
-    "tail:committed",  # the table has it, Spark does not know
-    "archive:written",  # a segment is on disk, its row and the retired ones are as before
-    "archive:committed",  # its row is written, the retired ones are gone
+    "tail:committed",  # the table has the batch; Spark does not know yet
+    "archive:written",  # a segment is on disk; the manifest and the retired rows are unchanged
+    "archive:committed",  # its row is written; its retired rows are removed
 )
 
 _armed: Final[dict[str, Callable[[], None]]] = {}
@@ -90,7 +90,7 @@ _watching: Final[list[Callable[[str], None]]] = []
 
 
 def hit(name: str) -> None:
-    """Pass the failpoint `name`."""
+    """Run the action and the watchers of the failpoint `name`, if there are any."""
     if _armed:
         action = _armed.pop(name, None)
         if action is not None:
@@ -101,21 +101,21 @@ def hit(name: str) -> None:
 
 
 def arm(name: str, action: Callable[[], None]) -> None:
-    """Call `action` at the next passage of `name`."""
+    """Call `action` at the next hit of `name`."""
     _armed[name] = action
 
 
 def watch(watcher: Callable[[str], None]) -> None:
-    """Call `watcher` with the name of every failpoint that is passed."""
+    """Call `watcher` with the name of every failpoint that is hit."""
     _watching.append(watcher)
 
 
 def unwatch(watcher: Callable[[str], None]) -> None:
-    """Take back `watch`."""
+    """Undo `watch`."""
     _watching.remove(watcher)
 
 
 def disarm() -> None:
-    """Forget every armed failpoint, and everybody who watches."""
+    """Remove all actions and watchers."""
     _armed.clear()
     _watching.clear()

@@ -1,7 +1,7 @@
-"""What the threads of a store have failed at: logged once, and reported by `Store.durability`.
+"""Failures of a store's background threads: logged once, and reported by `Store.durability`.
 
-A thread that works for everybody has no caller to raise an error to, and must not end because of
-one. It runs each piece of its work through `attempt`, and tries again later.
+A background thread has no caller to raise an error to, and an error must not end it. It runs each
+piece of work through `attempt` and tries again later.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _EXPECTED = (StreamkeepError, lmdb.Error, OSError)
 
 
 class Failures:
-    """What fails at present, by the name of the work; safe to share between threads."""
+    """The current failures, by the name of the work; safe to share between threads."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def attempt(self, work: str, run: Callable[..., object], *args: object) -> Exception | None:
-        """Do some work; return the error when it fails.
+        """Do some work; return the error if it fails.
 
-        The same error of the same work is logged once; one that no layer expects, with its
+        The same error of the same work is logged once. An unexpected error is logged with its
         traceback.
 
         Args:
-            work: what it is, such as "the sync of the journal".
+            work: its name in messages, such as "the sync of the journal".
         """
         try:
             run(*args)
@@ -44,25 +44,25 @@ class Failures:
         return None
 
     def note(self, work: str, error: Exception) -> None:
-        """Note that some work has failed."""
+        """Record that some work has failed, and log it unless this error is already known."""
         expected = isinstance(error, _EXPECTED)
         text = str(error) if expected else f"{type(error).__name__}: {error}"
         if self._texts.get(work) != text:
             self._texts[work] = text
             log.error(
-                "%s failed, and is tried again: %s",
+                "%s failed and will be tried again: %s",
                 work,
                 text,
                 exc_info=None if expected else error,
             )
 
     def clear(self, work: str) -> None:
-        """Note that some work was done."""
+        """Record that some work has succeeded."""
         if self._texts and self._texts.pop(work, None) is not None:
             log.info("%s works again", work)
 
     def texts(self) -> tuple[str, ...]:
-        """Return what fails at present, each with its error; empty when all is well."""
+        """Return the current failures, each with its error; empty if there are none."""
         return tuple(f"{work}: {text}" for work, text in sorted(self._texts.copy().items()))
 
 
@@ -70,11 +70,11 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def copy_of(error: Error) -> Error:
-    """Return an error like this one for another thread or task to raise.
+    """Return a copy of an error for another thread or task to raise.
 
-    Each raise adds to the traceback of its exception, and callers add notes, so that no exception
-    object is for two of them. The copy has the original as its cause, whose traceback shows where
-    it happened. An error that cannot be copied is returned as it is.
+    Two callers cannot raise the same exception object: each raise adds to its traceback, and
+    callers add notes. The cause of the copy is the original, whose traceback shows where it
+    happened. An error that cannot be copied is returned as it is.
     """
     try:
         copied = copy.copy(error)

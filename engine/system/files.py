@@ -1,9 +1,7 @@
-"""Writing files and folders: private modes, room on the disk, and durable names.
+"""Writing files and folders: private modes, reserved disk space, and durable names.
 
-The files of a store are opened by `safe_files`.
-
-A new name is durable only when the folder that holds it was synced: a power cut may otherwise
-take a store away whose data was safely on disk.
+`safe_files` opens the files of a store. A new name is durable only after its folder is synced:
+otherwise a power loss may remove a store whose data is safely on disk.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ _begin = getattr(os, "posix_fadvise", None)
 _ZEROS: Final = bytes(1 << 20)
 _ZERO_PAGE: Final = bytes(4096)
 
-# sync_data(handle) returns when the contents of a file are on disk.
+# sync_data(handle) returns after the contents of a file are on disk.
 sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def create_folder(path: Path) -> bool:
-    """Create the folder `path` (and its parents); return False when it existed."""
+    """Create the folder `path` and its parents; return False if it existed."""
     if path.is_dir():
         return False
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -39,14 +37,14 @@ def create_folder(path: Path) -> bool:
 
 
 def write_at(handle: int, data: bytes, offset: int) -> None:
-    """Write all of `data` at an offset; raise OSError when only a part can be."""
+    """Write all of `data` at an offset; raise OSError if the disk takes only a part."""
     written = os.pwrite(handle, data, offset)
     while written < len(data):
         written += os.pwrite(handle, memoryview(data)[written:], offset + written)
 
 
 def write_zeros(handle: int, offset: int, size: int) -> None:
-    """Overwrite a part of a file with zeros; raise OSError when that cannot be."""
+    """Overwrite a part of a file with zeros; raise OSError if the disk refuses."""
     end = offset + size
     while offset < end:
         piece = min(end - offset, len(_ZEROS))
@@ -55,19 +53,20 @@ def write_zeros(handle: int, offset: int, size: int) -> None:
 
 
 def fill(handle: int) -> None:
-    """Overwrite all of a file with zeros, on disk, before small parts of it are synced often.
+    """Fill a reserved file with zeros, on disk, before small parts of it are synced often.
 
-    The disk has granted blocks that were never written; whoever writes to one first has the file
-    system note that, too, with the next sync. A page at a time: a file that is written in large
-    pieces stands in memory in large pieces, and the sync of a few bytes writes one of them whole.
+    The first write to a reserved block makes the next sync also write the file's block map. This
+    function does that beforehand.
     """
+    # Page by page: the kernel keeps large writes as large folios, and a sync of a few bytes then
+    # writes a whole folio.
     for offset in range(0, os.fstat(handle).st_size, len(_ZERO_PAGE)):
         write_at(handle, _ZERO_PAGE, offset)
     sync_data(handle)
 
 
 def reserve(handle: int, size: int) -> None:
-    """Have the disk grant a file `size` bytes; raise OSError when it does not."""
+    """Reserve `size` bytes on disk for a file; raise OSError if there is no room."""
     if os.fstat(handle).st_size >= size:
         return
     if hasattr(os, "posix_fallocate"):
@@ -77,16 +76,14 @@ def reserve(handle: int, size: int) -> None:
 
 
 def begin_writing(handle: int, offset: int, size: int) -> None:
-    """Have the disk begin to write a part of a file, where the system can; a sync is still needed.
-
-    "Not needed" makes Linux write changed pages out at once; pages in use stay in memory.
-    """
+    """Start writing a part of a file to disk, if the system can; a sync is still needed."""
+    # On Linux, DONTNEED starts the write of changed pages at once. Mapped pages stay in memory.
     if _begin is not None:
         _begin(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in the folder `path` durable."""
+    """Return after the names in the folder `path` are on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -96,9 +93,9 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be written that gets its name, durably, when the block ends without an error.
+    """Write a file in a `with` block; it gets its name, durably, if the block raises no error.
 
-    What has the name until then stays as it is. A device or a pipe is written as it comes.
+    Until then an existing file of that name is unchanged. A device or a pipe is written directly.
     """
     if path.exists() and not path.is_file():
         with open(path, "wb") as out:

@@ -1,4 +1,4 @@
-"""LMDB's exceptions as ours: nothing above the engine sees an `lmdb.Error`."""
+"""Errors of LMDB and of the system as ours: no caller of the engine sees an `lmdb.Error`."""
 
 from __future__ import annotations
 
@@ -30,33 +30,32 @@ _DAMAGED = (
 
 
 def translate(error: lmdb.Error) -> StreamkeepError:
-    """Return our error for one of LMDB's."""
+    """Return our error for an error of LMDB."""
     code = getattr(error, "code", 0)
     if code == errno.EAGAIN:
         return StoreError(
-            f"another process with the process number {os.getpid()} has the store open: two "
-            "containers, each with process numbers of its own; give them different ones, or one "
-            "process namespace"
+            f"another process with process number {os.getpid()} has the store open, probably in "
+            "another container; next: run both containers in one process namespace"
         )
     if code == errno.EIO:
         return StoreFullError(
-            f"the disk took only a part of what was written ({error}): it is full, or failing; "
-            "nothing was changed, and reading still works"
+            f"the disk accepted only a part of a write ({error}): it is full or failing; nothing "
+            "was changed, and reading still works; next: free disk space and check the disk"
         )
     if isinstance(error, lmdb.PanicError):
         return StoreError(
-            "an earlier commit of this process could not be finished; close the store and open it "
-            "again"
+            "an earlier commit of this process could not be finished; next: close the store and "
+            "open it again"
         )
     if code in _FULL or isinstance(error, lmdb.DiskError):
-        return StoreFullError(f"the disk is full ({error}); reading and deleting still work")
+        return StoreFullError(_disk_full(error))
     if isinstance(error, lmdb.MapFullError):
         return StoreFullError(
-            "the store's map is full; delete or trim entries, or make the transaction smaller"
+            "the store's map is full; next: delete or trim entries, or make the transaction smaller"
         )
     if isinstance(error, lmdb.ReadersFullError):
         return StoreError(
-            "too many readers: every reader slot of the store is taken; close snapshots and "
+            "too many readers: every reader slot of the store is taken; next: close snapshots and "
             "iterators, or close the store everywhere and open it with a higher max_readers"
         )
     if isinstance(error, _DAMAGED):
@@ -68,15 +67,19 @@ def translate(error: lmdb.Error) -> StreamkeepError:
 
 
 def translate_os(error: OSError) -> StoreError:
-    """Return our error for one of the system's, met while writing."""
+    """Return our error for an error of the system, raised while the store was writing."""
     if error.errno in _FULL:
-        return StoreFullError(f"the disk is full ({error}); reading and deleting still work")
+        return StoreFullError(_disk_full(error))
     return StoreError(f"writing failed: {error}")
+
+
+def _disk_full(error: Exception) -> str:
+    return f"the disk is full ({error}); reading and deleting still work"
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn LMDB's errors inside the block into ours."""
+    """Translate LMDB's errors inside the block."""
     try:
         yield
     except lmdb.Error as error:

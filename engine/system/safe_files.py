@@ -1,39 +1,32 @@
-"""The files of a store, opened without trust: a store folder is data from outside.
+"""The files of a store, opened without trust: the folder may hold files planted by another user.
 
-It may have come out of an archive that somebody sent, or be where others may write. A link in it
-would lead a write to another file of the caller; so would a second name of that file. Therefore:
+A link in the folder, or a second name (hard link) of a file, would redirect writes to another file
+of the caller. So:
 
-1. The caller names the folder of the store, which may be reached through a link. From there on
-   every file is opened relative to the descriptor of its folder, and no link is followed.
-2. What was opened is what counts: its type, its owner, and for writing that it has one name only.
-   Nothing is truncated, locked or written before that was checked. Files that are only read may
-   have several names: backups share the segments of the archive.
-3. Owners are trusted who could do harm anyway: the caller and root. Where the folder of the store
-   is writable for its group, and the caller is a member of that group, so are the owner of the
-   folder and the other members. All others are refused, unless the caller trusts them by name.
+1. The caller names the folder of the store; a link to it is followed. Below it, every file is
+   opened relative to the descriptor of its folder, and no link is followed.
+2. The opened file is checked, not its path: its type, its owner (`owners`), and before writing that
+   it has only one name. Nothing is truncated, locked or written before these checks. A file that is
+   only read may have several names: backups share the segments of the archive.
 
-`store_survey` looks at all files that an opening will use while nothing is changed yet.
+`store.survey` checks all files that an opening will use before anything is changed.
 """
 
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import shutil
 import stat
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
 from streamkeep.engine.system import files
-from streamkeep.format.core.errors import ArgumentError, UntrustedFileError
+from streamkeep.engine.system.owners import ROOT, TRUST_VARIABLE, Owners, Trusted, is_in, user_name
+from streamkeep.format.core.errors import UntrustedFileError
 
-TRUST_VARIABLE: Final = "STREAMKEEP_TRUST_OWNERS"
-_ROOT: Final = 0
 _NO_NAMES: Final = {"", ".", ".."}
 _PIECE: Final = 8 << 20
 # A pipe or a device in place of a file must not make the opening wait.
@@ -48,100 +41,34 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-# What the system says of a name that is no file of the kind that was to be opened.
+# Errors of the system for a name that is not of the expected kind.
 _OTHER_KIND: Final = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
-
-Owner = str | int  # name or number of a user
-Trusted = Iterable[Owner] | Owner
-
-
-class Owners:
-    """Whose files a store may consist of."""
-
-    def __init__(self, folder: os.stat_result, trusted: Trusted = ()) -> None:
-        """Take the status of the store's folder, and who is trusted besides."""
-        self._trusted = {_ROOT, os.geteuid(), *trusted_numbers(trusted)}
-        self.group: int | None = (
-            None  # whose members share the store, where it is also the caller's
-        )
-        if folder.st_mode & stat.S_IWGRP and _is_in(folder.st_gid):
-            self.group = folder.st_gid
-            self._trusted.add(folder.st_uid)
-
-    def trust(self, user: int) -> bool:
-        """Say whether files of a user may be opened."""
-        if user in self._trusted:
-            return True
-        if self.group is not None and _is_member(user, self.group):
-            self._trusted.add(user)
-            return True
-        return False
-
-
-def trusted_numbers(owners: Trusted) -> set[int]:
-    """Return the numbers of users that a caller, or the environment, trusts.
-
-    Raises:
-        ArgumentError: the machine knows no such user.
-    """
-    named: list[Owner] = [owners] if isinstance(owners, str | int) else [*owners]
-    named += filter(None, os.environ.get(TRUST_VARIABLE, "").replace(",", " ").split())
-    numbers = set()
-    for one in named:
-        if isinstance(one, int) or (one.isascii() and one.isdigit()):
-            numbers.add(int(one))
-            continue
-        try:
-            numbers.add(pwd.getpwnam(one).pw_uid)
-        except KeyError:
-            raise ArgumentError(
-                f"trust_owners: this machine has no user {one!r}; give a name or number of a user"
-            ) from None
-    return numbers
-
-
-def _is_in(group: int) -> bool:
-    """Say whether the caller is a member of a group."""
-    return group == os.getegid() or group in os.getgroups()
-
-
-def _is_member(user: int, group: int) -> bool:
-    with suppress(KeyError):
-        known = pwd.getpwuid(user)
-        return known.pw_gid == group or known.pw_name in grp.getgrgid(group).gr_mem
-    return False
-
-
-def _user_name(user: int) -> str:
-    with suppress(KeyError):
-        return pwd.getpwuid(user).pw_name
-    return str(user)
 
 
 class Folder:
-    """A folder of a store, held open; names in it may lead through folders below it (`a/b`).
+    """A folder of a store, held open. Names may lead through folders below it (`a/b`).
 
     Attributes:
-        owners: whose files are opened.
-        group: who gets what is created in it; None where it is private.
+        owners: the users whose files are accepted.
+        group: the group of new files; None for private ones.
     """
 
     handle = -1
 
     def __init__(self, path: Path, *, trusted: Trusted = (), outside: bool = False) -> None:
-        """Open a folder that the caller has named; it may be a link to one.
+        """Open a folder that the caller has named; it may be a link to a folder.
 
         Args:
-            trusted: users whose files are opened, too.
-            outside: it is no store, but the place for one: its own owner does not matter, and it
-                shares nothing.
+            trusted: more users whose files are accepted.
+            outside: the folder is not a store. Its owner is not checked, and new files in it are
+                private.
 
         Raises:
-            UntrustedFileError: somebody owns it who is not trusted.
-            OSError: it is not there, or no folder.
+            UntrustedFileError: its owner is not trusted.
+            OSError: it does not exist, or is not a folder.
         """
         self._top = path
-        self._name = ""  # below that
+        self._name = ""  # below `_top`
         self._opened: WeakSet[Folder] = WeakSet()
         self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         status = os.fstat(self.handle)
@@ -149,27 +76,27 @@ class Folder:
         self.group: int | None = None
         if not outside:
             shared = status.st_mode & stat.S_IWGRP
-            if shared and (os.geteuid() == _ROOT or _is_in(status.st_gid)):
-                self.group = status.st_gid  # what root makes in it is the group's, too
+            if shared and (os.geteuid() == ROOT or is_in(status.st_gid)):
+                self.group = status.st_gid  # also for files that root makes in it
             self._check(status, stat.S_IFDIR)
 
     @property
     def path(self) -> Path:
-        """Where it was when it was opened: for messages, and for libraries that want a path."""
+        """The path at the time of opening, for messages and for libraries that need a path."""
         return self._top / self._name if self._name else self._top
 
     def __del__(self) -> None:
-        """Close it."""
+        """Close the folder."""
         self.close()
 
     def close(self) -> None:
-        """Close it; from now on it is as one that is not there. No other thread uses it."""
+        """Close the folder; from now on it appears missing. No other thread may use it."""
         handle, self.handle = self.handle, -1
         if handle >= 0:
             os.close(handle)
 
     def close_all(self) -> None:
-        """As `close`, with all folders that were opened through this one: an opening failed."""
+        """Close this folder and all folders opened through it, after a failed opening."""
         for one in list(self._opened):
             one.close_all()
         self.close()
@@ -180,11 +107,11 @@ class Folder:
         """Open a folder in this one.
 
         Args:
-            missing_ok: one that is not there is returned as one in which there is nothing.
+            missing_ok: return a missing folder as an empty one.
 
         Raises:
-            UntrustedFileError: it is a link, no folder, or somebody's who is not trusted.
-            FileNotFoundError: it is not there.
+            UntrustedFileError: it is a link, not a folder, or its owner is not trusted.
+            FileNotFoundError: it does not exist.
         """
         try:
             parent, last = self._parent(name)
@@ -195,7 +122,7 @@ class Folder:
             return self._new(name)
 
     def _new(self, name: str) -> Folder:
-        """Return a folder below this one, not opened yet."""
+        """Return a folder below this one, not open yet."""
         found = Folder.__new__(Folder)
         found._top = self._top
         found._name = f"{self._name}/{name}" if self._name else name
@@ -206,10 +133,10 @@ class Folder:
         return found
 
     def make_folder(self, name: str, *, durable: bool = True) -> Folder:
-        """As `folder`; it is made when it is missing, and those on the way to it.
+        """Open a folder in this one; make it and its parents if they are missing.
 
         Args:
-            durable: its name must survive a power loss.
+            durable: return only after new names are on disk.
         """
         found = self
         for last in _parts(name):
@@ -235,7 +162,7 @@ class Folder:
         return found
 
     def _parent(self, name: str) -> tuple[Folder, str]:
-        """Return the folder that a name is in, and its last part."""
+        """Return the folder that holds a name, and the last part of the name."""
         if self.handle < 0:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         *above, last = _parts(name)
@@ -250,11 +177,11 @@ class Folder:
         """Open a regular file; return its descriptor.
 
         Args:
-            flags: as for `os.open`; a file that is created is private, or the group's where that
-                shares the store. Never O_TRUNC, which would come before the checks.
+            flags: as for `os.open`. A new file is private, or belongs to the group that shares the
+                store. Never O_TRUNC, which would take effect before the checks.
 
         Raises:
-            UntrustedFileError: it is not what a file of a store must be; it was not touched.
+            UntrustedFileError: the file failed a check; it is unchanged.
             OSError: as `os.open`.
         """
         parent, last = self._parent(name)
@@ -283,18 +210,18 @@ class Folder:
             except FileExistsError:
                 if flags & os.O_EXCL:
                     raise
-                continue  # another process was faster
+                continue  # another process has created it
             self._share(handle, 0o660)
             return handle
 
     def make_file(self, name: str) -> None:
-        """Create an empty file, unless it is there; raise OSError where that cannot be."""
+        """Create an empty file if it does not exist; raise OSError if that fails."""
         if not self.exists(name):
             with suppress(FileExistsError):
                 os.close(self.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
     def make_ours(self, name: str) -> None:
-        """Give a file that a library has written the mode of files that are made here."""
+        """Give a file that a library has written the mode and group of our own new files."""
         handle = self.open(name)
         try:
             os.fchmod(handle, files.FILE_MODE)
@@ -303,17 +230,17 @@ class Folder:
             os.close(handle)
 
     def replace(self, name: str) -> int:
-        """Open a new file for writing, in place of what a process that was killed has left."""
+        """Open a new file for writing; remove one that a killed process has left."""
         self.remove(name)
         return self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
     def read(self, name: str, most: int = -1) -> bytes:
-        """Return what a file holds, or its first bytes; raise as `open`."""
+        """Return the contents of a file, or its first `most` bytes; raise as `open`."""
         with os.fdopen(self.open(name), "rb") as file:
             return file.read(most)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return what the system says of a name, a link itself; None where there is none."""
+        """Return the status of a name (of a link, its own); None if there is none."""
         try:
             parent, last = self._parent(name)
             return os.stat(last, dir_fd=parent.handle, follow_symlinks=False)
@@ -321,14 +248,14 @@ class Folder:
             return None
 
     def exists(self, name: str) -> bool:
-        """Say whether there is anything of that name."""
+        """Return whether the name exists, as a file of any kind."""
         return self.status(name) is not None
 
     def has_folder(self, name: str) -> bool:
-        """Say whether there is a folder of that name.
+        """Return whether there is a folder of that name.
 
         Raises:
-            UntrustedFileError: there is something else.
+            UntrustedFileError: the name exists and is not a folder.
         """
         status = self.status(name)
         if status is not None:
@@ -336,7 +263,7 @@ class Folder:
         return status is not None
 
     def size(self, name: str) -> int:
-        """Return how long a file is; 0 where there is none."""
+        """Return the length of a file; 0 if there is none."""
         status = self.status(name)
         return 0 if status is None else status.st_size
 
@@ -344,20 +271,20 @@ class Folder:
         """Return the names in the folder, sorted."""
         if self.handle < 0:
             return []
-        handle = self.open_again()  # a descriptor has one place in the list, which others move
+        handle = self.open_again()  # listing moves the position of a descriptor, which is shared
         try:
             return sorted(os.listdir(handle))
         finally:
             os.close(handle)
 
     def open_again(self) -> int:
-        """Return a descriptor of this folder of one's own, to lock it."""
+        """Return a new descriptor of this folder, which the caller can lock."""
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.handle)
 
     def files_below(self, name: str) -> list[str]:
-        """Return the paths of all that is not a folder below a folder in this one, sorted.
+        """Return the paths of all files below a folder in this one, sorted.
 
-        They are relative to that folder, which may be missing. No link is followed.
+        The paths are relative to that folder, which may be missing. No link is followed.
         """
         found: list[str] = []
         top = self.folder(name, missing_ok=True)
@@ -369,7 +296,7 @@ class Folder:
     # --- names ------------------------------------------------------------------------------
 
     def remove(self, name: str) -> bool:
-        """Remove a name that is no folder; say whether there was one."""
+        """Remove a name that is not a folder; return whether it existed."""
         try:
             parent, last = self._parent(name)
             os.unlink(last, dir_fd=parent.handle)
@@ -378,7 +305,7 @@ class Folder:
         return True
 
     def remove_folder(self, name: str) -> bool:
-        """Remove a folder with all that is in it; say whether there was one."""
+        """Remove a folder and its contents; return whether it existed."""
         if not self.has_folder(name):
             return False
         parent, last = self._parent(name)
@@ -386,7 +313,7 @@ class Folder:
         return True
 
     def remove_any(self, name: str) -> None:
-        """Remove a name, and where it is a folder, all that is in it."""
+        """Remove a name; if it is a folder, with its contents."""
         status = self.status(name)
         if status is not None and stat.S_ISDIR(status.st_mode):
             self.remove_folder(name)
@@ -394,16 +321,16 @@ class Folder:
             self.remove(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or a folder another name in this folder, in place of what has it."""
+        """Rename a file or a folder within this folder; a file of the new name is replaced."""
         source, old_last = self._parent(old)
         target, new_last = self._parent(new)
         os.rename(old_last, new_last, src_dir_fd=source.handle, dst_dir_fd=target.handle)
 
     def link(self, name: str, other: Folder) -> None:
-        """Give a file the same name in another folder, too; only one that is never written again.
+        """Link a file into another folder under the same name; it must never be written again.
 
         Raises:
-            OSError: that is another file system, or one without links.
+            OSError: the other folder is on another file system, or there are no links there.
         """
         os.close(self.open(name))
         source, last = self._parent(name)
@@ -412,21 +339,21 @@ class Folder:
         os.link(last, last, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
 
     def sync(self, name: str = "") -> None:
-        """Make the names in this folder durable, or those of one in it."""
+        """Return after the names in this folder, or in the folder `name`, are on disk."""
         files.sync_folder(self.path / name if name else self.path)
 
     # --- named pipes ------------------------------------------------------------------------
 
     def make_pipe(self, name: str) -> int:
-        """Create a named pipe; return a descriptor of both its ends, which never blocks."""
+        """Create a named pipe; return a non-blocking descriptor of both its ends."""
         os.mkfifo(name, files.FILE_MODE, dir_fd=self.handle)
-        # With a writing end of our own, the reading end never sees the last writer leave.
+        # With its own writing end, the reader never sees an end of file when a writer closes.
         handle = self._open_pipe(name, os.O_RDWR)
         self._share(handle, 0o660)
         return handle
 
     def open_pipe(self, name: str) -> int:
-        """Open a named pipe for writing; raise OSError (ENXIO) when nobody reads from it."""
+        """Open a named pipe for writing; raise OSError (ENXIO) if no process reads from it."""
         return self._open_pipe(name, os.O_WRONLY)
 
     def _open_pipe(self, name: str, flags: int) -> int:
@@ -446,13 +373,13 @@ class Folder:
     # --- checks -----------------------------------------------------------------------------
 
     def check_file(self, name: str, flags: int = os.O_RDONLY) -> None:
-        """Raise UntrustedFileError where a file is there that `open` would refuse."""
+        """Raise UntrustedFileError if the name exists and `open` would refuse it."""
         status = self.status(name)
         if status is not None:
             self._check(status, stat.S_IFREG, name, flags)
 
     def check_pipe(self, name: str) -> None:
-        """Raise UntrustedFileError where something is there that is no named pipe of ours."""
+        """Raise UntrustedFileError if the name exists and is not a named pipe of a trusted user."""
         status = self.status(name)
         if status is not None:
             self._check(status, stat.S_IFIFO, name)
@@ -462,21 +389,21 @@ class Folder:
     ) -> None:
         found = stat.S_IFMT(status.st_mode)
         if found != kind:
-            is_there = _KINDS.get(found, "something else")
+            found_kind = _KINDS.get(found, "a file of another kind")
             problem = (
-                f"{is_there}, where a store has {_KINDS[kind]}; "
-                "remove it, or find out where this folder comes from"
+                f"{found_kind}, but a store has {_KINDS[kind]} here; next: find out where this "
+                "folder comes from, then remove it or restore a backup"
             )
         elif flags & _WRITING and status.st_nlink > 1:
             problem = (
-                f"this file has {status.st_nlink} names (hard links), and writing to it would "
-                "change it under all of them; copy the folder (cp -r), and open the copy"
+                f"this file has {status.st_nlink} names (hard links), and a write would change it "
+                "under all of them; next: copy the folder (cp -r) and open the copy"
             )
         elif not self.owners.trust(status.st_uid):
-            user = _user_name(status.st_uid)
+            user = user_name(status.st_uid)
             problem = (
-                f"it belongs to user {user} ({status.st_uid}), who could change the store at will; "
-                f"if you trust that user, open it with trust_owners=[{user!r}], or set "
+                f"it belongs to user {user} ({status.st_uid}), who could change the store at any "
+                f"time; next: if you trust that user, open it with trust_owners=[{user!r}] or set "
                 f"{TRUST_VARIABLE}={user}"
             )
         else:
@@ -484,21 +411,21 @@ class Folder:
         raise UntrustedFileError(f"{self.path / name}: {problem}")
 
     def _explain(self, error: OSError, name: str, kind: int) -> None:
-        """Raise UntrustedFileError where the system refused a name that is of another kind."""
+        """Raise UntrustedFileError if the system refused a name because of its kind."""
         if error.errno in _OTHER_KIND:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=self.handle, follow_symlinks=False)
                 self._check(status, kind, name)
 
     def _share(self, handle: int, mode: int) -> None:
-        """Let the group that shares the store use what was just created."""
+        """Give a new file to the group that shares the store."""
         if self.group is not None:
             os.fchown(handle, -1, self.group)
             os.fchmod(handle, mode)
 
 
 def copy_file(source: Folder, name: str, target: Folder, new: str) -> None:
-    """Copy a file to a new one; where it is zero, the copy takes no room. It is not synced."""
+    """Copy a file to a new one, which has holes where the original is zero. It is not synced."""
     with (
         os.fdopen(source.open(name), "rb") as reading,
         os.fdopen(target.replace(new), "wb") as writing,
@@ -514,5 +441,5 @@ def copy_file(source: Folder, name: str, target: Folder, new: str) -> None:
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if not _NO_NAMES.isdisjoint(parts):
-        raise UntrustedFileError(f"{name!r}: no name of a file below the folder of a store")
+        raise UntrustedFileError(f"{name!r}: not the name of a file below the folder of a store")
     return parts

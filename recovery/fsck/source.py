@@ -38,7 +38,8 @@ from streamkeep.engine.store.opening import META_FORMAT, find_folder, is_listed
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files
 from streamkeep.engine.store.swap import is_swapping
-from streamkeep.engine.system.safe_files import Folder, Trusted
+from streamkeep.engine.system.owners import Trusted
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import (
     CorruptionError,

@@ -22,7 +22,7 @@ from streamkeep import facade
 from streamkeep.engine.api.async_commands import AsyncScanEntry
 from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.system.safe_files import Trusted
+from streamkeep.engine.system.owners import Trusted
 
 __all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
 

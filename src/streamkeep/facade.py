@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.system.safe_files import Trusted
+from streamkeep.engine.system.owners import Trusted
 
 
 @overload

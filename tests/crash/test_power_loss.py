@@ -132,7 +132,7 @@ def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
                     losses.take(disk, len(states) - 1)
 
             def hit(name: str, seen: Losses = losses, newest: int = len(states) - 1) -> None:
-                if name == "steady:slot-written":
+                if name == "checkpoint:slot-written":
                     seen.take(disk, newest)
 
             with watching(hit):
