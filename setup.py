@@ -18,6 +18,7 @@ from setuptools.command.build_ext import build_ext
 HOT = [
     "src/streamkeep/engine/commands/xack.py",
     "src/streamkeep/engine/commands/reply_budget.py",
+    "src/streamkeep/engine/store/command.py",
     "src/streamkeep/engine/commands/xadd.py",
     "src/streamkeep/engine/commands/arguments.py",
     "src/streamkeep/engine/blocking/calls.py",

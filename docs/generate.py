@@ -119,7 +119,7 @@ STUB_HEAD: Final = '''\
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.command_base import Fields, Id, Info, Key, Pair, RefPolicy, Streams
 from streamkeep.engine.api.group_commands import NackMode
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.rows.retention import Retention

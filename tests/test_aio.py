@@ -22,6 +22,7 @@ from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
+from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreError
 
 NEW = {"s": ">"}
@@ -263,7 +264,7 @@ def test_what_breaks_a_batch_breaks_itself_only(play: Callable[..., None]) -> No
 
     async def use(store: AsyncStore) -> None:
         calls: list[Any] = [store.xadd("s", {"n": n}) for n in range(3)]
-        calls.insert(1, store._write(None, broken))
+        calls.insert(1, store._run(Write(broken, ())))
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert [isinstance(one, bytes) for one in results] == [True, False, True, True]
         assert await store.xlen("s") == 3

@@ -13,6 +13,7 @@ import streamkeep
 from conftest import assert_sound
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
@@ -190,7 +191,7 @@ def test_a_command_that_met_damage_half_way_undoes_the_transaction(opened: Open)
         with store.transaction() as txn:
             txn.xadd("s", {"n": 0})
             with pytest.raises(streamkeep.CorruptionError):
-                txn._write(None, damaged_write)
+                txn._run(Write(damaged_write, ()))
             with pytest.raises(streamkeep.StoreError, match="one of its commands failed"):
                 txn.xadd("s", {"n": 1})
     assert store.keys() == []

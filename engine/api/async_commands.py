@@ -1,8 +1,8 @@
 """Every command of the store as a coroutine.
 
-A command method checks its arguments and returns what `_read` or `_write` return. Where those
-return coroutines, as in `AsyncStore`, the methods do, too: nothing is written twice. What type
-checkers see is `async_commands.pyi`, made from the sources of the commands by `make docs`.
+A command method checks its arguments and returns what `_run` returns. Where that is a coroutine,
+as in `AsyncStore`, the method returns one, too, so nothing is written twice. Type checkers read
+`async_commands.pyi`, which `make docs` makes from the sources of the commands.
 """
 
 from __future__ import annotations
@@ -28,12 +28,6 @@ class AsyncScanEntry(ScanEntry[Text]):
 
 class AsyncCommands(StreamCommands[Text]):
     """Every stream command as a coroutine; arguments that are wrong raise at the call."""
-
-    async def xgroup_help(self) -> list[str]:
-        return super().xgroup_help()
-
-    async def xinfo_help(self) -> list[str]:
-        return super().xinfo_help()
 
     async def _scan(self, *args: Any) -> Any:
         entries = super()._scan(*args)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.command_base import Fields, Id, Info, Key, Pair, RefPolicy, Streams
 from streamkeep.engine.api.group_commands import NackMode
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.rows.retention import Retention
@@ -58,7 +58,7 @@ class AsyncCommands(Generic[Text]):
         retrycount: int | None = None,
         force: bool = False,
     ) -> int: ...
-    async def xpending(self, name: Key, groupname: Key) -> dict[str, Any]: ...
+    async def xpending(self, name: Key, groupname: Key) -> Info: ...
     async def xpending_range(
         self,
         name: Key,
@@ -68,7 +68,7 @@ class AsyncCommands(Generic[Text]):
         count: int,
         consumername: Key | None = None,
         idle: int | None = None,
-    ) -> list[dict[str, Any]]: ...
+    ) -> list[Info]: ...
     async def xclaim(
         self,
         name: Key,
@@ -95,8 +95,8 @@ class AsyncCommands(Generic[Text]):
         *,
         whole: bool = False,
     ) -> list[Any]: ...
-    async def xinfo_groups(self, name: Key) -> list[dict[str, Any]]: ...
-    async def xinfo_consumers(self, name: Key, groupname: Key) -> list[dict[str, Any]]: ...
+    async def xinfo_groups(self, name: Key) -> list[Info]: ...
+    async def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]: ...
     async def xgroup_help(self) -> list[str]: ...
     async def xinfo_help(self) -> list[str]: ...
     async def xcfgset(
@@ -115,8 +115,8 @@ class AsyncCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text: ...
     @overload
     async def xadd(
@@ -130,8 +130,8 @@ class AsyncCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text | None: ...
     @overload
     async def xadd_pairs(
@@ -145,8 +145,8 @@ class AsyncCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text: ...
     @overload
     async def xadd_pairs(
@@ -160,8 +160,8 @@ class AsyncCommands(Generic[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text | None: ...
     async def xadd_many(
         self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
@@ -243,6 +243,4 @@ class AsyncCommands(Generic[Text]):
     async def renamenx(self, src: Key, dst: Key) -> bool: ...
     async def dump(self, name: Key, server: str = "7.2") -> bytes | None: ...
     async def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool: ...
-    async def xinfo_stream(
-        self, name: Key, full: bool = False, count: int = 10
-    ) -> dict[str, Any]: ...
+    async def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Info: ...

@@ -34,14 +34,14 @@ from streamkeep.engine.api.follow import (
 )
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, ArchiveOptions, ArchiveReport
 from streamkeep.engine.archive.maintenance import MaintenanceReport
 from streamkeep.engine.blocking.async_waiters import AsyncLobby
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.engine.commands.arguments import check_block
+from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.node import Range
@@ -66,7 +66,7 @@ class AsyncPipeline(Pipeline):
         self, raise_on_error: bool = True
     ) -> list[Any]:
         """Run the queued commands; see `Pipeline.execute`."""
-        run = partial(self._run, self._take(), raise_on_error)
+        run = partial(self._execute, self._take(), raise_on_error)
         results: list[Any] = await self._worker.run(run)
         return results
 
@@ -87,7 +87,7 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     def __init__(self, store: Store[Text]) -> None:
         self._store: Store[Text] = store
-        self._worker = Worker(store._run_steps, store._environment.context.check_open)
+        self._worker = Worker(store._run, store._environment.context.check_open)
         self._lobby = store._environment.waiters
         self._waiting = AsyncLobby(self._lobby)
         self._set_decode(store._decode)
@@ -233,7 +233,9 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         check = checking(self._store, stop)
         while not stop():
             try:
-                found = await self._run_call(plan.call(), block_ms if plan.waits else None, check)
+                found = await self._wait_for(
+                    plan.call(), block_ms if plan.waits else None, check, self._store._wait
+                )
             except Stopped:
                 return
             entries = plan.take(found)
@@ -246,62 +248,42 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     # --- how commands run -------------------------------------------------------------------
 
-    async def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        if self._store._read_durable:  # waits for the disk
-            return await self._worker.run(partial(self._store._read, convert, command, *args))
-        return self._store._read(convert, command, *args)
+    async def _run(self, command: Command[Result]) -> Result:
+        return await self._run_as(command, self._store._wait)
 
-    async def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        # Segments are read from the disk and decompressed: not in the event loop.
-        return await asyncio.to_thread(self._store._read_history, convert, command, *args)
+    async def _run_as(self, command: Command[Result], durable: bool) -> Result:
+        store = self._store
+        if command.call is not None:
+            check = store._check_open
+            found = await self._wait_for(command.call, command.block_ms, check, durable)
+            return command.result(found)
+        if not command.writes and not command.reads_history and not store._read_durable:
+            return store._run(command)
+        if command.reads_history:  # segments are read from the disk and decompressed
+            return await asyncio.to_thread(store._run, command)
+        run = partial(store._run_as, command, durable)
+        shares = command.writes and durable == store._wait
+        result: Result = await self._worker.run(run, command if shares else None)
+        return result
 
     def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
         return self._store._history_batch(name, wanted)
 
-    async def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        alone = partial(self._store._write, convert, command, *args)
-        return await self._worker.run(alone, (convert, command, args))
-
-    async def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        alone = partial(self._store._free, convert, command, *args)
-        return await self._worker.run(alone, (convert, command, args), frees=True)
-
-    async def _block(
-        self, convert: Callable[[Any], Any] | None, call: BlockingCall, block_ms: int
-    ) -> Any:
-        found = await self._run_call(call, block_ms, self._store._check_open)
-        return found if convert is None else convert(found)
-
-    async def _run_call(
-        self,
-        call: BlockingCall,
-        block_ms: int | None,
-        check: Callable[[], None],
-        write: Callable[..., Any] | None = None,
+    async def _wait_for(
+        self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
     ) -> list[list[Any]]:
-        run = (write or self._write) if call.writes else self._read
         call.may_wait = block_ms is not None
-        if isinstance(call, HistoryCall):
-            run = self._read_history
-        found: list[list[Any]] = await run(None, call.run)
+        found = await self._run_as(attempt(call), durable)
         if found or block_ms is None:
             return found
 
         async def note() -> None:
-            await run(None, call.note)
+            await self._run_as(Write(call.note, ()), durable)
 
         deadline = self._lobby.deadline(block_ms)
         while not found and await self._waiting.wait(call, note, deadline, check):
             try:
-                found = await run(None, call.run)
+                found = await self._run_as(attempt(call), durable)
             except BaseException:
                 self._lobby.pass_on(call)
                 raise
@@ -316,40 +298,14 @@ class AsyncSyncView(AsyncCommands[Text]):
 
     def __init__(self, store: AsyncStore[Text], sync: Sync) -> None:
         self._store: AsyncStore[Text] = store
-        self._view: SyncView[Text] = store._store.using(sync)
+        self._wait = store._store.using(sync)._wait
         self._set_decode(store._decode)
 
-    async def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return await self._store._read(convert, command, *args)
-
-    async def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return await self._store._read_history(convert, command, *args)
+    async def _run(self, command: Command[Result]) -> Result:
+        return await self._store._run_as(command, self._wait)
 
     def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
         return self._store._history_batch(name, wanted)
-
-    async def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        alone = partial(self._view._write, convert, command, *args)
-        return await self._store._worker.run(alone)
-
-    async def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        alone = partial(self._view._free, convert, command, *args)
-        return await self._store._worker.run(alone)
-
-    async def _block(
-        self, convert: Callable[[Any], Any] | None, call: BlockingCall, block_ms: int
-    ) -> Any:
-        store = self._store
-        found = await store._run_call(call, block_ms, store._store._check_open, self._write)
-        return found if convert is None else convert(found)
 
     def _begin_scan(self) -> Any:
         return self._store._begin_scan()

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.api.redis_pipeline import convert_all, run_all
+from streamkeep.engine.api.redis_pipeline import convert_all, run_together
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.format.core.errors import StoreClosedError
 
@@ -34,10 +34,9 @@ class Job:
     `alone` runs the command, or whatever else there is to run, without the others.
     """
 
-    def __init__(self, alone: Callable[[], Any], step: Any, frees: bool) -> None:
+    def __init__(self, alone: Callable[[], Any], step: Any) -> None:
         self.alone = alone
         self.step = step
-        self.frees = frees
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -62,12 +61,10 @@ class Worker:
         self,
         alone: Callable[[], Any],
         step: Any = None,
-        *,
-        frees: bool = False,
     ) -> Any:
         """Run something in the thread and return its result."""
         self._check()
-        job = Job(alone, step, frees)
+        job = Job(alone, step)
         with self._lock:
             if self._stopped:
                 raise StoreClosedError("the store is closed")
@@ -114,16 +111,18 @@ class Worker:
 
     def _run_together(self, jobs: list[Job]) -> list[Outcome]:
         if len(jobs) > 1:
-            frees = all(job.frees for job in jobs)
             txns: list[WriteTxn] = []
+            steps = [job.step for job in jobs]
+            together = run_together(steps)
+            run_all = together.run
 
-            def run(txn: WriteTxn, steps: list[Any]) -> list[Any]:
+            def run(txn: WriteTxn, steps: list[Any]) -> object:
                 txns.append(txn)
                 return run_all(txn, steps)
 
-            steps = [job.step for job in jobs]
+            together.run = run
             try:
-                results = self._run_steps(run, steps, frees=frees)
+                results = self._run_steps(together)
             except BaseException as error:  # nothing may end the thread: its tasks would wait
                 if txns and txns[-1].committed:
                     return [(job.future, None, copy_of(error)) for job in jobs]

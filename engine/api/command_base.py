@@ -1,24 +1,28 @@
 """How commands run, and what their arguments may be: the base of the public classes.
 
-A command is a function of a transaction. `CommandBase` says nothing about which transaction:
-`Store` gives each command its own, `Transaction` the one that is open, `Snapshot` one that only
-reads, and `Pipeline` queues them.
+A method checks its arguments and makes a `Command` of them. Each public class has one method,
+`_run`, that runs it: `Store` in a transaction of its own, `Transaction` in the one that is open,
+`Snapshot` in one that only reads; `Pipeline` queues it, and asyncio's classes await it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from streamkeep.engine.commands.arguments import as_given, to_bytes, to_id_text
-from streamkeep.engine.commands.history import Unreadable
+from streamkeep.engine.store.command import Command, Free, Read, ReadHistory, Remove, Write
+from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.node.node import ENTRY, TEXT
 
 if TYPE_CHECKING:
-    from streamkeep.engine.blocking.calls import BlockingCall
+    from typing import TypeVarTuple
+
     from streamkeep.engine.txn.txn import ReadTxn
+
+    Args = TypeVarTuple("Args")
 
 Key = bytes | str | memoryview | int | float
 Value = bytes | str | int | float | memoryview
@@ -28,6 +32,38 @@ Id = int | bytes | str | StreamId
 Streams = Mapping[Any, Id] | Sequence[tuple[Key, Id]]  # of XREAD and XREADGROUP
 RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
 
+Info = dict[str, Any]  # of XINFO and XPENDING, in redis-py's shape
+Shape = Callable[[Any], Any]  # makes the result of a reply
+Reply = TypeVar("Reply")
+Result = TypeVar("Result")
+Kind = TypeVar("Kind", bound=Txn, covariant=True)
+
+
+class Make(Protocol[Kind]):
+    """What makes a command of a function, its arguments after the transaction, and a shape."""
+
+    @overload
+    def __call__(
+        self, run: Callable[[Kind, *Args], Result], args: tuple[*Args], /
+    ) -> Command[Result]: ...
+
+    @overload
+    def __call__(
+        self,
+        run: Callable[[Kind, *Args], Reply],
+        args: tuple[*Args],
+        shape: Callable[[Reply], Result] | None,
+        /,
+    ) -> Command[Result]: ...
+
+
+# The classes themselves: their types are here since compiled classes have no overloads.
+read: Final = cast("Make[Txn]", Read)
+read_history: Final = cast("Make[Txn]", ReadHistory)
+write: Final = cast("Make[WriteTxn]", Write)
+free: Final = cast("Make[WriteTxn]", Free)
+remove: Final = cast("Make[WriteTxn]", Remove)
+
 
 class CommandBase(Generic[Text]):
     """What all command methods are written in terms of.
@@ -36,7 +72,10 @@ class CommandBase(Generic[Text]):
     """
 
     _decode = False  # whether results are str instead of bytes
-    _text: Callable[[Any], Any] | None = None  # what turns bytes of a result into text then
+    # What turns the bytes of a result into text then; one function under three types.
+    _text: Shape | None = None
+    _one_text: Callable[[bytes], Text] | None = None
+    _id_text: Callable[[bytes | None], Text | None] | None = None
 
     # Whether entries become text only after the command: where commands share a transaction, one
     # value that is not UTF-8 must not undo the others.
@@ -44,51 +83,14 @@ class CommandBase(Generic[Text]):
 
     def _set_decode(self, decode: bool) -> None:
         self._decode = decode
-        self._text = to_text if decode else None
+        self._text = self._one_text = self._id_text = to_text if decode else None
 
-    # --- how a command runs -----------------------------------------------------------------
+    def _run(self, command: Command[Result]) -> Result:
+        """Run a command and return its result.
 
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """Run `command(txn, *args)` on a snapshot; return `convert` of its result."""
-        raise NotImplementedError
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """Run `command(txn, *args)` in a write transaction; return `convert` of its result."""
-        raise NotImplementedError
-
-    def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """As `_write`, for a command that makes room and so may use the store's reserve."""
-        return self._write(convert, command, *args)
-
-    def _block(
-        self,
-        convert: Callable[[Any], Any] | None,
-        call: BlockingCall,
-        block_ms: int,
-    ) -> Any:
-        """Run a command that may wait until it has something to return.
-
-        It does not, unless a subclass says otherwise: inside a transaction nothing can come.
+        Only stores let a command wait: nothing new can appear inside a transaction or snapshot.
         """
-        return (self._write if call.writes else self._read)(convert, call.run)
-
-    def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        """As `_read`, for a command that also reads segments.
-
-        Where no newer snapshot can be taken, a file that was removed since is an error.
-        """
-        try:
-            return self._read(convert, command, *args)
-        except Unreadable as gone:
-            raise gone.error from None
+        raise NotImplementedError
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         """Return a read transaction for an iterator, and whether the iterator must close it."""
@@ -100,8 +102,8 @@ class CommandBase(Generic[Text]):
         return int(TEXT if self._decode and not self._late_text else ENTRY)
 
     @property
-    def _entry_text(self) -> Callable[[Any], Any] | None:
-        """What turns entries of that shape into text, where they are to be and are not yet."""
+    def _entry_text(self) -> Shape | None:
+        """What turns entries of that shape into text, if they are not text yet but should be."""
         return to_text if self._decode and self._late_text else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from streamkeep.engine.api.command_base import read
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.commands import xread, xreadgroup
@@ -101,7 +102,7 @@ def plan_follow(
     name = to_bytes(key, "key")
     wanted = check_count("XREAD", "count", count)
     streams = [(name, xread.parse_read_id(to_id_text(start)))]
-    ((_, after),) = store._read(None, xread.freeze, streams)
+    ((_, after),) = store._run(read(xread.freeze, (streams,)))
     return Following(name, after, wanted, store._shape, history)
 
 
@@ -145,7 +146,9 @@ def _iterate(
     check = checking(store, stop)
     while not stop():
         try:
-            found = store._run_call(plan.call(), block_ms if plan.waits else None, check)
+            found = store._wait_for(
+                plan.call(), block_ms if plan.waits else None, check, store._wait
+            )
         except Stopped:
             return
         entries = plan.take(found)

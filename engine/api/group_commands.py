@@ -1,21 +1,23 @@
 """The commands of consumer groups as methods, with redis-py's names, parameters and shapes."""
 
-# What `_read` and `_write` return is decided by the command that they are given.
-# mypy: disable-error-code="no-any-return"
-
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 from streamkeep.engine.api.command_base import (
     CommandBase,
     Id,
+    Info,
     Key,
     RefPolicy,
+    Shape,
     Streams,
+    free,
     named_streams,
+    read,
+    remove,
     to_text,
+    write,
 )
 from streamkeep.engine.blocking.calls import GroupCall
 from streamkeep.engine.commands import (
@@ -45,6 +47,8 @@ from streamkeep.engine.commands.arguments import (
 )
 from streamkeep.engine.commands.help_texts import HELP
 from streamkeep.engine.commands.reply_budget import check_budget
+from streamkeep.engine.store.command import wait
+from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, visible
@@ -78,14 +82,17 @@ class GroupCommands(CommandBase[Text]):
             GroupExistsError: the stream has a group of this name.
             NoSuchKeyError: the stream does not exist.
         """
-        return self._write(
-            None,
-            xgroup.xgroup_create,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            _group_start(id),
-            bool(mkstream),
-            to_optional_integer("entries_read", entries_read),
+        return self._run(
+            write(
+                xgroup.xgroup_create,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    _group_start(id),
+                    bool(mkstream),
+                    to_optional_integer("entries_read", entries_read),
+                ),
+            )
         )
 
     def xgroup_setid(
@@ -94,13 +101,11 @@ class GroupCommands(CommandBase[Text]):
         """Set up to which ID a group has read; what is pending stays (XGROUP SETID)."""
         last = _setid_start(id)
         read = to_optional_integer("entries_read", entries_read)
-        return self._write(
-            None,
-            xgroup.xgroup_setid,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            last,
-            read,
+        return self._run(
+            write(
+                xgroup.xgroup_setid,
+                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), last, read),
+            )
         )
 
     def xgroup_destroy(self, name: Key, groupname: Key) -> bool:
@@ -111,18 +116,23 @@ class GroupCommands(CommandBase[Text]):
         Returns:
             False when there was no such group.
         """
-        return self._free(
-            None, xgroup.xgroup_destroy, to_bytes(name, "name"), to_bytes(groupname, "groupname")
+        return self._run(
+            remove(
+                xgroup.xgroup_destroy, (to_bytes(name, "name"), to_bytes(groupname, "groupname"))
+            )
         )
 
     def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
         """Create a consumer; 0 when it exists (XGROUP CREATECONSUMER)."""
-        return self._write(
-            None,
-            xgroup.xgroup_createconsumer,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            to_bytes(consumername, "consumername"),
+        return self._run(
+            write(
+                xgroup.xgroup_createconsumer,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    to_bytes(consumername, "consumername"),
+                ),
+            )
         )
 
     def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
@@ -130,12 +140,15 @@ class GroupCommands(CommandBase[Text]):
 
         Those are forgotten, and never delivered again: claim them first.
         """
-        return self._free(
-            None,
-            xgroup.xgroup_delconsumer,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            to_bytes(consumername, "consumername"),
+        return self._run(
+            free(
+                xgroup.xgroup_delconsumer,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    to_bytes(consumername, "consumername"),
+                ),
+            )
         )
 
     # --- deliver ----------------------------------------------------------------------------
@@ -195,12 +208,12 @@ class GroupCommands(CommandBase[Text]):
         )
         if block_ms is None:
             run = xreadgroup.xreadgroup
-            return self._write(self._named_text, run, wanted, delivery, budget)
+            return self._run(write(run, (wanted, delivery, budget), self._named_text))
         call = GroupCall(wanted, delivery, budget.max_count, budget.max_size)
-        return self._block(self._named_text, call, block_ms)
+        return self._run(wait(call, block_ms, self._named_text))
 
     @property
-    def _named_text(self) -> Callable[[Any], Any] | None:
+    def _named_text(self) -> Shape | None:
         """What turns the names of an XREAD result into text, and its entries if need be."""
         if not self._decode or self._late_text:
             return self._entry_text
@@ -216,8 +229,8 @@ class GroupCommands(CommandBase[Text]):
         """
         if not ids:
             raise no_arguments("xack")
-        return self._free(
-            None, xack.xack, to_bytes(name, "name"), to_bytes(groupname, "groupname"), _texts(ids)
+        return self._run(
+            free(xack.xack, (to_bytes(name, "name"), to_bytes(groupname, "groupname"), _texts(ids)))
         )
 
     def xackdel(
@@ -235,13 +248,11 @@ class GroupCommands(CommandBase[Text]):
         if not ids:
             raise ArgumentError("XACKDEL requires at least one message ID")
         policy = check_policy("XACKDEL", ref_policy)
-        return self._free(
-            None,
-            xack.xackdel,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            _texts(ids),
-            policy,
+        return self._run(
+            free(
+                xack.xackdel,
+                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), _texts(ids), policy),
+            )
         )
 
     def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]:
@@ -253,7 +264,7 @@ class GroupCommands(CommandBase[Text]):
         if not ids:
             raise ArgumentError("XDELEX requires at least one message ID")
         policy = check_policy("XDELEX", ref_policy)
-        return self._free(None, xack.xdelex, to_bytes(name, "name"), _texts(ids), policy)
+        return self._run(free(xack.xdelex, (to_bytes(name, "name"), _texts(ids), policy)))
 
     def xnack(
         self,
@@ -286,23 +297,26 @@ class GroupCommands(CommandBase[Text]):
             problem = "XNACK retrycount must be >= 0"
             server = "Invalid RETRYCOUNT value, must be >= 0"
             count = check_not_negative(problem, "retrycount", retrycount, server)
-        return self._write(
-            None,
-            xack.xnack,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            _MODES.index(mode),
-            _texts(ids),
-            count,
-            bool(force),
+        return self._run(
+            write(
+                xack.xnack,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    _MODES.index(mode),
+                    _texts(ids),
+                    count,
+                    bool(force),
+                ),
+            )
         )
 
     # --- pending entries --------------------------------------------------------------------
 
-    def xpending(self, name: Key, groupname: Key) -> dict[str, Any]:
+    def xpending(self, name: Key, groupname: Key) -> Info:
         """Return number and range of a group's pending entries, and who has them (XPENDING)."""
 
-        def shape(found: xpending.PendingSummary) -> dict[str, Any]:
+        def shape(found: xpending.PendingSummary) -> Info:
             consumers = [{"name": one, "pending": count} for one, count in found.consumers]
             return {
                 "pending": found.total,
@@ -311,8 +325,10 @@ class GroupCommands(CommandBase[Text]):
                 "consumers": to_text(consumers) if self._decode else consumers,
             }
 
-        return self._read(
-            shape, xpending.xpending, to_bytes(name, "name"), to_bytes(groupname, "groupname")
+        return self._run(
+            read(
+                xpending.xpending, (to_bytes(name, "name"), to_bytes(groupname, "groupname")), shape
+            )
         )
 
     def xpending_range(
@@ -324,7 +340,7 @@ class GroupCommands(CommandBase[Text]):
         count: int,
         consumername: Key | None = None,
         idle: int | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Info]:
         """Return pending entries by ID (XPENDING with a range).
 
         Args:
@@ -348,7 +364,7 @@ class GroupCommands(CommandBase[Text]):
             least = check_not_negative("XPENDING idle must be a integer >= 0", "idle", idle)
         most = check_not_negative("XPENDING count must be a integer >= 0", "count", count)
 
-        def shape(rows: list[xpending.PendingEntry]) -> list[dict[str, Any]]:
+        def shape(rows: list[xpending.PendingEntry]) -> list[Info]:
             return [
                 {
                     "message_id": self._id(row.id),
@@ -359,16 +375,20 @@ class GroupCommands(CommandBase[Text]):
                 for row in rows
             ]
 
-        return self._read(
-            shape,
-            xpending.xpending_range,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            range_start(min),
-            range_end(max),
-            most,
-            None if consumername is None else to_bytes(consumername, "consumername"),
-            least,
+        return self._run(
+            read(
+                xpending.xpending_range,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    range_start(min),
+                    range_end(max),
+                    most,
+                    None if consumername is None else to_bytes(consumername, "consumername"),
+                    least,
+                ),
+                shape,
+            )
         )
 
     def xclaim(
@@ -424,17 +444,21 @@ class GroupCommands(CommandBase[Text]):
         except CommandError as error:
             options = xclaim.ClaimOptions(None, None, -1, False, None)
             options.problem = error
-        return self._write(
-            self._ids if justid else self._entry_text,
-            xclaim.xclaim,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            to_bytes(consumername, "consumername"),
-            least,
-            _texts(message_ids),
-            options,
-            self._shape,
-            bool(justid),
+        return self._run(
+            write(
+                xclaim.xclaim,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    to_bytes(consumername, "consumername"),
+                    least,
+                    _texts(message_ids),
+                    options,
+                    self._shape,
+                    bool(justid),
+                ),
+                self._ids if justid else self._entry_text,
+            )
         )
 
     def xautoclaim(
@@ -480,48 +504,53 @@ class GroupCommands(CommandBase[Text]):
                 return entries
             return [self._id(found.cursor), entries, self._ids(found.gone)]
 
-        return self._write(
-            shape,
-            xclaim.xautoclaim,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
-            to_bytes(consumername, "consumername"),
-            least,
-            range_start(start_id),
-            most,
-            self._shape,
-            bool(justid),
+        return self._run(
+            write(
+                xclaim.xautoclaim,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(groupname, "groupname"),
+                    to_bytes(consumername, "consumername"),
+                    least,
+                    range_start(start_id),
+                    most,
+                    self._shape,
+                    bool(justid),
+                ),
+                shape,
+            )
         )
 
     # --- observe ----------------------------------------------------------------------------
 
-    def xinfo_groups(self, name: Key) -> list[dict[str, Any]]:
+    def xinfo_groups(self, name: Key) -> list[Info]:
         """Return the groups of a stream, in redis-py's shape (XINFO GROUPS).
 
         `lag` is how many entries the group has yet to read, None when nobody can know.
         """
-        return self._read(self._text, xinfo.xinfo_groups, to_bytes(name, "name"))
+        return self._run(read(xinfo.xinfo_groups, (to_bytes(name, "name"),), self._text))
 
-    def xinfo_consumers(self, name: Key, groupname: Key) -> list[dict[str, Any]]:
+    def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]:
         """Return the consumers of a group, in redis-py's shape (XINFO CONSUMERS).
 
         `idle` are the milliseconds since the consumer last tried, `inactive` those since it last
         got something (-1: never).
         """
-        return self._read(
-            self._text,
-            xinfo.xinfo_consumers,
-            to_bytes(name, "name"),
-            to_bytes(groupname, "groupname"),
+        return self._run(
+            read(
+                xinfo.xinfo_consumers,
+                (to_bytes(name, "name"), to_bytes(groupname, "groupname")),
+                self._text,
+            )
         )
 
     def xgroup_help(self) -> list[str]:
         """Return what XGROUP can do, a line each (XGROUP HELP)."""
-        return list(HELP["XGROUP"])
+        return self._run(read(_help, ("XGROUP",)))
 
     def xinfo_help(self) -> list[str]:
         """Return what XINFO can do, a line each (XINFO HELP)."""
-        return list(HELP["XINFO"])
+        return self._run(read(_help, ("XINFO",)))
 
     # --- idempotent XADD --------------------------------------------------------------------
 
@@ -538,23 +567,31 @@ class GroupCommands(CommandBase[Text]):
         """
         if idmp_duration is None and idmp_maxsize is None:
             raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
-        return self._write(
-            self._text,
-            idempotency.xcfgset,
-            to_bytes(name, "name"),
-            _setting("idmp_duration", idmp_duration),
-            _setting("idmp_maxsize", idmp_maxsize),
+        return self._run(
+            write(
+                idempotency.xcfgset,
+                (
+                    to_bytes(name, "name"),
+                    _setting("idmp_duration", idmp_duration),
+                    _setting("idmp_maxsize", idmp_maxsize),
+                ),
+                self._one_text,
+            )
         )
 
     def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:
         """Remember that a producer's message became an entry that exists (XIDMPRECORD)."""
-        return self._write(
-            self._text,
-            idempotency.xidmprecord,
-            to_bytes(name, "name"),
-            to_bytes(producer, "producer"),
-            to_bytes(iid, "iid"),
-            to_id(id),
+        return self._run(
+            write(
+                idempotency.xidmprecord,
+                (
+                    to_bytes(name, "name"),
+                    to_bytes(producer, "producer"),
+                    to_bytes(iid, "iid"),
+                    to_id(id),
+                ),
+                self._one_text,
+            )
         )
 
     # --- IDs --------------------------------------------------------------------------------
@@ -567,6 +604,10 @@ class GroupCommands(CommandBase[Text]):
 
     def _ids(self, ids: Any) -> list[Any]:
         return [self._id(one) for one in ids]
+
+
+def _help(txn: Txn, command: str) -> list[str]:
+    return list(HELP[command])
 
 
 def _texts(ids: Any) -> list[bytes]:

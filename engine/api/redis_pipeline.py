@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.stream_commands import StreamCommands
+from streamkeep.engine.store.command import Command, Write
 from streamkeep.format.core.errors import ArgumentError, CommandError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 
-_Step = tuple[Callable[[Any], Any] | None, Callable[..., Any], tuple[Any, ...]]
 Outcome = tuple[Any, Exception | None]
 
 
@@ -31,7 +30,7 @@ class Pipeline(StreamCommands[Any]):
     def __init__(self, store: Store[Any], transaction: bool, decode: bool) -> None:
         self._store = store
         self._set_decode(decode)
-        self._steps: list[_Step] = []
+        self._steps: list[Command[Any]] = []
         self.transaction = transaction
 
     def __enter__(self) -> Pipeline:
@@ -66,17 +65,17 @@ class Pipeline(StreamCommands[Any]):
             raise_on_error: raise the first command's error after all have run and were committed;
                 otherwise errors stand among the results.
         """
-        return self._run(self._take(), raise_on_error)
+        return self._execute(self._take(), raise_on_error)
 
-    def _take(self) -> list[_Step]:
+    def _take(self) -> list[Command[Any]]:
         """Return the queued commands, and forget them."""
         steps, self._steps = self._steps, []
         return steps
 
-    def _run(self, steps: list[_Step], raise_on_error: bool) -> list[Any]:
+    def _execute(self, steps: list[Command[Any]], raise_on_error: bool) -> list[Any]:
         if not steps:
             return []
-        outcomes = convert_all(steps, self._store._run_steps(run_all, steps))
+        outcomes = convert_all(steps, self._store._run(run_together(steps)))
         if raise_on_error:
             for number, (_, error) in enumerate(outcomes, start=1):
                 if error is not None:
@@ -84,38 +83,41 @@ class Pipeline(StreamCommands[Any]):
                     raise error
         return [result if error is None else error for result, error in outcomes]
 
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        self._steps.append((convert, command, args))
+    def _run(self, command: Command[Any]) -> Any:
+        self._steps.append(command)
         return self
-
-    _write = _read
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         raise ArgumentError("iterators cannot be queued; use the store or a transaction")
 
 
-def run_all(txn: WriteTxn, steps: list[_Step]) -> list[Any]:
-    """Run commands in a transaction; return their results, and errors of those that failed."""
-    results: list[Any] = []
-    for _, command, args in steps:
+def run_together(commands: list[Command[Any]]) -> Command[list[object]]:
+    """Return a command that runs others; its reply has the errors of those that failed, too."""
+    command: Command[list[object]] = Write(_run_all, (commands,))
+    command.frees = all(one.frees for one in commands)
+    command.leaves_garbage = any(one.leaves_garbage for one in commands)
+    return command
+
+
+def _run_all(txn: WriteTxn, commands: list[Command[Any]]) -> list[object]:
+    results: list[object] = []
+    for command in commands:
         try:
-            results.append(command(txn, *args))
+            results.append(command.run(txn, *command.args))
         except CommandError as error:
             results.append(error)
     return results
 
 
-def convert_all(steps: list[_Step], results: list[Any]) -> list[Outcome]:
-    """Return for each step what its caller gets, or the error; the commands are committed."""
+def convert_all(commands: list[Command[Any]], replies: list[object]) -> list[Outcome]:
+    """Return the result of each command, or its error; all of them are committed."""
     outcomes: list[Outcome] = []
-    for (convert, _, _), result in zip(steps, results, strict=True):
-        if isinstance(result, CommandError):
-            outcomes.append((None, result))
+    for command, reply in zip(commands, replies, strict=True):
+        if isinstance(reply, CommandError):
+            outcomes.append((None, reply))
             continue
         try:
-            outcomes.append((result if convert is None else convert(result), None))
+            outcomes.append((command.result(reply), None))
         except UnicodeDecodeError as error:
             outcomes.append((None, error))
     return outcomes

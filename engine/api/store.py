@@ -13,7 +13,7 @@ import lmdb
 
 from streamkeep.engine.admin import erase, scrub
 from streamkeep.engine.api.archive_commands import ArchiveMethods
-from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.api.command_base import Id, Key, Result
 from streamkeep.engine.api.follow import Stop, iterate, plan_consume, plan_follow
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
@@ -22,12 +22,12 @@ from streamkeep.engine.archive import garbage_files
 from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.checkpoint.durability import Durability
-from streamkeep.engine.commands import keys, load, xgroup
+from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.store import opening
+from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
@@ -45,7 +45,6 @@ from streamkeep.format.core.keys import GARBAGE
 
 log = logging.getLogger("streamkeep")
 
-_LEAVE_GARBAGE: Final = (keys.delete, keys.rename, xgroup.xgroup_destroy, load.restore)
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 
@@ -384,106 +383,73 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
 
     # --- how commands run -------------------------------------------------------------------
 
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
+    def _run(self, command: Command[Result]) -> Result:
+        return self._run_as(command, self._wait)
+
+    def _run_as(self, command: Command[Result], durable: bool) -> Result:
+        """Run a command, and then what its commit has made due.
+
+        Args:
+            durable: a write returns when its commit is on disk.
+        """
         if self._closed:
             self._check_open()
-        if self._read_durable:
-            result = self._environment.read_durable(command, *args)
-        else:
-            result = self._environment.read(command, *args)
-        return result if convert is None else convert(result)
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        if self._closed or self._readonly:
-            self._check_writable()
+        if command.call is not None:
+            found = self._wait_for(command.call, command.block_ms, self._check_open, durable)
+            return command.result(found)
         environment = self._environment
-        if self._wait:
-            result = environment.group_commit.run(command, args)
+        reply: object
+        if command.writes:
+            if self._readonly:
+                self._check_writable()
+            if durable and not command.frees:
+                reply = environment.group_commit.run(command.run, command.args)
+            else:
+                reply = environment.write_alone(command.run, command.args, durable, command.frees)
+            environment.settle()
+            if command.leaves_garbage:
+                self._collect_garbage()
+        elif command.reads_history:
+            reply = self._read_history(command)
         else:
-            result = environment.write_alone(command, args, False, False)
-        environment.settle()
-        return result if convert is None else convert(result)
+            reply = self._read(command)
+        return command.result(reply)
 
-    def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._run_free(convert, self._wait, command, *args)
+    def _read(self, command: Command[Result]) -> object:
+        """Return the reply of a reading command."""
+        if self._read_durable:
+            return self._environment.read_durable(command.run, *command.args)
+        return self._environment.read(command.run, *command.args)
 
-    def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
+    def _read_history(self, command: Command[Result]) -> object:
+        """Return the reply of a command that reads segments, from a newer snapshot if need be."""
         while True:
             try:
-                return self._read(convert, command, *args)
+                return self._read(command)
             except Unreadable as gone:
                 if self._environment.read(gone.still_named):
                     raise gone.error from None
 
-    def _run_free(
-        self,
-        convert: Callable[[Any], Any] | None,
-        wait: bool,
-        command: Callable[..., Any],
-        *args: Any,
-    ) -> Any:
-        self._check_writable()
-        result = self._environment.write(command, *args, wait=wait, frees=True)
-        self._environment.settle()
-        if command in _LEAVE_GARBAGE:
-            self._collect_garbage()
-        return result if convert is None else convert(result)
-
-    def _run_steps(self, run: Callable[..., Any], steps: list[Any], frees: bool = False) -> Any:
-        self._check_writable()
-        result = self._environment.write(run, steps, wait=self._wait, frees=frees)
-        self._environment.settle()
-        self._collect_garbage()
-        return result
-
-    def _block(
-        self,
-        convert: Callable[[Any], Any] | None,
-        call: BlockingCall,
-        block_ms: int,
-    ) -> Any:
-        result = self._run_call(call, block_ms, self._check_open)
-        return result if convert is None else convert(result)
-
-    def _run_call(
-        self,
-        call: BlockingCall,
-        block_ms: int | None,
-        check: Callable[[], None],
-        runs: StreamCommands[Any] | None = None,
+    def _wait_for(
+        self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
     ) -> list[list[Any]]:
         """Run a call that may wait.
 
         Args:
+            block_ms: None: it does not wait.
             check: raises when the wait must end.
-            runs: whose `_read` and `_write` run the command; by default those of the store.
+            durable: as in `_run_as`.
         """
-        runner = runs or self
-        run = runner._write if call.writes else runner._read
-        if isinstance(call, HistoryCall):
-            run = runner._read_history
 
-        def attempt() -> list[list[Any]]:
-            found: list[list[Any]] = run(None, call.run)
-            return found
-
-        if block_ms is None:
-            return attempt()
+        def once() -> list[list[Any]]:
+            return self._run_as(attempt(call), durable)
 
         def note() -> None:
-            run(None, call.note)
+            self._run_as(Write(call.note, ()), durable)
 
-        found: list[list[Any]] = self._environment.waiters.block(
-            attempt, note, call, block_ms, check
-        )
+        if block_ms is None:
+            return once()
+        found: list[list[Any]] = self._environment.waiters.block(once, note, call, block_ms, check)
         return found
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:

@@ -1,13 +1,8 @@
 """The commands of Redis Streams as methods, with redis-py's names, parameters and return shapes.
 
-`StreamCommands` only checks and converts arguments; where a command runs is decided by three
-subclasses: `Store` (a transaction of its own), `Transaction` (the one that is open), `Snapshot`
-(reading only), and by `Pipeline`, which queues it. Arguments that redis-py refuses on the client
-side raise `ArgumentError` here.
+`StreamCommands` only checks and converts arguments; its subclasses decide where a command runs
+(see `command_base`). Arguments that redis-py refuses on the client side raise `ArgumentError` here.
 """
-
-# What `_read` and `_write` return is decided by the command that they are given.
-# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
@@ -17,12 +12,18 @@ from typing import Any, Generic, Literal, overload
 from streamkeep.engine.api.command_base import (
     Fields,
     Id,
+    Info,
     Key,
     Pair,
     RefPolicy,
     Streams,
+    free,
     named_streams,
+    read,
+    read_history,
+    remove,
     to_text,
+    write,
 )
 from streamkeep.engine.api.group_commands import GroupCommands
 from streamkeep.engine.blocking.calls import ReadCall
@@ -60,7 +61,9 @@ from streamkeep.engine.commands.arguments import (
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, check_budget
+from streamkeep.engine.store.command import wait
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, CommandError, StoreClosedError
 from streamkeep.format.node.node import PAIRS, Range
@@ -117,8 +120,8 @@ class StreamCommands(GroupCommands[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text: ...
 
     @overload
@@ -133,8 +136,8 @@ class StreamCommands(GroupCommands[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text | None: ...
 
     def xadd(
@@ -148,8 +151,8 @@ class StreamCommands(GroupCommands[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text | None:
         """Append an entry to a stream, which is created when missing (XADD).
 
@@ -189,8 +192,12 @@ class StreamCommands(GroupCommands[Text]):
             trim_spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
         new_id = xadd.ANY_ID if id == "*" else xadd.parse_new_id(to_id_text(id))
         stay = bool(nomkstream)
-        return self._write(
-            self._text, xadd.xadd, to_bytes(name, "name"), flat, new_id, stay, trim_spec, message
+        return self._run(
+            write(
+                xadd.xadd,
+                (to_bytes(name, "name"), flat, new_id, stay, trim_spec, message),
+                self._id_text,
+            )
         )
 
     @overload
@@ -205,8 +212,8 @@ class StreamCommands(GroupCommands[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text: ...
 
     @overload
@@ -221,8 +228,8 @@ class StreamCommands(GroupCommands[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text | None: ...
 
     def xadd_pairs(
@@ -236,8 +243,8 @@ class StreamCommands(GroupCommands[Text]):
         minid: Id | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
-        idmpauto: Any = None,
-        idmp: tuple[Any, Any] | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
     ) -> Text | None:
         """Append an entry given as (field, value) pairs (XADD).
 
@@ -248,8 +255,12 @@ class StreamCommands(GroupCommands[Text]):
         spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
         new_id = xadd.parse_new_id(to_id_text(id))
         stay = bool(nomkstream)
-        return self._write(
-            self._text, xadd.xadd, to_bytes(name, "name"), flat, new_id, stay, spec, message
+        return self._run(
+            write(
+                xadd.xadd,
+                (to_bytes(name, "name"), flat, new_id, stay, spec, message),
+                self._id_text,
+            )
         )
 
     def xadd_many(
@@ -281,7 +292,9 @@ class StreamCommands(GroupCommands[Text]):
                 raise ArgumentError(f"{len(flats)} entries, but {len(new_ids)} ids")
         if not flats:
             raise ArgumentError("XADD needs at least one entry")
-        return self._write(self._text, xadd.xadd_many, to_bytes(name, "name"), flats, new_ids)
+        return self._run(
+            write(xadd.xadd_many, (to_bytes(name, "name"), flats, new_ids), self._text)
+        )
 
     def xsetid(
         self,
@@ -299,13 +312,13 @@ class StreamCommands(GroupCommands[Text]):
         last = to_id(id)
         added = to_optional_integer("entries_added", entries_added)
         deleted = None if max_deleted_id is None else to_id(max_deleted_id)
-        return self._write(None, xinfo.xsetid, to_bytes(name, "name"), last, added, deleted)
+        return self._run(write(xinfo.xsetid, (to_bytes(name, "name"), last, added, deleted)))
 
     # --- read -------------------------------------------------------------------------------
 
     def xlen(self, name: Key) -> int:
         """Return the number of entries of a stream, 0 when it is missing (XLEN)."""
-        return self._read(None, _xlen, to_bytes(name, "name"))
+        return self._run(read(_xlen, (to_bytes(name, "name"),)))
 
     def xrange(
         self,
@@ -364,8 +377,10 @@ class StreamCommands(GroupCommands[Text]):
     ) -> list[Entry[Text]]:
         wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
         if whole_history:
-            return self._read_history(self._entry_text, _history, to_bytes(name, "name"), wanted)
-        return self._read(self._entry_text, xrange.xrange, to_bytes(name, "name"), wanted)
+            return self._run(
+                read_history(_history, (to_bytes(name, "name"), wanted), self._entry_text)
+            )
+        return self._run(read(xrange.xrange, (to_bytes(name, "name"), wanted), self._entry_text))
 
     def xread(
         self,
@@ -396,9 +411,11 @@ class StreamCommands(GroupCommands[Text]):
         named = named_streams("XREAD", streams)
         wanted = [(name, xread.parse_read_id(text)) for name, text in named]
         if block_ms is None:
-            return self._read(self._named_text, xread.xread, wanted, limit, budget, self._shape)
+            return self._run(
+                read(xread.xread, (wanted, limit, budget, self._shape), self._named_text)
+            )
         call = ReadCall(wanted, limit, budget.max_count, budget.max_size, self._shape)
-        return self._block(self._named_text, call, block_ms)
+        return self._run(wait(call, block_ms, self._named_text))
 
     def scan(
         self,
@@ -464,7 +481,7 @@ class StreamCommands(GroupCommands[Text]):
 
     def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
         """Return the next entries of an iteration over history."""
-        return self._read_history(None, _history, name, wanted)
+        return self._run(read_history(_history, (name, wanted)))
 
     def _writer(self) -> StreamCommands[Text]:
         """Return what deletes a scanned entry."""
@@ -476,7 +493,9 @@ class StreamCommands(GroupCommands[Text]):
         """Delete entries; return how many there were (XDEL)."""
         if not ids:
             raise no_arguments("xdel")
-        return self._free(None, xdel.xdel, to_bytes(name, "name"), [to_id_text(one) for one in ids])
+        return self._run(
+            free(xdel.xdel, (to_bytes(name, "name"), [to_id_text(one) for one in ids]))
+        )
 
     def xtrim(
         self,
@@ -503,7 +522,8 @@ class StreamCommands(GroupCommands[Text]):
         if maxlen is None and minid is None:
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
         spec = _trim_spec("XTRIM", maxlen, approximate, minid, limit, ref_policy)
-        return self._free(None, xtrim.xtrim, to_bytes(name, "name"), spec)
+        assert spec is not None
+        return self._run(free(xtrim.xtrim, (to_bytes(name, "name"), spec)))
 
     def trim_range(self, name: Key, start: Id, end: Id) -> int:
         """Trim the entries from `start` to `end`, anywhere in a stream; return how many went.
@@ -517,7 +537,7 @@ class StreamCommands(GroupCommands[Text]):
             start, end: as `min` and `max` of `xrange`, both included.
         """
         low, high = range_start(start), range_end(end)
-        return self._free(None, xtrim.trim_range, to_bytes(name, "name"), low, high)
+        return self._run(free(xtrim.trim_range, (to_bytes(name, "name"), low, high)))
 
     # --- retention --------------------------------------------------------------------------
 
@@ -570,7 +590,7 @@ class StreamCommands(GroupCommands[Text]):
             when_full,
         )
         change.check()
-        return self._write(None, retention.set_retention, to_bytes(name, "name"), change)
+        return self._run(write(retention.set_retention, (to_bytes(name, "name"), change)))
 
     def retention(self, name: Key) -> Retention:
         """Return the settings of `set_retention`; without limits where nothing was set.
@@ -578,7 +598,7 @@ class StreamCommands(GroupCommands[Text]):
         Raises:
             NoSuchKeyError: the stream does not exist.
         """
-        return self._read(None, retention.retention, to_bytes(name, "name"))
+        return self._run(read(retention.retention, (to_bytes(name, "name"),)))
 
     def delete(self, *names: Key) -> int:
         """Delete streams with all they hold; return how many there were (DEL).
@@ -594,7 +614,7 @@ class StreamCommands(GroupCommands[Text]):
     def _delete(self, command: str, names: tuple[Key, ...]) -> int:
         if not names:
             raise no_arguments(command)
-        return self._free(None, keys.delete, [to_bytes(name, "a name") for name in names])
+        return self._run(remove(keys.delete, ([to_bytes(name, "a name") for name in names],)))
 
     # --- keys -------------------------------------------------------------------------------
 
@@ -602,15 +622,15 @@ class StreamCommands(GroupCommands[Text]):
         """Return how many of the names are streams (EXISTS)."""
         if not names:
             raise no_arguments("exists")
-        return self._read(None, keys.exists, [to_bytes(name, "a name") for name in names])
+        return self._run(read(keys.exists, ([to_bytes(name, "a name") for name in names],)))
 
     def type(self, name: Key) -> Text:
         """Return `stream`, or `none` when there is no such key (TYPE)."""
-        return self._read(self._text, _type, to_bytes(name, "name"))
+        return self._run(read(_type, (to_bytes(name, "name"),), self._one_text))
 
     def keys(self, pattern: Key = "*") -> list[Text]:
         """Return the names of all streams that match a glob pattern, ascending (KEYS)."""
-        return self._read(self._text, _keys, to_bytes(pattern, "pattern"))
+        return self._run(read(_keys, (to_bytes(pattern, "pattern"),), self._text))
 
     def scan_iter(self, match: Key | None = None, count: int | None = None) -> Iterator[Text]:
         """Iterate over the names of streams, ascending, on one snapshot (SCAN).
@@ -637,11 +657,11 @@ class StreamCommands(GroupCommands[Text]):
         Raises:
             NoSuchKeyError: there is no stream `src`.
         """
-        return self._free(None, keys.rename, to_bytes(src, "src"), to_bytes(dst, "dst"), False)
+        return self._run(remove(keys.rename, (to_bytes(src, "src"), to_bytes(dst, "dst"), False)))
 
     def renamenx(self, src: Key, dst: Key) -> bool:
         """Rename a stream unless the new name is taken; say whether it was renamed (RENAMENX)."""
-        return self._write(None, keys.rename, to_bytes(src, "src"), to_bytes(dst, "dst"), True)
+        return self._run(write(keys.rename, (to_bytes(src, "src"), to_bytes(dst, "dst"), True)))
 
     # --- to and from Redis ------------------------------------------------------------------
 
@@ -657,7 +677,7 @@ class StreamCommands(GroupCommands[Text]):
         """
         if server not in TARGETS:
             raise ArgumentError(f"server must be one of {', '.join(TARGETS)}, not {server!r}")
-        return self._read(None, dump.dump, to_bytes(name, "name"), server)
+        return self._run(read(dump.dump, (to_bytes(name, "name"), server)))
 
     def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool:
         """Create a stream from what DUMP of a Redis, a Valkey or a store returned (RESTORE).
@@ -675,13 +695,13 @@ class StreamCommands(GroupCommands[Text]):
         """
         if ttl != 0:
             raise ArgumentError(f"ttl must be 0, not {ttl!r}: streams of a store do not expire")
-        return self._free(
-            None, load.restore, to_bytes(name, "name"), to_bytes(value, "value"), replace
+        return self._run(
+            remove(load.restore, (to_bytes(name, "name"), to_bytes(value, "value"), replace))
         )
 
     # --- observe ----------------------------------------------------------------------------
 
-    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> dict[str, Any]:
+    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Info:
         """Return what the store knows of a stream, in redis-py's shape (XINFO STREAM).
 
         Args:
@@ -694,13 +714,19 @@ class StreamCommands(GroupCommands[Text]):
         if full:
             most = to_integer("count", count)
             limit = 10 if most < 0 else most
-            return self._read(
-                self._text, xinfo.xinfo_stream_full, to_bytes(name, "name"), limit, self._shape
+            return self._run(
+                read(
+                    xinfo.xinfo_stream_full,
+                    (to_bytes(name, "name"), limit, self._shape),
+                    self._text,
+                )
             )
-        return self._read(self._text, xinfo.xinfo_stream, to_bytes(name, "name"), self._shape)
+        return self._run(
+            read(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), self._text)
+        )
 
 
-def _history(txn: Any, name: bytes, wanted: Range) -> list[Any]:
+def _history(txn: Txn, name: bytes, wanted: Range) -> list[Any]:
     """Read history; reading uses the range up, and this may run again."""
     left = wanted.limit
     try:
@@ -710,16 +736,16 @@ def _history(txn: Any, name: bytes, wanted: Range) -> list[Any]:
         raise
 
 
-def _xlen(txn: Any, name: bytes) -> int:
+def _xlen(txn: Txn, name: bytes) -> int:
     stream = txn.find_stream(name)
     return 0 if stream is None else int(stream.record.length)
 
 
-def _type(txn: Any, name: bytes) -> bytes:
+def _type(txn: Txn, name: bytes) -> bytes:
     return b"none" if txn.find_stream(name) is None else b"stream"
 
 
-def _keys(txn: Any, pattern: bytes) -> list[bytes]:
+def _keys(txn: Txn, pattern: bytes) -> list[bytes]:
     if pattern == b"*":
         return [name for name, _ in keys.iter_keys(txn)]
     matcher = glob(pattern)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import lmdb
 
-from streamkeep.engine.api.command_base import Key
+from streamkeep.engine.api.command_base import Key, Result, read
 from streamkeep.engine.api.stream_commands import StreamCommands
-from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.xinfo import StreamStat, find_existing, stream_stat
+from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.lmdb_errors import translate, translated
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -78,19 +78,6 @@ class Snapshot(StreamCommands[Text]):
         """The read transaction itself, for checks and tools."""
         return self._txn
 
-    def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        try:
-            return self._read(convert, command, *args)
-        except Unreadable as gone:
-            if self._store._environment.read(gone.still_named):
-                raise gone.error from None
-            raise StaleSnapshotError(
-                f"{gone.record.where} was dropped or rewritten since this snapshot was taken; take "
-                "a new one, or read from the store"
-            ) from None
-
     def stats(self) -> Iterator[StreamStat]:
         """Yield length, nodes and sizes of every stream, ascending by name."""
         self._check_open()
@@ -100,23 +87,23 @@ class Snapshot(StreamCommands[Text]):
 
     def stat(self, name: Key) -> StreamStat:
         """Return length, nodes and sizes of one stream; raise NoSuchKeyError when it is missing."""
-        found: StreamStat = self._read(None, _stat, to_bytes(name))
-        return found
+        return self._run(read(_stat, (to_bytes(name),)))
 
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
+    def _run(self, command: Command[Result]) -> Result:
+        if command.writes:
+            raise StoreError("a snapshot only reads; call the method on the store")
         self._check_open()
         try:
-            result = command(self._txn, *args)
+            return command.result(command.run(self._txn, *command.args))
         except lmdb.Error as error:
             raise translate(error) from error
-        return result if convert is None else convert(result)
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        raise StoreError("a snapshot only reads; call the method on the store")
+        except Unreadable as gone:
+            if self._store._environment.read(gone.still_named):
+                raise gone.error from None
+            raise StaleSnapshotError(
+                f"{gone.record.where} was dropped or rewritten since this snapshot was taken; take "
+                "a new one, or read from the store"
+            ) from None
 
     def _check_open(self) -> None:
         if not self._txn.open:
@@ -169,37 +156,23 @@ class Transaction(StreamCommands[Text]):
                 f"({self._broken}); run all of it again"
             ) from self._broken
 
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._run(False, convert, command, args)
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._run(True, convert, command, args)
-
-    def _run(
-        self,
-        writes: bool,
-        convert: Callable[[Any], Any] | None,
-        command: Callable[..., Any],
-        args: tuple[Any, ...],
-    ) -> Any:
+    def _run(self, command: Command[Result]) -> Result:
         self._check_usable()
         try:
-            result = command(self._txn, *args)
+            reply = command.run(self._txn, *command.args)
         except CommandError:
             raise
+        except Unreadable as gone:
+            raise gone.error from None
         except lmdb.Error as error:
             told = translate(error)
             self._break(told)
             raise told from error
         except BaseException as error:
-            if writes:
+            if command.writes:
                 self._break(error)
             raise
-        return result if convert is None else convert(result)
+        return command.result(reply)
 
     def _break(self, error: BaseException) -> None:
         """Undo everything: a command was interrupted half-way."""
@@ -226,43 +199,12 @@ class SyncView(StreamCommands[Text]):
         self._set_decode(store._decode)
         self._wait = check_sync(sync) == "commit"
 
-    def _read(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._store._read(convert, command, *args)
-
-    def _write(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        self._store._check_writable()
-        environment = self._store._environment
-        result = environment.write(command, *args, wait=self._wait)
-        environment.settle()
-        return result if convert is None else convert(result)
-
-    def _free(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._store._run_free(convert, self._wait, command, *args)
-
-    def _read_history(
-        self, convert: Callable[[Any], Any] | None, command: Callable[..., Any], *args: Any
-    ) -> Any:
-        return self._store._read_history(convert, command, *args)
-
-    def _block(
-        self,
-        convert: Callable[[Any], Any] | None,
-        call: BlockingCall,
-        block_ms: int,
-    ) -> Any:
-        store = self._store
-        result = store._run_call(call, block_ms, store._check_open, self)
-        return result if convert is None else convert(result)
+    def _run(self, command: Command[Result]) -> Result:
+        return self._store._run_as(command, self._wait)
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()
 
 
-def _stat(txn: ReadTxn, name: bytes) -> StreamStat:
+def _stat(txn: Txn, name: bytes) -> StreamStat:
     return stream_stat(find_existing(txn, name))

@@ -24,6 +24,7 @@ class BlockingCall:
     """One call of a command that may wait; `run` any number of times."""
 
     writes = False
+    reads_history = False
     may_wait = False  # it waits where it has nothing to return
     unseen = False  # it has left no trace: should it wait for long, `note` does
     unseen_until = 0.0  # when, on the monotonic clock; 0 when that has not been decided

@@ -15,6 +15,8 @@ from streamkeep.format.node.node import Range
 class HistoryCall(ReadCall):
     """A read of what is above an ID in the history of one stream; it waits as XREAD does."""
 
+    reads_history = True
+
     def __init__(self, name: bytes, after: xread.ReadId, count: int, shape: int) -> None:
         super().__init__([(name, after)], count, None, None, shape)
         self._name = name

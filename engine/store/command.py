@@ -1,0 +1,91 @@
+"""A command with its arguments, as one value that any public class can run.
+
+The kind says what the command needs: a snapshot or a write transaction, the reserve of a full
+store, segments. A value runs once. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+from streamkeep.engine.blocking.calls import BlockingCall
+
+Result = TypeVar("Result")
+
+
+class Command(Generic[Result]):
+    """A function of a transaction, its other arguments, and what makes the result of its reply.
+
+    Without a `shape` the reply is the result.
+    """
+
+    writes = False
+    frees = False  # it makes room, so that it may use the reserve of a full store
+    leaves_garbage = False  # what it removes is freed afterwards, in bounded transactions
+    reads_history = False  # it reads segments, which may be removed meanwhile
+    call: BlockingCall | None = None  # what `run` belongs to, if the command may wait
+    block_ms = 0  # how long it may wait; 0 for ever
+
+    def __init__(
+        self,
+        run: Callable[..., object],
+        args: tuple[object, ...],
+        shape: Callable[[Any], Result] | None = None,
+    ) -> None:
+        self.run = run
+        self.args = args
+        self.shape = shape
+
+    def result(self, reply: object) -> Result:
+        """Return the result that the caller gets."""
+        return cast(Result, reply) if self.shape is None else self.shape(reply)
+
+
+class Read(Command[Result]):
+    """A command that reads one snapshot."""
+
+
+class ReadHistory(Read[Result]):
+    """A command that also reads segments."""
+
+    reads_history = True
+
+
+class Write(Command[Result]):
+    """A command that writes."""
+
+    writes = True
+
+
+class Free(Write[Result]):
+    """A command that makes room."""
+
+    frees = True
+
+
+class Remove(Free[Result]):
+    """A command that removes streams or groups; what they held is freed afterwards."""
+
+    leaves_garbage = True
+
+
+def attempt(call: BlockingCall) -> Command[list[list[Any]]]:
+    """Return one attempt of a call that may wait, which returns at once."""
+    command: Command[list[list[Any]]] = Command(call.run, ())
+    command.writes = call.writes
+    command.reads_history = call.reads_history
+    return command
+
+
+def wait(
+    call: BlockingCall,
+    block_ms: int,
+    shape: Callable[[list[list[Any]]], list[list[Any]]] | None = None,
+) -> Command[list[list[Any]]]:
+    """Return a command that may wait until it has something to return."""
+    command = attempt(call)
+    command.shape = shape
+    command.call = call
+    command.block_ms = block_ms
+    return command
