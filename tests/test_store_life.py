@@ -119,7 +119,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     assert journal.control.durable() < commit_number
     other = ControlFile(journal.folder)  # as another process has it
     turns = SyncLeader(journal.folder, other)
-    wave = turns.take()
+    wave = turns.lead()
     covered: list[bool] = []
     waiter = threading.Thread(target=lambda: covered.append(journal.sync(commit_number)))
     with failpoints_disarmed():
@@ -128,7 +128,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
         waiter.join(0.1)
         assert waiter.is_alive()
         other.set_durable(other.durable_file(), commit_number)
-        turns.give_back(wave)
+        turns.end(wave)
         waiter.join(PATIENCE_S)
     assert covered == [True]
     turns.close()
@@ -143,12 +143,12 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     commit_number = store.durability().last_commit
     other = ControlFile(journal.folder)
     turns = SyncLeader(journal.folder, other)
-    wave = turns.take()
+    wave = turns.lead()
     waiter = threading.Thread(target=journal.sync, args=(commit_number,))
     waiter.start()
     waiter.join(0.1)
     assert waiter.is_alive()
-    turns.give_back(wave)
+    turns.end(wave)
     waiter.join(PATIENCE_S)
     assert journal.control.durable() >= commit_number
     turns.close()

@@ -188,7 +188,7 @@ class Checkpoints:
 
     def _make(self, held: list[Hold] | None = None) -> int:
         context, journal = self.context, self.journal
-        journal.control.check_there()
+        journal.control.check_not_moved()
         pin, meta, position = self._begin(held)
         commit_number = pin.id()
         here = boot_id()
@@ -225,8 +225,8 @@ class Checkpoints:
         old, context.pin = context.pin, pin
         if old is not None:
             old.abort()
-        journal.covered(position, wipe=held is not None)
-        journal.serve(position)
+        journal.retire_before(position, wipe=held is not None)
+        journal.use_from(position)
         context.raw.reader_check()
         return commit_number
 
@@ -244,7 +244,7 @@ class Checkpoints:
             writer = context.raw.begin(None, None, True, False)
             try:
                 pin = context.raw.begin(None, None, False, False)
-                position = self.journal.place_for_point(pin.id())
+                position = self.journal.checkpoint_position(pin.id())
                 meta = self._meta_page(pin.id())
                 if held is not None:
                     held.append(Hold(begin_read(context), meta))

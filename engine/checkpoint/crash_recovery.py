@@ -53,14 +53,14 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.checkpoint.extent import check_extent
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition, read_head
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition, read_control_file
 from streamkeep.engine.journal.journal import NEW_RECYCLED
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Reader,
-    files_behind_gap,
+    files_after_gap,
     find_position,
-    is_there,
+    is_writable_at,
     journal_files,
     named_number,
 )
@@ -137,7 +137,7 @@ def prepare(
         if not store.exists(DATA_FILE):
             checkpoint_file.mark_unfinished()
         check_extent(store)
-        _reset_head(_clear_journal(store), None, None)
+        _reset_control_file(_clear_journal(store), None, None)
         return
     journal = _clear_journal(store)
     state = examine(store, slot, force)
@@ -150,15 +150,15 @@ def prepare(
             slot = slot._replace(boot_id=NO_BOOT)
             checkpoint_file.write(slot)
         _recover(store, slot, open_lmdb, clock, state.torn or _KILLED)
-        _reset_head(journal, None, None)
+        _reset_control_file(journal, None, None)
         return
     check_extent(store)
     position = state.position
-    if position is not None and not is_there(journal, slot, position):
+    if position is not None and not is_writable_at(journal, slot, position):
         position = None
     if position is not None:
         _remove_later(journal, position)
-    _reset_head(journal, position, slot)
+    _reset_control_file(journal, position, slot)
 
 
 def _clear_journal(store: Folder) -> Folder:
@@ -238,7 +238,7 @@ class State(NamedTuple):
 def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     """Say which state a store is in that nobody has open."""
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
-    control = read_head(journal)
+    control = read_control_file(journal)
     if control is not None and control.poisoned:
         return State("writing to the disk had failed")
     meta = _newest_meta(store)
@@ -255,7 +255,7 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     reason = ""
     if ahead > 1:
         reason = f"the journal holds {ahead} commits that data.mdb lacks"
-    elif files_behind_gap(journal, slot, newest + ahead):
+    elif files_after_gap(journal, slot, newest + ahead):
         reason = "the journal lacks commits in its middle"
     elif control is not None and control.made > newest:
         reason = f"data.mdb lacks commit {control.made}, which was made"
@@ -289,7 +289,7 @@ def _is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
         and meta.commit_number == slot.commit_number
         and meta.data[8:] == slot.meta_page[8:]
         and Reader(journal, slot, position_of(slot)).next() is None
-        and not files_behind_gap(journal, slot, slot.commit_number)
+        and not files_after_gap(journal, slot, slot.commit_number)
     )
 
 
@@ -305,7 +305,7 @@ def _newest_meta(store: Folder) -> MetaPage | None:
     return pages[-1] if pages else None
 
 
-def _reset_head(journal: Folder, position: LogPosition | None, slot: CheckpointSlot | None) -> None:
+def _reset_control_file(journal: Folder, position: LogPosition | None, slot: CheckpointSlot | None) -> None:
     """Set up what processes share; with no place, the next to write begins a new file.
 
     What is behind the checkpoint counts as not on disk, whoever wrote it.

@@ -1,7 +1,7 @@
-"""The journal: a record of what each commit changed, and one sync for many commits.
+"""The journal: one record of changes per commit, and one sync for many commits.
 
-`journal.Journal` writes records, `reader.Reader` reads them back for recovery, `control_file` is
-what the processes of a store share about it, `sync_leader` elects the caller that syncs.
-May import: `engine.system`, `format`. For the rest: `Journal`, `Reader`, `ControlFile`,
-`LogPosition`.
+`journal.Journal` writes records and syncs them, and `reader.Reader` reads them for recovery.
+`control_file` is the state that the processes of a store share. `sync_leader` elects the caller
+that syncs. May import: `engine.system`, `format`. Other rooms may use `Journal`, `Reader`,
+`ControlFile` and `LogPosition`.
 """

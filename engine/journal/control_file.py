@@ -1,27 +1,27 @@
-"""What the processes of a store share about its journal, in a mapped file.
+"""The control file `journal/head`: the state of the journal that processes share by mapping it.
 
-    0     file number, offset, chain, commit number, all four XORed    behind an even commit
-    64    the same, behind an odd one
-    128   a commit that LMDB has made, the newest or one shortly before it
+    0     log position after an even commit: file number, offset, chain, commit number, and
+          the XOR of these four
+    64    the same, after an odd commit
+    128   a commit that LMDB has made: the newest, or one shortly before it
     136   commit number up to which the journal is on disk
-    144   number of the file that holds it
-    152   1 after a failed sync: nobody may write until the store has been recovered
-    160   16 bytes: the boot that all this is of
-    176   how many erasures there were: who sees a new number clears its memory (`scrub`)
-    184   the wave of syncs that was begun last (`turns`)
-    192   the wave that was over last
-    200   how often the file is open; too high where a process was killed
-    208   the mount on which it was set up, 0 where the system does not say
+    144   number of the file that holds this commit
+    152   1 after a failed sync: no process may write until the store has been recovered
+    160   16 bytes: the boot for which this file is valid
+    176   number of erasures; a process that sees a new number clears its memory (`scrub`)
+    184   the newest wave of syncs that was begun (`sync_leader`)
+    192   the newest wave that has ended
+    200   number of times the file is open; too high after a process was killed
+    208   the mount on which the file was set up, 0 if the system has no such number
 
-The places are written under LMDB's write lock, before LMDB commits: so the one behind the newest
-commit is always there and whole, whoever is killed, and the other is that of the commit before or
-of one that is being made. After the commit nobody could write in an order that others rely on,
-since LMDB gives up its lock with it. What is on disk is written by whoever synced, in its
-turn, and only rises.
+A log position is written under LMDB's write lock, before LMDB commits. So the position after the
+newest commit is always complete, even if a process is killed. The other one belongs to the commit
+before, or to a commit that is being made. (LMDB releases its lock with the commit, so no process
+could update the position after the commit in a safe order.) The durable commit is written by the
+sync leader and only rises.
 
-Nothing here needs to survive a power loss: the first process that opens the file after a boot
-sets it up again. What the disk has of an older one counts for nothing, in particular not its word
-of what is on disk. The file is never synced, either. So a file that is missing, empty, or of
+The file is never synced and need not survive a power loss: the first process that opens it after
+a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
 another boot or mount shows that the system may have lost pages that were not on disk.
 """
 
@@ -43,30 +43,30 @@ from streamkeep.format.core.id_codec import unsigned
 
 CONTROL_FILE: Final = "head"
 _SIZE: Final = 4096
-_PLACE: Final = struct.Struct("<QQQQQ")
-_pack_place: Final = _PLACE.pack_into
+_POSITION: Final = struct.Struct("<QQQQQ")
+_pack_position: Final = _POSITION.pack_into
 _EVEN_AT: Final = 0
 _ODD_AT: Final = 64
-_EVEN: Final = slice(_EVEN_AT, _EVEN_AT + _PLACE.size)
-_ODD: Final = slice(_ODD_AT, _ODD_AT + _PLACE.size)
+_EVEN: Final = slice(_EVEN_AT, _EVEN_AT + _POSITION.size)
+_ODD: Final = slice(_ODD_AT, _ODD_AT + _POSITION.size)
 _BOOT: Final = 160
 _BOOT_END: Final = 176
 _TRIES: Final = 1000
 
-# As words of 8 bytes:
+# Offsets in words of 8 bytes:
 _COMMITTED: Final = 16
 _DURABLE: Final = 17
 _DURABLE_FILE: Final = 18
 _POISON: Final = 19
 _ERASURES: Final = 22
 _BEGUN: Final = 23
-_OVER: Final = 24
+_ENDED: Final = 24
 _OPENINGS: Final = 25
 _MOUNT: Final = 26
 
 
 class LogPosition(NamedTuple):
-    """A place in the journal: behind the record of a commit."""
+    """The place in the journal right after the record of a commit."""
 
     file_number: int
     offset: int
@@ -110,7 +110,7 @@ class ControlFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """As `close`, in a forked child: the parent has it open, or was closing it."""
+        """Close the file in a forked child, without a change: it is the parent's."""
         handle, self.handle = self.handle, -1
         if handle >= 0:
             self._words.release()
@@ -118,40 +118,41 @@ class ControlFile:
             os.close(handle)
 
     def reset(self, position: LogPosition, durable_file: int, durable_commit: int) -> None:
-        """Set a new file up; no other process has the store open.
+        """Set up a new file; no other process has the store open.
 
         Args:
-            durable_file: the first file that may hold what is not on disk.
+            durable_file: the first journal file that may not be on disk.
         """
         self.set_made(position.commit_number)
         self.set_position(position)
         self.set_durable(durable_file, durable_commit)
 
     def position_after(self, commit_number: int) -> LogPosition | None:
-        """Return the place behind the newest commit; None when it is not known."""
+        """Return the log position after the newest commit; None if it is not known."""
         number, offset, chain = self.parts_after(commit_number)
         return LogPosition(number, offset, chain, commit_number) if number else None
 
     def parts_after(self, commit_number: int) -> tuple[int, int, int]:
-        """Return file number, offset and chain of that place; zeros when it is not known."""
+        """Return file number, offset and chain of that position; zeros if it is not known."""
         return _parts(self._map[_ODD if commit_number & 1 else _EVEN], commit_number)
 
     def to_sync(self, commit_number: int) -> tuple[int, int] | None:
-        """Return the newest commit that is known to be made, and before it the file it ends in.
+        """Return (file number, commit number) of the newest commit that is known to be made.
 
-        Called without the write lock, it may meet writers at work. What was made is read first: a
-        place that was published for a commit that failed is published again, elsewhere, before
-        that commit is made. Where the place behind the newest is gone again, two later ones stand
-        there, or are being written; it looks until both stood there at one moment: where one is
-        half written, or the two follow each other, the commit of the first was made.
+        The caller does not hold the write lock, so writers may change the file at the same time.
 
         Args:
-            commit_number: one that was made; the result is this one or a later one.
+            commit_number: a commit that was made; the result is this one or a later one.
         """
+        # The made commit is read before the positions: the position of a failed commit is published
+        # again, with another value, before a commit of that number is made.
         made = max(commit_number, self._words[_COMMITTED])
         number = _file_number(self._map[_ODD if made & 1 else _EVEN], made)
         if number > 0:
             return int(number), made
+        # Two later positions have replaced it, or are being written. Read until both are from one
+        # moment. If one of them is half written, or they follow each other, then the commit of the
+        # lower one was made.
         for _ in range(_TRIES):
             made = max(commit_number, self._words[_COMMITTED])
             even, odd = self._map[_EVEN], self._map[_ODD]
@@ -172,17 +173,17 @@ class ControlFile:
         return None
 
     def set_position(self, position: LogPosition) -> None:
-        """Publish the place behind the newest commit."""
+        """Publish the log position after the newest commit."""
         self.publish(position.file_number, position.offset, position.chain, position.commit_number)
 
     def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
-        """Publish the place behind a commit that is about to be made, of its four parts."""
+        """Publish the log position after a commit that LMDB is about to make."""
         check = number ^ offset ^ chain ^ commit_number
         at = _ODD_AT if commit_number & 1 else _EVEN_AT
-        _pack_place(self._map, at, number, offset, chain, commit_number, check)
+        _pack_position(self._map, at, number, offset, chain, commit_number, check)
 
     def set_made(self, commit_number: int) -> None:
-        """Note that LMDB has made a commit."""
+        """Record that LMDB has made a commit."""
         self._words[_COMMITTED] = commit_number
 
     def durable(self) -> int:
@@ -190,77 +191,80 @@ class ControlFile:
         return self._words[_DURABLE]
 
     def durable_file(self) -> int:
-        """Return the number of the file that was synced last."""
+        """Return the number of the journal file that was synced last."""
         return self._words[_DURABLE_FILE]
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
-        """Publish what is on disk, in one's turn."""
+        """Publish the durable commit; only the sync leader may do so."""
         self._words[_DURABLE_FILE] = file_number
         self._words[_DURABLE] = commit_number
 
     def is_shared(self) -> bool:
-        """Say whether another process may have the file open."""
+        """Return whether another process may have the file open."""
         return self._words[_OPENINGS] != 1
 
     def begun(self) -> int:
-        """Return the number of the wave of syncs that was begun last; see `turns`."""
+        """Return the newest wave of syncs that was begun; see `sync_leader`."""
         return self._words[_BEGUN]
 
-    def over(self) -> int:
-        """Return the number of the wave that was over last."""
-        return self._words[_OVER]
+    def ended(self) -> int:
+        """Return the newest wave that has ended."""
+        return self._words[_ENDED]
 
     def begin_wave(self, wave: int) -> None:
-        """Note that a wave was begun."""
+        """Record that a wave was begun."""
         self._words[_BEGUN] = wave
 
     def end_wave(self, wave: int) -> None:
-        """Note that a wave is over."""
-        self._words[_OVER] = wave
+        """Record that a wave has ended."""
+        self._words[_ENDED] = wave
 
-    def check_there(self) -> None:
-        """Raise when the store was deleted or moved: another may be there, with its own files.
+    def check_not_moved(self) -> None:
+        """Raise if the store was deleted or moved; its path may hold another store by now.
 
         Raises:
-            StoreError: the store is not there any more.
+            StoreError: the store was deleted or moved.
         """
         try:
             found = os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             found = None
         if found is None or (found.st_ino, found.st_dev) != self._identity:
-            raise StoreError("the store was deleted or moved while it was open; close it")
+            store = os.path.dirname(os.path.dirname(self._path))
+            raise StoreError(
+                f"{store}: the store was deleted or moved while it was open; next: close it"
+            )
 
     def poisoned(self) -> bool:
-        """Say whether a sync has failed."""
+        """Return whether a sync has failed."""
         return self._words[_POISON] != 0
 
     def may_write(self, erasures: int) -> bool:
-        """Say whether no sync has failed, and there were no more erasures than so many."""
+        """Return whether no sync has failed and `erasures` is still the number of erasures."""
         return self._words[_POISON] == 0 and self._words[_ERASURES] == erasures
 
     def erasures(self) -> int:
-        """Return how many erasures there were since the file was set up."""
+        """Return the number of erasures since the file was set up."""
         return self._words[_ERASURES]
 
     def count_erasure(self) -> None:
-        """Have every process clear its memory before it writes again; under the write lock."""
+        """Make every process clear its memory before its next write; under the write lock."""
         self._words[_ERASURES] += 1
 
     def poison(self) -> None:
-        """Have every process refuse to write."""
+        """Make every process refuse to write."""
         self._words[_POISON] = 1
 
 
 def _decode(data: bytes) -> LogPosition | None:
-    """Return the place that was published; None when it is half written, or there is none."""
+    """Return a published log position; None if it is half written or missing."""
     commit_number = int(read_i64_le(data, 24))
     number, offset, chain = _parts(data, commit_number)
     return LogPosition(number, offset, chain, commit_number) if number else None
 
 
 def _parts(data: bytes, commit_number: int) -> tuple[int, int, int]:
-    """Return file number, offset and chain of a place behind a commit; zeros unless it is whole."""
+    """Return file number, offset and chain of the position after a commit; zeros unless complete."""
     number = _file_number(data, commit_number)
     if number <= 0:
         return 0, 0, 0
@@ -268,21 +272,21 @@ def _parts(data: bytes, commit_number: int) -> tuple[int, int, int]:
 
 
 def _file_number(data: bytes, commit_number: int) -> i64:
-    """Return the number of the file in a place; 0 unless it is whole, and behind this commit."""
+    """Return the file number of a position; 0 unless it is complete and follows this commit."""
     number: i64 = read_i64_le(data, 0)
     commit: i64 = read_i64_le(data, 24)
     check: i64 = number ^ read_i64_le(data, 8) ^ read_i64_le(data, 16) ^ commit
     return number if check == read_i64_le(data, 32) and commit == i64(commit_number) else 0
 
 
-class HeadState(NamedTuple):
-    """What a process that opens a store finds in the file.
+class ControlState(NamedTuple):
+    """The contents of the control file that a process finds when it opens a store.
 
-    Args:
+    Attributes:
         poisoned: a sync has failed.
-        made: a commit that LMDB has made, the newest or one shortly before it.
-        same_mount: the file was set up on the mount on which it is now.
-        known: the commits whose places behind it are there and whole: the newest is always one.
+        made: a commit that LMDB has made: the newest, or one shortly before it.
+        same_mount: the file was set up on its present mount.
+        known: the commits whose log positions are complete; the newest is always one of them.
     """
 
     poisoned: bool
@@ -291,8 +295,8 @@ class HeadState(NamedTuple):
     known: frozenset[int]
 
 
-def read_head(folder: Folder) -> HeadState | None:
-    """Read the file without touching it; None when there is none of this boot."""
+def read_control_file(folder: Folder) -> ControlState | None:
+    """Read the file without a change; None if there is none of this boot."""
     if not folder.exists(CONTROL_FILE):
         return None
     data = folder.read(CONTROL_FILE)
@@ -302,8 +306,8 @@ def read_head(folder: Folder) -> HeadState | None:
     mount = boot_id.mount_id(folder.path)
     known = set()
     for at in (_EVEN_AT, _ODD_AT):  # a slice object as the index of bytes fails when compiled
-        position = _decode(data[at : at + _PLACE.size])
+        position = _decode(data[at : at + _POSITION.size])
         if position is not None:
             known.add(position.commit_number)
     same_mount = words[_MOUNT] == mount
-    return HeadState(words[_POISON] != 0, words[_COMMITTED], same_mount, frozenset(known))
+    return ControlState(words[_POISON] != 0, words[_COMMITTED], same_mount, frozenset(known))

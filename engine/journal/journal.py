@@ -1,28 +1,21 @@
-"""The journal's files: append under the write lock, sync outside of it, together.
+"""The journal files: records are appended under the write lock, and synced together without it.
 
-A commit in three steps, of which the first two hold the write lock:
+A commit has three steps, and holds the write lock during the first two:
 
-1. the record is written into the mapped file, but not synced, and the place behind it is
-   published (`journal_head`);
-2. LMDB commits, unsynced;
-3. whoever needs it on disk waits for a sync that covers it.
+1. The record is written into the mapped file, unsynced, and the log position after it is published
+   (`control_file`).
+2. LMDB commits, unsynced.
+3. A caller that needs the commit on disk waits for a sync that covers it. Callers that wait at the
+   same time share a sync: one of them is the leader (`sync_leader`), and the others then find their
+   commit on disk.
 
-Callers that wait at the same time share syncs: one of them syncs, for a process by a lock and for
-all processes in its turn (`turns`); the others find afterwards that their commit is on disk
-already. (Syncs of one file at the same time take several times as long.) A record that somebody
-will wait for is sent to the disk in step 1: the disk writes it while LMDB commits, and the sync
-takes half as long.
+A writer that is killed between 1 and 2 leaves a record without a commit. The next writer overwrites
+it with the record of the same number, or cuts it before it begins another file. If LMDB's commit
+fails, its writer cuts the record at once, because the caller gets an error.
 
-A writer that was killed between 1 and 2 leaves a record of a commit that never was. The next
-writer writes over it, since it has the same number, or cuts it before it begins another file. A
-record whose LMDB commit failed is cut at once, by its own writer: its caller was told of the
-failure.
-
-A file has room for FILE_SIZE bytes, which the disk has granted before the first is written; the
-first file of a store is smaller. When it is full the next begins, in the place of one that is no
-longer needed, if there is such a file (`spare`). Files before the newest checkpoint are no longer
-needed. Where there is time, a new file is filled with zeros, which spares one sync in ten the note
-that its blocks are now in use.
+A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first file of a
+store is smaller. When a file is full, the next one begins, in a recycled file if there is one.
+Files before the newest checkpoint are no longer needed.
 """
 
 from __future__ import annotations
@@ -43,7 +36,7 @@ from streamkeep.engine.journal.reader import (
     journal_names,
     named_number,
 )
-from streamkeep.engine.journal.sync_leader import TURN_FILE, SyncLeader
+from streamkeep.engine.journal.sync_leader import LOCK_FILE_PREFIX, SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -58,8 +51,8 @@ from streamkeep.format.log.journal import (
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
-_SPARE: Final = "spare"
-NEW_RECYCLED: Final = "spare.new"  # and a random name, while it is made
+_RECYCLED: Final = "spare"
+NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
 _NEW: Final = "new"
 
 
@@ -72,28 +65,28 @@ class Journal:
         self.epoch = epoch
         self.control = ControlFile(folder)
         try:
-            self.turns = SyncLeader(folder, self.control)
+            self.sync_leader = SyncLeader(folder, self.control)
         except BaseException:
             self.control.close()
             raise
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
-        # The place behind the newest commit, as far as this process knows.
+        # The log position after the newest commit that this process knows.
         self._number = 0
         self._offset = 0
         self._chain = 0
         self._commit_number = -1
-        self._begun: LogPosition | None = None  # the start of a file that does not serve yet
-        self._map: mmap.mmap | None = None  # of the file with this number
-        self._handle = -1  # of the same file
-        self._mapped = 0
-        self._room = 0
+        self._begun: LogPosition | None = None  # the start of a file that is not in use yet
+        self._map: mmap.mmap | None = None
+        self._handle = -1  # of the mapped file
+        self._mapped = 0  # its number
+        self._room = 0  # where its last record must end
         self._next_offset = 0
         self._next_chain = 0
         self._sync_lock = threading.Lock()
-        self._sync_handle = -1  # of the file with this number
-        self._synced = 0
-        self._clean = False  # the next record goes into a file that was never used
+        self._sync_handle = -1
+        self._synced = 0  # the number of the file of `_sync_handle`
+        self._clean = False  # the next record must go into a file that was never used
 
     def close(self) -> None:
         """Close the files."""
@@ -116,15 +109,15 @@ class Journal:
         if self._sync_handle >= 0:
             os.close(self._sync_handle)
             self._sync_handle = -1
-        self.turns.close()
+        self.sync_leader.close()
 
     # --- append, under the write lock -------------------------------------------------------
 
     def locate(self, commit_number: int) -> bool:
-        """Find the place behind the newest commit, which another process may have made.
+        """Find the log position after the newest commit, which another process may have made.
 
         Returns:
-            False when the journal does not hold it.
+            False if the journal does not hold that commit.
         """
         if self._commit_number == commit_number:
             return True
@@ -137,10 +130,10 @@ class Journal:
         self._commit_number = commit_number
         return True
 
-    def place_for_point(self, commit_number: int) -> LogPosition:
-        """Return the place behind the newest commit, or in a new file behind it.
+    def checkpoint_position(self, commit_number: int) -> LogPosition:
+        """Return the log position after the newest commit; begin a new file if there is none.
 
-        Nobody writes to a new file before `serve`: what is in it counts only behind a checkpoint.
+        No process writes to that file before `use_from`: its records count only after a checkpoint.
         """
         if not self.locate(commit_number):
             number = highest_number(self.folder) + 1
@@ -150,23 +143,23 @@ class Journal:
             return self._begun
         return self.position()
 
-    def serve(self, position: LogPosition) -> None:
-        """A checkpoint was made at a place: from now on records may follow it."""
+    def use_from(self, position: LogPosition) -> None:
+        """Let records follow a position, after a checkpoint was made there."""
         if self._begun == position:
             self.control.set_made(position.commit_number)
             self.control.set_position(position)
             self._begun = None
 
-    def go_on_clean(self) -> None:
-        """Have the record of this transaction go into a file none of whose bytes were ever used.
+    def begin_clean_file(self) -> None:
+        """Write the record of this transaction to a new file that never held other bytes.
 
-        Under the write lock. Every other process that writes takes notice of the erasure first.
+        The caller holds the write lock. Every other process sees the erasure before it writes.
         """
         self.control.count_erasure()
         self._clean = True
 
     def position(self) -> LogPosition:
-        """Return the place behind the newest commit that this process knows."""
+        """Return the log position after the newest commit that this process knows."""
         return LogPosition(self._number, self._offset, self._chain, self._commit_number)
 
     def _go_to(self, position: LogPosition) -> None:
@@ -176,13 +169,14 @@ class Journal:
         """Write the record of the next commit, which LMDB has not made yet.
 
         Args:
-            durable: somebody will wait for it: have the disk begin.
+            durable: a caller will wait for the record. The disk begins to write it while LMDB
+                commits, which halves the time of the sync.
 
         Raises:
             StoreFullError: there is no room; nothing was written.
         """
         if self._mapped != self._number:
-            self.control.check_there()
+            self.control.check_not_moved()
             try:
                 self._map_file(self._number)
             except OSError as error:
@@ -190,8 +184,8 @@ class Journal:
         size = RECORD_HEADER.size + len(body)
         if self._offset + size > self._room or self._clean:
             if self._clean:
-                self._wipe_spares()
-            # A writer that was killed may have left its record here, which a reader would follow.
+                self._wipe_recycled()
+            # A killed writer may have left a record here, which a reader would follow.
             assert self._map is not None
             self._map[self._offset : self._offset + len(END)] = END
             self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
@@ -206,25 +200,25 @@ class Journal:
             files.begin_writing(self._handle, self._offset, size)
         self.control.publish(self._number, end, chain, self._commit_number + 1)
 
-    def _wipe_spares(self) -> None:
-        """Remove what a new file could be made of: it holds old records."""
+    def _wipe_recycled(self) -> None:
+        """Remove the files that a new one could reuse: they hold old records."""
         try:
-            for name in (_SPARE, _NEW):
+            for name in (_RECYCLED, _NEW):
                 wipe_file(self.folder, name)
         except OSError as error:
             raise translate_os(error) from error
 
     def advance(self) -> None:
-        """Go behind the record that was appended: LMDB has made the commit."""
+        """Move the position after the appended record, once LMDB has made its commit."""
         self._offset = self._next_offset
         self._chain = self._next_chain
         self._commit_number += 1
         self.control.set_made(self._commit_number)
 
-    def cut_behind(self, commit_number: int) -> None:
-        """Remove what is behind the newest commit: a record, or a file that was begun for one."""
-        with contextlib.suppress(OSError, StoreError):  # of a store that was deleted
-            self.control.check_there()
+    def cut_after(self, commit_number: int) -> None:
+        """Remove the record after the newest commit, and the file that was begun for it."""
+        with contextlib.suppress(OSError, StoreError):  # the store may have been deleted
+            self.control.check_not_moved()
             if self.locate(commit_number):
                 if self._mapped != self._number:
                     self._map_file(self._number)
@@ -233,34 +227,30 @@ class Journal:
                 self.folder.remove(file_name(self._number + 1))
 
     def forget(self) -> None:
-        """Look the place up again next time.
+        """Make `locate` look the position up again.
 
-        A file that was begun for a commit that failed is not known to others, who may put another
-        in its place.
+        If a commit failed after it had begun a new file, another process does not know that file
+        and may begin one of the same number.
         """
         self._mapped = 0
         self._commit_number = -1
 
     def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
-        """Begin a file behind a commit, with room for a record of `size` bytes.
-
-        It gets its name when it has its header: by the old one, another process would take it for
-        a file that is no longer needed.
-        """
+        """Begin a file after a commit, with room for a record of `size` bytes."""
         salt = int.from_bytes(os.urandom(8), "big")
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
         least = len(data) + size + len(END)
         try:
-            self.control.check_there()
+            self.control.check_not_moved()
             with contextlib.suppress(FileNotFoundError):
-                self.folder.rename(_SPARE, _NEW)
+                self.folder.rename(_RECYCLED, _NEW)
             handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
             failpoints.hit("journal:unnamed")
             try:
                 new = os.fstat(handle).st_size == 0
                 _reserve(handle, max(usual, least), least)
-                if new and not size:  # else somebody waits with a record
+                if new and not size:  # with a size, a caller waits to write its record
                     files.fill(handle)
                 files.write_at(handle, data + END, 0)
             except OSError:
@@ -268,6 +258,7 @@ class Journal:
                 raise
             finally:
                 os.close(handle)
+            # Named only with its header: by an old header, another process would retire the file.
             self.folder.rename(_NEW, file_name(number))
             self._map_file(number)
         except OSError as error:
@@ -293,32 +284,32 @@ class Journal:
         self._mapped = number
         self._room = len(mapped) - len(END)
 
-    # --- sync, by anyone --------------------------------------------------------------------
+    # --- sync, without the write lock -------------------------------------------------------
 
     def sync(self, commit_number: int) -> bool:
-        """Return when the journal up to a commit is on disk; False when it does not hold it.
+        """Return after the journal up to a commit is on disk; return False if it lacks the commit.
 
         Raises:
-            RecoveryNeededError: this sync or an earlier one failed; what was committed since the
-                last good one may be lost.
+            RecoveryNeededError: this sync or an earlier one failed; commits since the last good
+                sync may be lost.
         """
         control = self.control
         if control.durable() >= commit_number:
             return True
         with self._sync_lock:
-            wave = self.turns.take(commit_number)
+            wave = self.sync_leader.lead(commit_number)
             if wave == 0:
                 return True
             try:
                 return self._sync_files(commit_number)
             finally:
-                self.turns.give_back(wave)
+                self.sync_leader.end(wave)
 
     def _sync_files(self, commit_number: int) -> bool:
-        """Sync every file that was written since the last time, up to a commit at least."""
+        """Sync every file that was written since the last sync, at least up to a commit."""
         control = self.control
         self.check()
-        control.check_there()
+        control.check_not_moved()
         newest = control.to_sync(commit_number)
         if newest is None:
             return False
@@ -341,7 +332,7 @@ class Journal:
             try:
                 handle = self.folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
-                return  # no longer needed: a checkpoint covers it
+                return  # a checkpoint covers it, and it was removed
             if self._sync_handle >= 0:
                 os.close(self._sync_handle)
             self._sync_handle = handle
@@ -349,29 +340,32 @@ class Journal:
         files.sync_data(self._sync_handle)
 
     def failed(self, error: OSError) -> StreamkeepError:
-        """Return what to raise after an error of the system, which may be that of a sync.
+        """Return the exception for an error of the system during a sync; refuse all writes.
 
-        Nothing was asked of the disk where there were no descriptors. After all else nobody knows
-        what is on it.
+        After a failed sync the state of the disk is unknown.
         """
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # no descriptor: the disk was not involved
             return translate_os(error)
         self.control.poison()
         return sync_failed()
 
     def check(self) -> None:
-        """Raise when a sync has failed, in this process or another."""
+        """Raise if a sync has failed, in this process or another."""
         if self.control.poisoned():
             raise sync_failed()
 
     # --- files ------------------------------------------------------------------------------
 
     def prepare_recycled(self) -> None:
-        """Have a file ready for when the present one is full; also a reserve for a full disk."""
-        if self._offset < self.file_size // 4 or self.folder.exists(_SPARE):
+        """Prepare a file for later; it is also a reserve of space for a full disk.
+
+        The file is filled with zeros, so that one sync in ten need not also write the block map.
+        """
+        if self._offset < self.file_size // 4 or self.folder.exists(_RECYCLED):
             return
-        self.control.check_there()
-        # Of its own: another process may be at it, too, and the first to be ready is used at once.
+        self.control.check_not_moved()
+        # A random name: another process may be preparing one, too, and a finished one is used at
+        # once.
         name = f"{NEW_RECYCLED}.{os.urandom(8).hex()}"
         try:
             handle = self.folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -381,31 +375,29 @@ class Journal:
             finally:
                 os.close(handle)
             failpoints.hit("journal:new-recycled")
-            self.folder.rename(name, _SPARE)
-        except OSError:
-            self.folder.remove(
-                name
-            )  # the disk is nearly full; whoever needs a file takes a smaller one
+            self.folder.rename(name, _RECYCLED)
+        except OSError:  # the disk is nearly full; the next file will be a smaller one
+            self.folder.remove(name)
 
     def drop_recycled(self) -> bool:
-        """Remove the spare file, to make room on a full disk; say whether there was one."""
-        return self.folder.remove(_SPARE)
+        """Remove the recycled file to make room on a full disk; return whether there was one."""
+        return self.folder.remove(_RECYCLED)
 
-    def covered(self, position: LogPosition, *, wipe: bool = False) -> None:
-        """Note that a checkpoint was made at a place: what is before it is on disk elsewhere.
+    def retire_before(self, position: LogPosition, *, wipe: bool = False) -> None:
+        """Retire the files before a position, after a checkpoint was made there.
 
         Args:
-            wipe: overwrite the files that are no longer needed, and keep none as the spare.
+            wipe: overwrite and remove these files, and recycle none of them.
         """
         control = self.control
         with self._sync_lock:
-            wave = self.turns.take()
+            wave = self.sync_leader.lead()
             try:
                 if control.durable() < position.commit_number:
                     control.set_durable(position.file_number, position.commit_number)
             finally:
-                self.turns.give_back(wave)
-        # By name: the header of a file that is just being begun is still that of its former use.
+                self.sync_leader.end(wave)
+        # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
             if named_number(name) < position.file_number:
                 failpoints.hit("journal:retire")
@@ -418,10 +410,10 @@ class Journal:
 
 
 def is_journal_name(name: str) -> bool:
-    """Say whether a name in `journal/` is one of the journal's own."""
+    """Return whether a name in `journal/` is one that the journal uses."""
     return (
-        name in (CONTROL_FILE, _SPARE, _NEW)
-        or name.startswith((f"{NEW_RECYCLED}.", f"{TURN_FILE}."))
+        name in (CONTROL_FILE, _RECYCLED, _NEW)
+        or name.startswith((f"{NEW_RECYCLED}.", f"{LOCK_FILE_PREFIX}."))
         or name.endswith(SUFFIX)
     )
 
@@ -429,24 +421,25 @@ def is_journal_name(name: str) -> bool:
 def sync_failed() -> RecoveryNeededError:
     """Return the error after a failed sync."""
     return RecoveryNeededError(
-        "writing to the disk has failed; check the disk, close the store in every process, and "
-        "open it again: it will be recovered"
+        "writing to the disk has failed; next: check the disk, close the store in every process, "
+        "and open it again, which recovers it"
     )
 
 
 def retire_file(folder: Folder, name: str, file_size: int) -> None:
-    """Make a file the spare one, or remove it."""
-    if folder.size(name) == file_size and not folder.exists(_SPARE):
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            folder.rename(name, _SPARE)
+    """Keep a file for reuse, or remove it."""
+    if folder.size(name) == file_size and not folder.exists(_RECYCLED):
+        with contextlib.suppress(FileNotFoundError):  # another process has retired it
+            folder.rename(name, _RECYCLED)
     else:
         folder.remove(name)
 
 
 def wipe_file(folder: Folder, name: str) -> None:
-    """Remove a file, its bytes overwritten on disk first, where the file system does so in place.
+    """Overwrite a file with zeros on disk, then remove it.
 
-    Another process may have it mapped, or be making it; it only ever reads zeros then.
+    The old bytes are gone only if the file system overwrites in place. Another process that has
+    the file mapped reads zeros.
     """
     try:
         handle = folder.open(name, os.O_WRONLY)
@@ -461,7 +454,7 @@ def wipe_file(folder: Folder, name: str) -> None:
 
 
 def _reserve(handle: int, size: int, least: int) -> None:
-    """Have the disk grant `size` bytes, or `least` where it is nearly full."""
+    """Reserve `size` bytes on disk, or `least` if the disk is nearly full."""
     try:
         files.reserve(handle, size)
     except OSError:

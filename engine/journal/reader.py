@@ -1,8 +1,8 @@
-"""What files a journal consists of, and reading its records through all of them.
+"""The files of a journal, and reading records through all of them.
 
-A record follows the one whose checksum seeds its own, so reading begins at a place that is known (a
-checkpoint's) and ends where nothing follows. What is read may be written to meanwhile, and may be
-cut or torn anywhere. Compiled by mypyc.
+The checksum of a record is seeded with that of the record before. So reading begins at a known log
+position, such as that of a checkpoint, and ends where no record follows. Another process may write
+to the files at the same time, and they may be cut or torn anywhere. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from streamkeep.format.log.journal import (
 
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"
-END: Final = bytes(RECORD_HEADER.size)  # behind the last record of a file
-_WINDOW: Final = 1 << 18  # how much of a file is read at a time
+END: Final = bytes(RECORD_HEADER.size)  # follows the last record of a file
+_WINDOW: Final = 1 << 18  # bytes of a file that are read at a time
 
 
 def file_name(number: int) -> str:
@@ -35,38 +35,38 @@ def file_name(number: int) -> str:
 
 
 def journal_names(folder: Folder) -> list[str]:
-    """Return the names of the journal's files, sorted."""
+    """Return the names of the journal files, sorted."""
     return [name for name in folder.names() if name.endswith(SUFFIX)]
 
 
 def journal_files(folder: Folder) -> dict[int, str]:
-    """Return the journal's files by number, which their headers say: a rename may be lost."""
+    """Return the journal files by the number in their headers, since a rename may be lost."""
     found: dict[int, str] = {}
     for name in journal_names(folder):
-        with contextlib.suppress(FileNotFoundError):  # another process needs it no longer
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed it
             header = read_header(folder, name)
             found[named_number(name) if header is None else header.file_number] = name
     return dict(sorted(found.items()))
 
 
 def named_number(name: str) -> int:
-    """Return the number that a journal file's name says."""
+    """Return the number in the name of a journal file."""
     return int(name[: -len(SUFFIX)])
 
 
 def highest_number(folder: Folder) -> int:
-    """Return the highest number of a journal file, by name or header; 0 when there is none."""
+    """Return the highest number of a journal file, by name or header; 0 if there is no file."""
     names = [named_number(name) for name in journal_names(folder)]
     return max([*names, *journal_files(folder)], default=0)
 
 
 def read_header(folder: Folder, name: str) -> FileHeader | None:
-    """Return the header of a journal file; None when it has none."""
+    """Return the header of a journal file; None if it has no valid one."""
     return decode_file_header(folder.read(name, FILE_HEADER.size))
 
 
 class Identity(Protocol):
-    """What tells which journal files belong together."""
+    """What journal files that belong together have in common."""
 
     @property
     def epoch(self) -> int: ...
@@ -76,19 +76,19 @@ class Identity(Protocol):
 
 
 class Reader:
-    """Reads records from a place on, through all files of the journal."""
+    """Reads records from a log position on, through all files of the journal."""
 
     def __init__(self, folder: Folder, owner: Identity, position: LogPosition) -> None:
         self.position = position
         self._folder = folder
         self._identity = (owner.epoch, owner.store_uuid)
         self._names = journal_files(folder)
-        self._data = b""  # of a file, from an offset on
-        self._loaded = -1
-        self._base = 0
+        self._data = b""  # a part of a file
+        self._loaded = -1  # the number of that file
+        self._base = 0  # the offset of that part
 
     def next(self) -> bytes | None:
-        """Return the body of the next record; None where the journal ends."""
+        """Return the body of the next record; None at the end of the journal."""
         position = self.position
         body = self._next_in(position)
         if body is not None:
@@ -113,7 +113,7 @@ class Reader:
         )
 
     def _next_in(self, position: LogPosition) -> bytes | None:
-        """Return the body of the record at a place, and go behind it."""
+        """Return the body of the record at a position, and move the position after it."""
         name = self._names.get(position.file_number)
         if name is None or not self._load(name, position, RECORD_HEADER.size):
             return None
@@ -129,7 +129,7 @@ class Reader:
         return record.body
 
     def _load(self, name: str, position: LogPosition, size: int) -> bool:
-        """Have `size` bytes from a place on in memory; False where the file ends before."""
+        """Load `size` bytes from a position on; return False if the file ends before."""
         offset = position.offset
         if (
             self._loaded != position.file_number
@@ -138,11 +138,11 @@ class Reader:
         ):
             try:
                 with os.fdopen(self._folder.open(name), "rb") as file:
-                    there = file.seek(0, os.SEEK_END) - offset
-                    if size > there:
+                    left = file.seek(0, os.SEEK_END) - offset
+                    if size > left:
                         return False
                     file.seek(offset)
-                    self._data = file.read(min(there, max(size, _WINDOW)))
+                    self._data = file.read(min(left, max(size, _WINDOW)))
             except FileNotFoundError:
                 return False
             self._loaded = position.file_number
@@ -150,10 +150,10 @@ class Reader:
         return offset + size <= self._base + len(self._data)
 
 
-def files_behind_gap(folder: Folder, owner: Identity, newest: int) -> dict[int, FileHeader]:
-    """Return, by number, files that begin behind commits after the newest one that is known.
+def files_after_gap(folder: Folder, owner: Identity, newest: int) -> dict[int, FileHeader]:
+    """Return, by number, the files that begin later than right after the newest known commit.
 
-    Those commits were lost with the end of an earlier file; nothing follows without them.
+    The commits between were lost with the end of an earlier file, so these files follow no record.
     """
     found: dict[int, FileHeader] = {}
     for number, name in journal_files(folder).items():
@@ -170,7 +170,7 @@ def files_behind_gap(folder: Folder, owner: Identity, newest: int) -> dict[int, 
 def find_position(
     folder: Folder, owner: Identity, start: LogPosition, commit_number: int
 ) -> LogPosition | None:
-    """Return the place behind a commit, read from a place before it; None when it is not there."""
+    """Return the log position after a commit, found by reading from `start`; None if not found."""
     reader = Reader(folder, owner, start)
     while reader.position.commit_number < commit_number:
         if reader.next() is None:
@@ -178,8 +178,8 @@ def find_position(
     return reader.position
 
 
-def is_there(folder: Folder, owner: Identity, position: LogPosition) -> bool:
-    """Say whether a place is one that records can be written to: its file may have been lost."""
+def is_writable_at(folder: Folder, owner: Identity, position: LogPosition) -> bool:
+    """Return whether records can be written at a position; its file may have been lost."""
     name = file_name(position.file_number)
     if folder.size(name) < position.offset + len(END):
         return False

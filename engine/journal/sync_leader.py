@@ -1,24 +1,20 @@
-"""Whose turn it is to sync the journal: waves, of which one at a time is at the disk.
+"""The sync leader: of all callers that wait for a sync, one at a time syncs for the others.
 
 While a process syncs, others commit. One sync should then serve all of them, begin as soon as the
-running one ends, and wake everybody once. So syncs come in *waves*, which are numbered. Who needs
-one looks which wave was begun last and tries to lead the next, by the lock of its number:
+running one ends, and wake each of them once. So syncs come in numbered *waves*. A caller that needs
+a sync takes the number after the wave that was begun last, and tries to lock the file of that
+number:
 
-- who gets the lock waits until the wave before is over, begins, and syncs all that was committed
-  by then;
-- who does not waits for that lock shared, so that all who do so wake at once when the wave is over,
-  and mostly finds its commit on disk. Else it came when the wave had begun, and tries again.
+1. The caller that gets the lock is the leader of the wave. It waits until the wave before has
+   ended, begins, and syncs everything that is committed by then.
+2. A caller that does not get the lock waits for it as a shared lock. So all these callers wake
+   together when the wave ends. Most of them find their commit on disk. The others came after the
+   wave had begun, and try again.
 
-Two numbers are shared: the wave that was begun last, written by its leader, and the one that was
-over last. They only save a leader from waiting for nobody; what counts are the locks, which the
-system takes back from a process that is killed. A leader that died before it began leaves its
-number to the next, since a lock counts for a wave only if the one before is still the newest.
-
-A lock serves every fourth wave: whoever has just been woken, and holds it shared for a moment more,
-is in nobody's way.
-
-A process that has the store for itself takes no locks. Another that opens it in the middle of such
-a sync may begin one beside it: two at a time are slow, not wrong. Compiled by mypyc.
+The control file holds the wave that was begun last and the wave that ended last. They only save
+needless waits; correctness rests on the locks, which the system releases when a process is
+killed. A leader that died before it began leaves its number to the next one, because a lock counts
+for a wave only if the wave before is still the newest. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -30,8 +26,12 @@ from typing import Final
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.system.safe_files import Folder
 
-TURN_FILE: Final = "turn"
-LONE: Final = -1  # the wave of a process that has the store for itself
+LOCK_FILE_PREFIX: Final = "turn"
+# The wave of a process that has the store to itself; it takes no locks. If another process opens
+# the store during such a sync, both may sync at once, which is slow but correct.
+LONE: Final = -1
+# Four locks take turns, so that a process that has just been woken and still holds a shared lock
+# does not block the next leader.
 _LOCKS: Final = 4
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
@@ -41,15 +41,15 @@ _UNLOCK: Final = fcntl.LOCK_UN
 
 
 class SyncLeader:
-    """The locks of a store's waves; one thread at a time may use them."""
+    """The locks of a store's waves; one thread of a process may use them at a time."""
 
     def __init__(self, folder: Folder, control: ControlFile) -> None:
-        """Open the files, or create them: they are locked, never written."""
+        """Open or create the lock files, which are never written."""
         self.control = control
         self._handles: list[int] = []
         try:
             for number in range(_LOCKS):
-                name = f"{TURN_FILE}.{number}"
+                name = f"{LOCK_FILE_PREFIX}.{number}"
                 self._handles.append(folder.open(name, os.O_RDWR | os.O_CREAT))
         except BaseException:
             self.close()
@@ -61,11 +61,11 @@ class SyncLeader:
             os.close(handle)
         self._handles = []
 
-    def take(self, commit_number: int = _ANY) -> int:
-        """Wait until a commit is on disk, or it is the turn of the caller to sync.
+    def lead(self, commit_number: int = _ANY) -> int:
+        """Wait until a commit is on disk or the caller leads a wave.
 
         Returns:
-            The wave that the caller leads, until `give_back`, or LONE; 0 where others have synced.
+            The wave that the caller leads until `end`, or LONE; 0 if the commit is on disk.
         """
         control = self.control
         if not control.is_shared():
@@ -78,7 +78,7 @@ class SyncLeader:
                 if not _try_lock(handle):
                     _await_unlock(handle)
                 elif control.begun() + 1 == wave:
-                    if control.over() + 1 != wave:
+                    if control.ended() + 1 != wave:
                         _await_unlock(self._handles[(wave - 1) % _LOCKS])
                     if control.durable() < commit_number:
                         control.begin_wave(wave)
@@ -89,8 +89,8 @@ class SyncLeader:
                     _unlock(handle)
         return 0
 
-    def give_back(self, wave: int) -> None:
-        """End a wave: whoever waits for it goes on."""
+    def end(self, wave: int) -> None:
+        """End a wave, which wakes the callers that wait for it."""
         if wave == LONE:
             return
         self.control.end_wave(wave)
@@ -110,7 +110,7 @@ def _unlock(handle: int) -> None:
 
 
 def _await_unlock(handle: int) -> None:
-    """Return when nobody has the lock alone; all who wait return at once."""
+    """Return when no process holds the lock exclusively; all waiting processes return together."""
     try:
         _flock(handle, _SHARED)
     finally:

@@ -267,7 +267,7 @@ class Environment:
         assert checkpoints is not None
 
         def go_on_clean(txn: WriteTxn) -> None:
-            checkpoints.journal.go_on_clean()
+            checkpoints.journal.begin_clean_file()
             begin(txn)
 
         # Meanwhile nobody makes an old file of the journal the spare one.

@@ -451,7 +451,7 @@ class WriteTxn(Txn):
         """
         journal.forget()
         if self.raw_open:
-            journal.cut_behind(self.commit_number - 1)
+            journal.cut_after(self.commit_number - 1)
             return
         try:
             raw = context.raw.begin(None, None, True, False)
@@ -459,7 +459,7 @@ class WriteTxn(Txn):
             return  # nothing can be written any more; the next writer writes over the record
         try:
             if raw.id() == self.commit_number:
-                journal.cut_behind(self.commit_number - 1)
+                journal.cut_after(self.commit_number - 1)
         finally:
             raw.commit()  # nothing was written
 

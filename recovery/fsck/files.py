@@ -7,7 +7,7 @@ from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, position_of
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, files_behind_gap
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, files_after_gap
 from streamkeep.engine.store.opening import META_UUID
 from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER
@@ -71,7 +71,7 @@ def check_journal(source: Source) -> Iterator[Finding]:
             where = f"journal record of commit {reader.position.commit_number}"
             yield finding("SK024", where, f"{error.problem} at byte {error.offset}")
     end = reader.position.commit_number
-    for number, header in files_behind_gap(folder, slot, end).items():
+    for number, header in files_after_gap(folder, slot, end).items():
         problem = f"it begins with commit {header.first_commit}, those before end at {end}"
         yield finding("SK024", f"journal file {number}", problem)
 

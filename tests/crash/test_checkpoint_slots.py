@@ -126,6 +126,6 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
             with pytest.raises(StoreError, match="Too many open files"):
                 call()
         store.xadd("s", {"f": "v"})
-    control = control_file.read_head(Folder(tmp_path / "store" / "journal"))
+    control = control_file.read_control_file(Folder(tmp_path / "store" / "journal"))
     assert control is not None
     assert not control.poisoned

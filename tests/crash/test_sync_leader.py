@@ -22,18 +22,18 @@ class Process:
 
     def __init__(self, folder: Path) -> None:
         self.control = ControlFile(Folder(folder))
-        self.turns = SyncLeader(Folder(folder), self.control)
+        self.sync_leader = SyncLeader(Folder(folder), self.control)
 
     def close(self) -> None:
-        self.turns.close()
+        self.sync_leader.close()
         self.control.close()
 
     def sync(self, commit_number: int) -> None:
         """Lead a wave that makes everything up to a commit durable."""
-        wave = self.turns.take(commit_number)
+        wave = self.sync_leader.lead(commit_number)
         assert wave
         self.control.set_durable(1, commit_number)
-        self.turns.give_back(wave)
+        self.sync_leader.end(wave)
 
 
 class Waiting:
@@ -48,7 +48,7 @@ class Waiting:
         wait_until(lambda: locks_awaited(folder) > before or not self.thread.is_alive())
 
     def _take(self, commit_number: int) -> None:
-        self.waves.append(self.process.turns.take(commit_number))
+        self.waves.append(self.process.sync_leader.lead(commit_number))
 
     def outcome(self) -> int:
         """Return the wave that it leads; 0 when it was served."""
@@ -68,20 +68,20 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 def test_who_has_the_store_alone_takes_no_turns(tmp_path: Path) -> None:
     one = Process(tmp_path)
-    assert one.turns.take(1) == LONE
+    assert one.sync_leader.lead(1) == LONE
     other = Process(tmp_path)
-    assert other.turns.take(1) == 1  # nobody waits for one that is alone
+    assert other.sync_leader.lead(1) == 1  # nobody waits for one that is alone
     one.control.set_durable(1, 1)
-    one.turns.give_back(LONE)
+    one.sync_leader.end(LONE)
     late = Waiting(tmp_path, 2)
     assert not late.waves
     other.control.set_durable(1, 2)
-    other.turns.give_back(1)
+    other.sync_leader.end(1)
     assert late.outcome() == 0
     late.process.close()
     other.close()
-    assert one.turns.take(2) == 0
-    assert one.turns.take(3) == LONE
+    assert one.sync_leader.lead(2) == 0
+    assert one.sync_leader.lead(3) == LONE
     one.close()
 
 
@@ -92,61 +92,61 @@ def test_a_process_that_was_killed_counts_on(tmp_path: Path) -> None:
         Process(tmp_path)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    assert one.turns.take(1) == 1
-    one.turns.give_back(1)
+    assert one.sync_leader.lead(1) == 1
+    one.sync_leader.end(1)
     one.close()
 
 
 def test_who_needs_no_sync_gets_no_turn(process: Process) -> None:
     process.sync(7)
-    assert process.turns.take(7) == 0
-    assert process.turns.take(8) == 2
-    process.turns.give_back(2)
+    assert process.sync_leader.lead(7) == 0
+    assert process.sync_leader.lead(8) == 2
+    process.sync_leader.end(2)
 
 
 def test_the_next_wave_begins_when_the_running_one_is_over(
     tmp_path: Path, process: Process
 ) -> None:
-    wave = process.turns.take(5)
+    wave = process.sync_leader.lead(5)
     leader = Waiting(tmp_path, 6)
     served = Waiting(tmp_path, 6)
     assert not leader.waves
     assert not served.waves
     process.control.set_durable(1, 5)
-    process.turns.give_back(wave)
+    process.sync_leader.end(wave)
     assert leader.outcome() == wave + 1
     wait_until(lambda: locks_awaited(tmp_path) == 1)  # `served` waits for the wave of `leader`
     assert not served.waves
     leader.process.control.set_durable(1, 6)
-    leader.process.turns.give_back(wave + 1)
+    leader.process.sync_leader.end(wave + 1)
     assert served.outcome() == 0
     leader.process.close()
     served.process.close()
 
 
 def test_who_came_too_late_for_a_wave_leads_the_next(tmp_path: Path, process: Process) -> None:
-    wave = process.turns.take(5)
+    wave = process.sync_leader.lead(5)
     leader = Waiting(tmp_path, 6)
     late = Waiting(tmp_path, 7)
     process.control.set_durable(1, 5)
-    process.turns.give_back(wave)
+    process.sync_leader.end(wave)
     assert leader.outcome() == wave + 1
     leader.process.control.set_durable(1, 6)
-    leader.process.turns.give_back(wave + 1)
+    leader.process.sync_leader.end(wave + 1)
     assert late.outcome() == wave + 2
-    late.process.turns.give_back(wave + 2)
+    late.process.sync_leader.end(wave + 2)
     leader.process.close()
     late.process.close()
 
 
 def test_a_leader_that_a_sync_has_served_does_not_begin(tmp_path: Path, process: Process) -> None:
-    wave = process.turns.take(5)
+    wave = process.sync_leader.lead(5)
     leader = Waiting(tmp_path, 6)
     process.control.set_durable(1, 6)
-    process.turns.give_back(wave)
+    process.sync_leader.end(wave)
     assert leader.outcome() == 0
-    assert process.turns.take(7) == wave + 1
-    process.turns.give_back(wave + 1)
+    assert process.sync_leader.lead(7) == wave + 1
+    process.sync_leader.end(wave + 1)
     leader.process.close()
 
 
@@ -154,7 +154,7 @@ def test_a_leader_that_a_sync_has_served_does_not_begin(tmp_path: Path, process:
 def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
     tmp_path: Path, process: Process, begins: bool
 ) -> None:
-    wave = 0 if begins else process.turns.take(5)
+    wave = 0 if begins else process.sync_leader.lead(5)
     ready = os.pipe()
     child = os.fork()
     if child == 0:
@@ -162,7 +162,7 @@ def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
             other = Process(tmp_path)
             if not begins:
                 os.write(ready[1], b"r")
-            other.turns.take(6)
+            other.sync_leader.lead(6)
             os.write(ready[1], b"r")
             signal.pause()
         finally:
@@ -174,9 +174,9 @@ def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
     if not begins:
         follower.thread.join(0.1)
         assert not follower.waves
-        process.turns.give_back(wave)
+        process.sync_leader.end(wave)
     assert follower.outcome() == 2
-    follower.process.turns.give_back(2)
+    follower.process.sync_leader.end(2)
     follower.process.close()
     for number in ready:
         os.close(number)
@@ -192,7 +192,7 @@ def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_p
             store = streamkeep.open(path)
             journal = store._environment.context.journal
             assert journal is not None
-            journal.turns.take()
+            journal.sync_leader.lead()
             grandchild = os.fork()
             if grandchild:
                 os.write(ready[1], str(grandchild).encode())
@@ -222,13 +222,13 @@ def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None
             try:
                 other = Process(tmp_path)
                 for commit_number in range(first + 1, 2000, 4):
-                    wave = other.turns.take(commit_number)
+                    wave = other.sync_leader.lead(commit_number)
                     if wave:
                         before = other.control.durable()
                         other.control.set_durable(1, max(before, commit_number))
                         assert other.control.begun() == wave
                         assert other.control.durable() == max(before, commit_number)
-                        other.turns.give_back(wave)
+                        other.sync_leader.end(wave)
                     assert other.control.durable() >= commit_number
                 status = 0
             finally:
@@ -236,4 +236,4 @@ def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert process.control.durable() == 1999
-    assert process.control.over() == process.control.begun()
+    assert process.control.ended() == process.control.begun()
