@@ -24,6 +24,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     MissingSegmentError,
+    StoreClosedError,
     StoreFullError,
     StoreLockedError,
 )
@@ -239,6 +240,64 @@ def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> No
         assert rows(store, SEGMENTS) == 0
     waiting.join(PATIENCE_S)
     assert rows(store, SEGMENTS) == 1
+    assert shown(store) == ids
+
+
+def test_close_waits_for_a_thread_that_archives(open_store: Open) -> None:
+    store = open_store()
+    store.set_retention("s", archive=True)
+    ids = fill(store, 1000)
+    store.xtrim("s", maxlen=0, approximate=False)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def stop_inside() -> None:
+        inside.set()
+        go_on.wait(PATIENCE_S)
+
+    failpoints.arm("segment:written", stop_inside)
+    reports: list[Any] = []
+    archiving = threading.Thread(target=lambda: reports.append(store.archive()))
+    archiving.start()
+    assert inside.wait(PATIENCE_S)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    go_on.set()
+    for thread in (archiving, closing):
+        thread.join(PATIENCE_S)
+    assert [report.entries for report in reports] == [len(ids)]
+    assert not list(store.path.rglob("*.tmp"))
+    with streamkeep.open(store.path) as again:
+        assert shown(again) == ids
+
+
+def test_archiving_that_begins_while_the_store_closes_reports_that_it_is_closed(
+    open_store: Open,
+) -> None:
+    store = open_store()
+    store.set_retention("s", archive=True)
+    fill(store, 10)
+    store.xtrim("s", maxlen=0, approximate=False)
+    environment = store._environment
+    store.close()
+    with pytest.raises(StoreClosedError), archive_lock(environment):
+        raise AssertionError
+
+
+def test_a_thread_cannot_close_the_store_while_it_archives(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+    errors: list[StoreLockedError] = []
+
+    def close(done: int, total: int) -> None:
+        with pytest.raises(StoreLockedError, match="working on the archive") as caught:
+            store.close()
+        errors.append(caught.value)
+
+    store.archive(progress=close)
+    assert errors
     assert shown(store) == ids
 
 

@@ -179,7 +179,7 @@ def test_a_thread_that_works_on_the_archive_is_told_so_rather_than_to_wait_for_i
         told.append(str(error.value))
 
     finishes(lambda: store.archive(progress=progress))
-    assert "this thread is working on the archive already" in told[0]
+    assert "this thread is already working on the archive" in told[0]
 
 
 def test_a_caller_of_the_archiver_waits_for_no_thread_that_waits_for_the_archiver(

@@ -179,7 +179,7 @@ def test_a_thread_that_the_system_does_not_grant_is_asked_for_again(
     refused: list[None] = []
 
     def none_granted(self: threading.Thread) -> None:
-        if self.name == "streamkeep-upkeep" and len(refused) < 2:
+        if self.name == "streamkeep-checkpointer" and len(refused) < 2:
             refused.append(None)
             raise RuntimeError("can't start new thread")
         start(self)

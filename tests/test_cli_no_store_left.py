@@ -76,6 +76,19 @@ def test_a_store_that_was_there_stays_though_it_is_empty() -> None:
     run("fsck", "new")
 
 
+def test_a_staging_folder_that_was_there_before_stays() -> None:
+    """A pipeline may have written files there that it has not committed yet."""
+    staged = Path("new") / "staging" / "job" / "part-0"
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(b"rows")
+    made = missing_folders(Path("new"))
+    assert made == []
+    streamkeep.open("new").close()
+    assert remove_empty(Path("new"), made)
+    assert not (Path("new") / "data.mdb").exists()
+    assert staged.read_bytes() == b"rows"
+
+
 def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
     made = missing_folders(Path("new"))
     assert made is not None

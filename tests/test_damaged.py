@@ -24,8 +24,8 @@ from conftest import ROOT
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.stored_version import META_FORMAT
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.store.opening import META_FORMAT
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import (

@@ -14,7 +14,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.model.manifest import NEXT_SEQUENCE
-from streamkeep.engine.store.opening import META_CREATED, META_UUID
+from streamkeep.engine.store.meta import META_CREATED, META_UUID
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core.errors import CorruptionError

@@ -201,7 +201,7 @@ def test_a_file_that_was_cut_off_does_not_end_a_process_that_opens_it(
     del damage.data[size:]
     damage.write(tmp_path / "store")
     before = (tmp_path / "store" / "data.mdb").read_bytes()
-    with pytest.raises(CorruptionError, match=f"cut off at {size} bytes"):
+    with pytest.raises(CorruptionError, match=f"truncated: {size:,} bytes"):
         OPENINGS[number](tmp_path / "store")
     assert (tmp_path / "store" / "data.mdb").read_bytes() == before
     assert "cut off" in str([str(one) for one in recovery.check(tmp_path / "store")])

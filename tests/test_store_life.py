@@ -306,7 +306,7 @@ def test_the_disk_follows_every_interval(
     checkpoints: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
     one = checkpointer.Checkpointer(context, checkpoints, Failures())
     notifications: list[None] = []
-    monkeypatch.setattr(one, "_wake", SimpleNamespace(notify=lambda: notifications.append(None)))
+    monkeypatch.setattr(one, "_wakeup", SimpleNamespace(notify=lambda: notifications.append(None)))
     one.add_interval(interval_s)
     assert len(notifications) == 1
 
@@ -315,8 +315,8 @@ def test_the_disk_follows_every_interval(
         one._stopping = now[0] > 3
 
     monkeypatch.setattr(checkpointer, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(one, "_wake", SimpleNamespace(wait=wait))
-    one._watch()
+    monkeypatch.setattr(one, "_wakeup", SimpleNamespace(wait=wait))
+    one._stay_awake()
     gaps = [after - before for before, after in pairwise([0.0, *synced])]
     assert gaps == pytest.approx([interval_s] * len(gaps), abs=0.02)
     assert gaps

@@ -157,7 +157,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """
         if not self._closed:
             if self._environment.users == 1:
-                self._environment.context.check_not_writing()  # it would wait for itself
+                self._environment.check_may_close()
             self._closed = True
             self._environment.waiters.alarm()  # blocked calls of this store end
             if self._archiving is not None:

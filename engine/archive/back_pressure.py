@@ -21,7 +21,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.archive.archiver import archive, clean, retired_bytes
-from streamkeep.engine.archive.lock import archive_lock, works_on_archive
+from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import RETIRED_LEAST, Environment
 from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
@@ -49,7 +49,7 @@ class BackPressure:
         """
         context = self._environment.context
         most = self._limit()
-        if not self._is_due(most) or works_on_archive(self._environment):
+        if not self._is_due(most) or self._environment.archive_work.is_mine():
             return
         if not self._lock.acquire(context.retired_bytes > 2 * most):
             return

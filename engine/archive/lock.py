@@ -1,18 +1,18 @@
-"""One at a time: a thread that writes segment files or changes the manifest holds this lock.
+"""The archive's lock: held by the thread that writes segment files or changes the manifest.
 
-It is a lock of the file `archive/lock`, which the system gives back when a process dies, and a
-lock among the threads of this process, since the former does not hold between those. Its holder
-may remove temporary files: no other thread is writing one.
+It consists of `Environment.archive_work`, a lock among the threads of this process, and of a lock
+on the file `archive/lock`, which the system releases if the process dies. Its holder may remove
+temporary files, because no other thread is writing one. Closing the store waits for the first of
+the two, so that no thread loses its files in the middle of a segment.
 
 Order of locks: this one, that of the checkpoints (`Checkpoints.exclusive`), the write lock. A
-thread that holds one takes none that comes before it.
+thread that holds one of them takes none of those before it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,42 +21,29 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import StoreLockedError
 
 
-class _Threads:
-    """The lock among the threads of this process, for one store."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.owner = 0  # the thread that holds it
-
-
-_threads: dict[tuple[int, int], _Threads] = {}
-_guard = threading.Lock()
-
-
 @contextmanager
 def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[None]:
     """Hold the archive's lock in a `with` block.
 
     Args:
-        wait: until its holder lets it go.
+        wait: wait until its holder releases it.
 
     Raises:
-        StoreLockedError: another one has it, and `wait` is False; or this thread itself has it,
-            whose function was called back by what it holds the lock for.
+        StoreLockedError: another thread or process holds it, and `wait` is False; or this thread
+            holds it, and was called back by the method that took it.
+        StoreClosedError: the store was closed.
     """
-    folder = environment.folder.make_folder(ARCHIVE_FOLDER)
-    with _guard:
-        mine = _threads.setdefault(environment.identity, _Threads())
-    me = threading.get_ident()
-    if mine.owner == me:
+    threads = environment.archive_work
+    if threads.is_mine():
         raise StoreLockedError(
-            f"{environment.path}: this thread is working on the archive already; call the method "
-            "when the other one has returned"
+            f"{environment.path}: this thread is already working on the archive; next: call the "
+            "method again when the other one has returned"
         )
-    if not mine.lock.acquire(blocking=wait):
+    if not threads.acquire(wait=wait):
         raise _locked(environment)
     try:
-        mine.owner = me
+        environment.context.check_open()
+        folder = environment.folder.make_folder(ARCHIVE_FOLDER)
         handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
         try:
             try:
@@ -67,25 +54,11 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
         finally:
             os.close(handle)
     finally:
-        mine.owner = 0
-        mine.lock.release()
-
-
-def works_on_archive(environment: Environment) -> bool:
-    """Say whether this thread holds the archive's lock."""
-    known = _threads.get(environment.identity)
-    return known is not None and known.owner == threading.get_ident()
+        threads.release()
 
 
 def _locked(environment: Environment) -> StoreLockedError:
-    return StoreLockedError(f"{environment.path}: another thread or process works on the archive")
-
-
-def _after_fork_in_child() -> None:
-    """Threads of the parent hold nothing here."""
-    global _guard
-    _guard = threading.Lock()
-    _threads.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+    return StoreLockedError(
+        f"{environment.path}: another thread or process is working on the archive; next: try "
+        "again later"
+    )

@@ -1,6 +1,7 @@
-"""Checkpoints: the state of the data file that is known to be on disk whole, and recovery to it.
+"""Checkpoints: commits of the data file that are known to be completely on disk, and recovery.
 
-`checkpoint` makes and pins them, `checkpoint_file` is the file `steady` that names them and the
-lock of the store, `checkpointer` is the thread that makes them in time, `crash_recovery` goes
-back to one and replays the journal. May import: `engine.system`, `journal`, `txn`.
+`checkpoint` makes checkpoints and pins their pages. `checkpoint_file` is the file `steady` that
+holds them, and the lock of the store. `checkpointer` is the thread that makes them regularly.
+`crash_recovery` goes back to a checkpoint and replays the journal. `extent` and `stored_version`
+check a data file before LMDB opens it. May import: `engine.system`, `journal`, `txn`.
 """

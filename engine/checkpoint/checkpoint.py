@@ -1,20 +1,18 @@
-"""Checkpoints: commits that survive a power loss, though LMDB never syncs.
+"""Checkpoints: commits that survive a power loss, although LMDB itself never syncs.
 
-LMDB writes unsynced here, in any order that the system likes, and reuses pages that no snapshot
-needs. After a power loss its file may hold any mixture. What makes it whole again is a *checkpoint
-*: the meta page of a commit whose pages are all on disk, and which nobody overwrites.
+LMDB writes its pages unsynced, in any order, and reuses pages that no snapshot needs. After a power
+loss its file may hold any mixture of pages. A *checkpoint* is the meta page of a commit whose pages
+are all on disk and are not overwritten. A checkpoint is made in four steps:
 
-A point is made in four steps:
+1. Under the write lock: begin a read transaction at the newest commit, which pins its pages. Copy
+   LMDB's meta page of that commit, and take its log position.
+2. Without the lock: sync the data file. Now all pages of that commit are on disk.
+3. Write the copy into the older slot of `steady`, and sync that file.
+4. Only now release the pin of the checkpoint before, and retire the journal files before this one.
 
-1. under the write lock, begin a read transaction at the newest commit, which pins its pages, and
-   copy LMDB's meta page of it; note where the journal goes on;
-2. outside the lock, sync the data file: all pages of that commit are on disk;
-3. write the copy into the older slot of `steady`, and sync that;
-4. only now let the pin of the point before go, and remove the journal files before this point.
-
-A pin holds as long as its process does. So every process that commits has a pin of its own at a
-commit not above the newest point (`Shared.pin`; `begin_write` insists), and one that is idle lets
-it go, for while it stands, pages are not reused and the file grows.
+A pin ends with its process. So every process that commits has a pin of its own, at a commit not
+above the newest checkpoint (`EngineContext.pin`; `begin_write` requires it). An idle process
+releases its pin, because LMDB reuses no pages while it is held, and the file grows.
 """
 
 from __future__ import annotations
@@ -46,18 +44,18 @@ from streamkeep.format.log.checkpoint import (
 )
 
 DATA_FILE = "data.mdb"
-LOCK_FILE = "lock.mdb"  # LMDB's, beside it
+LOCK_FILE = "lock.mdb"  # LMDB's own lock file
 
 
 class Hold(NamedTuple):
-    """A snapshot, and LMDB's meta page of its commit."""
+    """A snapshot and LMDB's meta page of its commit."""
 
     txn: ReadTxn
     meta: MetaPage
 
 
 class Checkpoints:
-    """Makes the checkpoints of one environment, and holds its pin."""
+    """Makes the checkpoints of one environment and holds its pin."""
 
     def __init__(
         self, folder: Folder, context: EngineContext, file: CheckpointFile, journal: Journal
@@ -65,8 +63,8 @@ class Checkpoints:
         self.context = context
         self.file = file
         self.journal = journal
-        self.lock = threading.RLock()  # taken before `Shared.write_lock`
-        self._locked = 0  # how often this process is in `exclusive`
+        self.lock = threading.RLock()  # taken before `EngineContext.write_lock`
+        self._depth = 0  # of nested `exclusive` blocks
         self._folder = journal.folder.open_again()
         self._handles = [self._folder]
         try:
@@ -77,12 +75,12 @@ class Checkpoints:
         self._handles.append(self._data)
 
     def close(self) -> None:
-        """Let the pin go, and close the files."""
+        """Release the pin and close the files."""
         self.unpin()
         self.close_files()
 
     def close_files(self) -> None:
-        """Close the files; a forked child does so, too, and its parent may have been at it."""
+        """Close the files; also called in a forked child, at any moment of the parent."""
         handles, self._handles = self._handles, []
         for handle in handles:
             os.close(handle)
@@ -90,7 +88,7 @@ class Checkpoints:
     # --- the pin ----------------------------------------------------------------------------
 
     def pin(self) -> None:
-        """Have a pin, so that this process may commit; makes a checkpoint where needed."""
+        """Take a pin, so that this process may commit; make a checkpoint if that is needed."""
         context = self.context
         with self.lock:
             if context.pin is not None:
@@ -101,7 +99,7 @@ class Checkpoints:
             if (
                 slot is not None
                 and slot.epoch == context.epoch
-                and slot.boot_id == boot_id()  # who comes later sees that this boot knows it
+                and slot.boot_id == boot_id()  # later processes see that it was made in this boot
                 and pin.id() <= slot.commit_number
                 and self.journal.control.position_after(pin.id()) is not None
             ):
@@ -112,14 +110,14 @@ class Checkpoints:
             self.make()
 
     def unpin(self) -> None:
-        """Let the pin go; nobody of this process is writing."""
+        """Release the pin; no thread of this process is writing."""
         with self.lock:
             if self.context.pin is not None:
                 self.context.pin.abort()
                 self.context.pin = None
 
     def unpin_if_idle(self) -> bool:
-        """Let the pin go if the store has not changed since the newest point; say whether."""
+        """Release the pin if no commit follows the newest checkpoint; return whether it did."""
         context = self.context
         with self.lock:
             if not context.write_lock.acquire(blocking=False):
@@ -140,7 +138,7 @@ class Checkpoints:
         """Make a checkpoint of the newest commit; return its number.
 
         Raises:
-            RecoveryNeededError: a sync failed, now or earlier.
+            RecoveryNeededError: this sync or an earlier one failed.
         """
         self.journal.check()
         with self.exclusive(), self._poisoning():
@@ -148,18 +146,18 @@ class Checkpoints:
 
     @contextmanager
     def _poisoning(self) -> Iterator[None]:
-        """Have every process refuse to write when the block meets an error of the system."""
+        """Make every process refuse to write if the block raises an error of the system."""
         try:
             yield
         except OSError as error:
             raise self.journal.failed(error) from error
 
     def make_clean(self) -> Hold:
-        """As `make`; the journal's files before the point are overwritten and removed.
+        """As `make`; also overwrite and remove the journal files before the checkpoint.
 
         Returns:
-            a snapshot of the checkpoint, and its meta page: nobody reuses a page of it until
-            the snapshot is closed.
+            A snapshot of the checkpoint and its meta page. No page of it is reused until the
+            snapshot is closed.
         """
         self.journal.check()
         held: list[Hold] = []
@@ -174,16 +172,16 @@ class Checkpoints:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Be the only one to make points, and to make spare files of the journal's old ones."""
+        """Keep others from making checkpoints and from retiring journal files."""
         with self.lock:
-            self._locked += 1
-            try:  # an interrupt may come as soon as there is a lock
-                if self._locked == 1:
+            self._depth += 1
+            try:  # an interrupt may arrive as soon as the lock is held
+                if self._depth == 1:
                     fcntl.flock(self._folder, fcntl.LOCK_EX)
                 yield
             finally:
-                self._locked -= 1
-                if self._locked == 0:
+                self._depth -= 1
+                if self._depth == 0:
                     fcntl.flock(self._folder, fcntl.LOCK_UN)
 
     def _make(self, held: list[Hold] | None = None) -> int:
@@ -197,7 +195,7 @@ class Checkpoints:
             newest is None
             or newest.epoch != context.epoch
             or newest.boot_id != here
-            or position_of(newest) != position  # another commit, or a file that was begun behind it
+            or position_of(newest) != position  # another commit, or a new file after it
         ):
             failpoints.hit("checkpoint:pinned")
             try:
@@ -221,7 +219,7 @@ class Checkpoints:
                     meta.data,
                 )
             )
-            failpoints.hit("checkpoint:made")  # the pin of the one before still stands
+            failpoints.hit("checkpoint:made")  # the pin of the checkpoint before is still held
         old, context.pin = context.pin, pin
         if old is not None:
             old.abort()
@@ -233,10 +231,10 @@ class Checkpoints:
     def _begin(
         self, held: list[Hold] | None
     ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
-        """Pin the newest commit; return LMDB's meta page of it, and its place in the journal.
+        """Pin the newest commit; return the pin, LMDB's meta page of it, and its log position.
 
         Args:
-            held: gets a snapshot of that commit.
+            held: receives a snapshot of that commit.
         """
         context = self.context
         context.check_not_writing()
@@ -250,13 +248,13 @@ class Checkpoints:
                     held.append(Hold(begin_read(context), meta))
                 return pin, meta, position
             finally:
-                writer.commit()  # nothing was written; an abort would wait for readers
+                writer.commit()  # it wrote nothing; an abort would wait for readers
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):
             if page.commit_number == commit_number:
                 return page
-        raise CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
+        raise CorruptionError(DATA_FILE, f"there is no meta page of commit {commit_number}")
 
     def _page(self, meta: MetaPage, number: int | None) -> bytes | None:
         if number is None:
@@ -265,12 +263,12 @@ class Checkpoints:
 
 
 def sync_lmdb(raw: lmdb.Environment) -> None:
-    """Return when LMDB's data file is on disk."""
+    """Return after LMDB's data file is on disk."""
     raw.sync(True)
 
 
 def read_meta_pages(data: int) -> list[MetaPage]:
-    """Return LMDB's meta pages that are readable, the newest last."""
+    """Return LMDB's readable meta pages, the newest last."""
     first = decode_meta_page(os.pread(data, SLOT_SIZE, 0))
     sizes = [first.page_size] if first is not None else [4096, 8192, 16384, 32768, 65536]
     pages = [] if first is None else [first]

@@ -1,7 +1,7 @@
-"""The file `steady`: the two slots of checkpoints, and the lock of the store.
+"""The file `steady`: the two slots for checkpoints, and the lock of the store.
 
-Whoever has the store open holds a shared lock on the file; recovery happens under an exclusive
-one, which only the first process to open the store can get.
+Each process that has the store open holds a shared lock on the file. Recovery needs the exclusive
+lock, which a process gets only if no other one has the store open.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from streamkeep.format.log.checkpoint import (
 )
 
 CHECKPOINT_FILE: Final = "steady"
-UNFINISHED: Final = b"SKP: being created"  # in the first slot, until there is a checkpoint
+UNFINISHED: Final = b"SKP: being created"  # in the first slot until there is a checkpoint
 _PATIENCE_S: Final = 60.0
 _SHORT_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.02
 
 
 class CheckpointFile:
-    """The open file."""
+    """The open checkpoint file."""
 
     def __init__(self, folder: Folder, *, readonly: bool) -> None:
-        """Open the file, or create it; raise FileNotFoundError where it may not be created."""
+        """Open the file, or create it; a read-only open raises FileNotFoundError instead."""
         self.folder = folder
         self.path = folder.path / CHECKPOINT_FILE
         self._unlisted = -1
@@ -46,40 +46,45 @@ class CheckpointFile:
         self.handle = folder.open(CHECKPOINT_FILE, flags)
 
     def close(self) -> None:
-        """Close the file, which gives up the lock."""
+        """Close the file, which releases the lock."""
         for handle in (self.handle, self._unlisted):
             if handle >= 0:
                 os.close(handle)
         self.handle = self._unlisted = -1
 
+    def is_removed(self) -> bool:
+        """Return whether the file, or its folder, was removed since it was opened."""
+        return os.fstat(self.handle).st_nlink == 0 or os.fstat(self.folder.handle).st_nlink == 0
+
     # --- the lock ---------------------------------------------------------------------------
 
     def try_exclusive(self) -> bool:
-        """Get the exclusive lock if nobody has the store open; say whether."""
+        """Take the exclusive lock if no process has the store open; return whether it did."""
         return self._lock(fcntl.LOCK_EX)
 
     def share(self) -> None:
-        """Get the shared lock, in exchange for the exclusive one if that is held.
+        """Take the shared lock, in exchange for the exclusive lock if that is held.
 
         Raises:
-            StoreLockedError: another process has been recovering the store for a long time.
+            StoreLockedError: another process has been recovering the store for too long.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while not self._lock(fcntl.LOCK_SH):
             self._wait(deadline)
 
     def share_when_ready(self, prepare: Callable[[bool], bool]) -> None:
-        """Get the shared lock, on a store that is ready.
+        """Take the shared lock on a store that is ready to be used.
 
-        Who gets the exclusive lock makes the store ready, and takes the shared one in exchange.
-        The shared one alone says nothing: whoever had the exclusive one may have been killed.
+        A process that gets the exclusive lock makes the store ready and then exchanges the lock.
+        A shared lock alone does not show that the store is ready: the process that held the
+        exclusive one may have been killed.
 
         Args:
-            prepare: makes the store ready when it is given True, under the exclusive lock. When it
-                is given False, others have the store open: says whether one of them did.
+            prepare: with True it makes the store ready, under the exclusive lock. With False,
+                other processes have the store open: it returns whether one of them made it ready.
 
         Raises:
-            StoreLockedError: another process has been recovering the store for a long time.
+            StoreLockedError: another process has been recovering the store for too long.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -94,23 +99,24 @@ class CheckpointFile:
             self._wait(deadline)
 
     def read_unlisted(self, data: str, prepare: Callable[[bool], bool]) -> None:
-        """Get the lock of a reader that cannot put itself into LMDB's table of readers.
+        """Take the lock of a reader that cannot enter itself into LMDB's table of readers.
 
-        It holds a shared lock on the data file, and this one only to get it: nobody may have the
-        store open then, and nobody may write before the reader ends.
+        Such a reader holds a shared lock on the data file, which keeps every writer out until the
+        reader ends. To take it, no other process may have the store open.
 
         Args:
-            prepare: raises when the store is not ready.
+            prepare: raises if the store is not ready.
 
         Raises:
-            StoreLockedError: others have the store open.
+            StoreLockedError: another process has the store open.
         """
         deadline = time.monotonic() + _SHORT_PATIENCE_S
         while not self.try_exclusive():
             if time.monotonic() > deadline:
                 raise StoreLockedError(
-                    f"{self.path.parent}: open in another process; to read beside it takes "
-                    "permission to write lock.mdb; get that, or read a backup"
+                    f"{self.path.parent}: open in another process, and this one may not write "
+                    "lock.mdb, which readers need; next: get permission to write lock.mdb, or "
+                    "read a backup"
                 )
             time.sleep(_POLL_S)
         prepare(True)
@@ -119,7 +125,7 @@ class CheckpointFile:
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def check_no_unlisted(self, data: str) -> None:
-        """Raise StoreLockedError while there is a reader as in `read_unlisted`; with this lock."""
+        """Raise StoreLockedError while a reader as in `read_unlisted` is at work."""
         if not self.folder.exists(data):
             return
         handle = self.folder.open(data)
@@ -131,19 +137,20 @@ class CheckpointFile:
                     return
                 if time.monotonic() > deadline:
                     raise StoreLockedError(
-                        f"{self.path.parent}: read by a process without permission to write "
-                        "lock.mdb, beside which nobody may write; end it, or give it that"
+                        f"{self.path.parent}: a process that may not write lock.mdb is reading "
+                        "the store, which keeps writers out; next: end that process, or give it "
+                        "permission to write lock.mdb"
                     )
-                time.sleep(_POLL_S)  # another may be looking, too
+                time.sleep(_POLL_S)  # the lock may also be held by another process in this check
         finally:
             os.close(handle)
 
     def _wait(self, deadline: float) -> None:
-        """Wait a little; raise when it has been long."""
+        """Wait a moment; raise StoreLockedError after the deadline."""
         if time.monotonic() > deadline:
             raise StoreLockedError(
-                f"{self.path.parent}: another process is recovering or repairing the store; "
-                "wait for it"
+                f"{self.path.parent}: another process has been recovering or repairing the store "
+                f"for {_PATIENCE_S:.0f} seconds; next: try again when it has finished"
             )
         time.sleep(_POLL_S)
 
@@ -157,24 +164,26 @@ class CheckpointFile:
     # --- the slots --------------------------------------------------------------------------
 
     def newest(self) -> CheckpointSlot | None:
-        """Return the newest checkpoint; None when there has never been one.
+        """Return the newest checkpoint; None if there has never been one.
 
         Raises:
-            CorruptionError: there has been one, but no slot is whole.
+            CorruptionError: there has been one, but no slot is valid.
         """
-        data = self._read()  # once: another process may be writing
-        found = _whole(data)
+        data = self._read()  # read only once: another process may be writing
+        found = _valid_slots(data)
         if found:
             return max(found.values(), key=age)
         if any(data) and not data.startswith(UNFINISHED):
-            raise CorruptionError(str(self.path), "neither checkpoint is whole")
+            raise CorruptionError(
+                str(self.path), "neither checkpoint is valid; next: run `streamkeep repair`"
+            )
         return None
 
     def newest_on_disk(self) -> CheckpointSlot | None:
-        """As `newest`; it is on disk on return.
+        """As `newest`; the checkpoint is on disk on return.
 
-        The process that wrote it may have been killed before its sync. Nobody may rely on it, or
-        write over the older one, until it is there.
+        The process that wrote it may have been killed before its sync. Until it is on disk, no
+        process may rely on it or overwrite the older one.
         """
         slot = self.newest()
         if slot is not None:
@@ -182,41 +191,41 @@ class CheckpointFile:
         return slot
 
     def rewrite(self) -> None:
-        """Write the newest checkpoint once more: after a failed sync it may not be on disk.
+        """Write the newest checkpoint again, since after a failed sync it may not be on disk.
 
-        The system took its page for written then, and would not write it again.
+        The kernel then counts its page as clean and would not write it with the next sync.
         """
-        found = _whole(self._read())
+        found = _valid_slots(self._read())
         position = max(found, key=lambda one: age(found[one]))
         files.write_at(self.handle, found[position].encode(), position * SLOT_SIZE)
         files.sync_data(self.handle)
 
     def take_over(self, slots: bytes) -> None:
-        """Write the slots of another such file over these; they are on disk on return."""
+        """Overwrite the slots with those of another such file; they are on disk on return."""
         files.write_at(self.handle, slots[: SLOTS * SLOT_SIZE], 0)
         files.sync_data(self.handle)
 
     def is_unfinished(self) -> bool:
-        """Say whether the store's creation was begun, and never finished."""
+        """Return whether the creation of the store was begun and not finished."""
         data = self._read()
-        return data.startswith(UNFINISHED) and not _whole(data)
+        return data.startswith(UNFINISHED) and not _valid_slots(data)
 
     def mark_unfinished(self) -> None:
-        """Note that a store is being created."""
-        files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later points need no room on the disk
+        """Mark the folder as a store that is being created."""
+        files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later checkpoints need no more disk space
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
-        self.folder.sync()  # before there is anything that it speaks of
+        self.folder.sync()  # the mark must be on disk before any file that it covers
         failpoints.hit("create:marked")
 
     def write(self, slot: CheckpointSlot) -> None:
-        """Write a checkpoint over the older one; it is on disk on return.
+        """Overwrite the older checkpoint; the new one is on disk on return.
 
         Raises:
-            StoreError: it could not be written; the newest is still the one before.
-            OSError: the sync failed, and nobody knows which is on disk.
+            StoreError: the write failed; the newest checkpoint is unchanged.
+            OSError: the sync failed; it is unknown which checkpoint is on disk.
         """
-        found = _whole(self._read())
+        found = _valid_slots(self._read())
         free = [position for position in range(SLOTS) if position not in found]
         position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
@@ -231,14 +240,14 @@ class CheckpointFile:
 
 
 def position_of(slot: CheckpointSlot) -> LogPosition:
-    """Return where the journal goes on behind a checkpoint."""
+    """Return the log position of a checkpoint."""
     return LogPosition(
         slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number
     )
 
 
-def _whole(data: bytes) -> dict[int, CheckpointSlot]:
-    """Return the slots that are whole, by place."""
+def _valid_slots(data: bytes) -> dict[int, CheckpointSlot]:
+    """Return the valid slots by their number."""
     found = {}
     for position in range(SLOTS):
         slot = decode_slot(data[position * SLOT_SIZE : position * SLOT_SIZE + SLOT.size])
@@ -248,6 +257,6 @@ def _whole(data: bytes) -> dict[int, CheckpointSlot]:
 
 
 def age(slot: CheckpointSlot) -> tuple[int, int, int, int]:
-    """Return what slots are ordered by; one that was made again later has another boot."""
+    """Return the sort key of slots; the boot tells one that was made again from its original."""
     again = 2 if slot.boot_id == NO_BOOT else int(slot.boot_id == boot_id.boot_id())
     return slot.epoch, slot.commit_number, slot.journal_file, again

@@ -1,16 +1,13 @@
-"""The one thread of an open store: checkpoints, syncs of the mode "interval", spare files.
+"""The checkpointer thread of an open store: checkpoints, syncs of the mode "interval", chores.
 
-It sleeps without a timeout while nothing is committed. The first commit wakes it; from then on it
-looks twice a second, and falls asleep again when the store has been quiet for a while: then it
-makes a last checkpoint and lets the pin go, so that an idle process keeps no pages from being
-reused.
+The thread sleeps without a timeout while nothing is committed. The first commit wakes it, and then
+it checks twice a second what is due. When the store has been quiet for a while, it makes a last
+checkpoint and releases the pin, so that an idle process does not keep pages from being reused.
+While it is awake it also runs the chores of other modules, and it wakes in time for them.
 
-While it is awake it also runs chores that the store gives it. It sleeps no longer than until the
-next of them is due.
-
-No error ends it: what failed is logged, reported by `Store.durability`, and tried again; the sync
-at its next interval, whatever else fails. Only when a sync has failed nothing is left to do: the
-journal refuses all writes until the store has been recovered.
+No error ends the thread. A failure is logged, reported by `Store.durability`, and tried again; the
+sync is tried at its next interval, whatever else fails. Only after a failed sync is there nothing
+to do: the journal refuses all writes until the store has been recovered.
 """
 
 from __future__ import annotations
@@ -33,60 +30,63 @@ CHORES_EVERY_S: Final = 1.0
 _TICK_S: Final = 0.5
 
 _SYNC: Final = "the sync of the journal"
-_SPARE: Final = "the preparation of a journal file"
-_POINT: Final = "the checkpoint"
-_ROUND: Final = "the upkeep"
+_RECYCLED: Final = "the preparation of a journal file"
+_CHECKPOINT: Final = "the checkpoint"
+_ROUND: Final = "a round of the checkpointer"
 _THREAD: Final = "the start of the checkpointer thread"
 
 
-class Bell:
-    """As `threading.Event`, which keeps its lock when an interrupt comes in the middle of `set`."""
+class Wakeup:
+    """A wake-up that is safe against interrupts.
+
+    `threading.Event` keeps its lock if an interrupt arrives in the middle of `set`.
+    """
 
     def __init__(self) -> None:
-        self._silent = threading.Lock()  # released by a ring, until somebody has heard it
-        self._silent.acquire()
+        self._waiting = threading.Lock()  # free from `notify` to the end of the next `wait`
+        self._waiting.acquire()
 
     def notify(self) -> None:
-        """Wake the thread that waits, or the next to wait."""
+        """Wake the waiting thread, or the next thread that waits."""
         with contextlib.suppress(RuntimeError):
-            self._silent.release()
+            self._waiting.release()
 
     def wait(self, seconds: float = -1) -> bool:
-        """Return at a ring that nobody has heard yet, or after so many seconds; say which."""
-        return self._silent.acquire(timeout=seconds)
+        """Wait for `notify`; return False if it has not come after so many seconds."""
+        return self._waiting.acquire(timeout=seconds)
 
 
 def pause(interval_s: float | None, since_sync_s: float) -> float:
-    """Return how long to sleep: a tick, but never past the next sync of the mode "interval"."""
+    """Return how long to sleep: a tick, but not past the next sync of the mode "interval"."""
     if interval_s is None:
         return _TICK_S
     return max(0.0, min(_TICK_S, interval_s - since_sync_s))
 
 
-class _Watch:
-    """What the thread knows while it serves the store; times are by `time.monotonic`."""
+class _Awake:
+    """What the thread knows while it is awake; times are those of `time.monotonic`."""
 
     def __init__(self, now: float, erasures: int, chores_at: float) -> None:
-        self.synced = now
-        self.changed = now  # when the newest commit was seen
+        self.synced = now  # the time of the last sync
+        self.changed = now  # the time at which the newest commit was seen
         self.seen = -1  # that commit
-        self.last_checkpoint = now  # when the last checkpoint was begun
-        self.failed = False  # that one
+        self.last_checkpoint = now  # the time at which the last checkpoint was begun
+        self.failed = False  # whether that checkpoint failed
         self.erasures = erasures
         self.chores_at = chores_at
-        self.over = False  # nothing will be due before the next commit
+        self.over = False  # nothing is due before the next commit
 
 
 class Checkpointer:
-    """The thread; it begins with the first commit."""
+    """The thread, which is started by the first commit."""
 
     def __init__(
         self, context: EngineContext, checkpoints: Checkpoints, failures: Failures
     ) -> None:
-        self._shared = context
+        self._context = context
         self._checkpoints = checkpoints
         self._failures = failures
-        self._wake = Bell()
+        self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._start_lock = threading.Lock()
@@ -100,41 +100,41 @@ class Checkpointer:
         run: Callable[[], object],
         pause_s: Callable[[], float | None] | None = None,
     ) -> None:
-        """Have the thread run something about once a second while it is awake.
+        """Run a function about once a second while the thread is awake.
 
         Args:
-            work: what it is, for messages.
-            pause_s: returns after how many seconds the thread must be awake for it; None for never.
+            work: its name in messages.
+            pause_s: returns the seconds after which the thread must wake for it; None for never.
         """
         self._chores.append((work, run))
         if pause_s is not None:
             self._pauses.append(pause_s)
 
     def add_interval(self, seconds: float) -> None:
-        """Sync the journal as often as this from now on."""
+        """Sync the journal at least this often from now on."""
         self._intervals.append(seconds)
-        if self._shared.watched:
-            self._wake.notify()  # it may be about to sleep for longer
+        if self._context.watched:
+            self._wakeup.notify()  # it may be about to sleep for longer
 
     def remove_interval(self, seconds: float) -> None:
-        """Take back `add_interval`."""
+        """Undo `add_interval`."""
         self._intervals.remove(seconds)
 
     def notice(self) -> None:
-        """There are commits, or many bytes since the last checkpoint."""
-        self._shared.watched = True
+        """Wake the thread: there are commits, or many bytes since the last checkpoint."""
+        self._context.watched = True
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None and not self._stopping:
                     self._failures.attempt(_THREAD, self._start)
-        self._wake.notify()
+        self._wakeup.notify()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="streamkeep-upkeep", daemon=True)
+        thread = threading.Thread(target=self._run, name="streamkeep-checkpointer", daemon=True)
         try:
             thread.start()
         except BaseException:
-            self._shared.watched = False  # the next commit tries again
+            self._context.watched = False  # the next commit tries again
             raise
         self._thread = thread
 
@@ -142,7 +142,7 @@ class Checkpointer:
         """End the thread."""
         with self._start_lock:
             self._stopping = True
-        self._wake.notify()
+        self._wakeup.notify()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join()
@@ -152,71 +152,71 @@ class Checkpointer:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                rung = self._wake.wait(self._idle_pause())
+                notified = self._wakeup.wait(self._idle_pause())
                 if not self._stopping:
-                    self._watch(chores=not rung)
+                    self._stay_awake(chores=not notified)
         finally:
-            if not self._stopping:  # ended from outside: the next commit begins another
+            if not self._stopping:  # it was ended from outside; the next commit starts another
                 self._thread = None
-                self._shared.watched = False
+                self._context.watched = False
 
     def _idle_pause(self) -> float:
-        """Return how long to sleep while nothing is committed; -1 for until it is."""
+        """Return how long to sleep while nothing is committed; -1 for no limit."""
         pauses = [seconds for pause_s in self._pauses if (seconds := pause_s()) is not None]
         return min([*pauses, threading.TIMEOUT_MAX]) if pauses else -1
 
-    def _watch(self, *, chores: bool = False) -> None:
-        """Serve the store until it has been quiet for a while.
+    def _stay_awake(self, *, chores: bool = False) -> None:
+        """Do what is due until the store has been quiet for a while.
 
         Args:
-            chores: begin with them, since a chore is what the thread is awake for.
+            chores: begin with the chores, because the thread was woken for one.
         """
         now = time.monotonic()
-        watch = _Watch(now, self._shared.erasures, now if chores else now + CHORES_EVERY_S)
-        while not (self._stopping or watch.over):
-            self._failures.attempt(_ROUND, self._round, watch)
-            if not watch.over:
+        awake = _Awake(now, self._context.erasures, now if chores else now + CHORES_EVERY_S)
+        while not (self._stopping or awake.over):
+            self._failures.attempt(_ROUND, self._round, awake)
+            if not awake.over:
                 interval = min(self._intervals, default=None)
-                self._wake.wait(pause(interval, time.monotonic() - watch.synced))
+                self._wakeup.wait(pause(interval, time.monotonic() - awake.synced))
 
-    def _round(self, watch: _Watch) -> None:
+    def _round(self, awake: _Awake) -> None:
         """Do what is due."""
-        context, attempt = self._shared, self._failures.attempt
+        context, attempt = self._context, self._failures.attempt
         journal = context.journal
         assert journal is not None
         now = time.monotonic()
-        if context.last_commit != watch.seen:
-            watch.seen, watch.changed = context.last_commit, now
+        if context.last_commit != awake.seen:
+            awake.seen, awake.changed = context.last_commit, now
         failed: Exception | None = None
         interval = min(self._intervals, default=None)
-        if interval is not None and now - watch.synced >= interval:
-            watch.synced = now
+        if interval is not None and now - awake.synced >= interval:
+            awake.synced = now
             failed = attempt(_SYNC, journal.sync, context.last_commit)
-        attempt(_SPARE, journal.prepare_recycled)
-        if now >= watch.chores_at:
-            watch.chores_at = now + CHORES_EVERY_S
+        attempt(_RECYCLED, journal.prepare_recycled)
+        if now >= awake.chores_at:
+            awake.chores_at = now + CHORES_EVERY_S
             for work, run in self._chores:
                 attempt(work, run)
-        quiet = now - watch.changed >= IDLE_S
-        due = now - watch.last_checkpoint >= CHECKPOINT_EVERY_S
-        in_the_way = journal.control.erasures() != watch.erasures  # our pin keeps erased pages
+        quiet = now - awake.changed >= IDLE_S
+        due = now - awake.last_checkpoint >= CHECKPOINT_EVERY_S
+        in_the_way = journal.control.erasures() != awake.erasures  # the pin keeps erased pages
         early = quiet or in_the_way or context.bytes_since_checkpoint >= BUDGET_BYTES
-        if due or (early and not watch.failed):
-            watch.erasures = journal.control.erasures()
-            watch.last_checkpoint = now
+        if due or (early and not awake.failed):
+            awake.erasures = journal.control.erasures()
+            awake.last_checkpoint = now
             context.bytes_since_checkpoint = 0
-            error = attempt(_POINT, self._make_point, watch, quiet)
-            watch.failed = error is not None  # then the next one waits for its time
+            error = attempt(_CHECKPOINT, self._make_checkpoint, awake, quiet)
+            awake.failed = error is not None  # then the next one is made only at its regular time
             failed = error or failed
         if isinstance(failed, RecoveryNeededError):
             context.watched = False
-            watch.over = True  # the next write says it, too
+            awake.over = True  # the next write raises the same error
 
-    def _make_point(self, watch: _Watch, quiet: bool) -> None:
-        """Make a checkpoint; let the pin go where the store is quiet."""
-        context = self._shared
+    def _make_checkpoint(self, awake: _Awake, quiet: bool) -> None:
+        """Make a checkpoint; release the pin if the store is quiet."""
+        context = self._context
         self._checkpoints.make()
         if quiet and self._checkpoints.unpin_if_idle():
             context.watched = False
-            watch.over = context.last_commit == watch.seen
-            context.watched = not watch.over
+            awake.over = context.last_commit == awake.seen
+            context.watched = not awake.over

@@ -1,43 +1,36 @@
-"""What the first process to open a store finds, and recovery after a power loss.
+"""Recovery: the first process that opens a store finds out whether it is whole, or goes back.
 
-Three states, told apart by LMDB's newest commit, the newest checkpoint, the journal, the boot
-and the mount:
+LMDB's newest commit, the newest checkpoint, the journal, the boot and the mount tell three states
+apart:
 
-healthy    the newest commit is that of the checkpoint, and the journal holds nothing after it,
-           nor a file that begins after commits that are gone. Closing leaves a store so, and it
-           may be copied anywhere.
-left       processes died, and nothing else happened. What LMDB shows is right, for the system still
-           has every page. The journal ends with the newest commit, or with one record more: that of
-           a process which was killed before LMDB made the commit.
-torn       the system may have lost pages that were not on disk. LMDB's file may hold any mixture.
+healthy    The newest commit is that of the checkpoint. The journal holds nothing after it, and no
+           file that begins after missing commits. `close` leaves a store in this state, and it may
+           be copied anywhere.
+left       Processes died, and nothing else happened. LMDB's data is right, because the kernel still
+           holds every page. The journal ends with the newest commit, or with one more record, of a
+           process that was killed before LMDB made the commit.
+torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
+           mixture of pages.
 
-These show that a store is torn (`examine`):
+`examine` has the signs of a torn store. They miss one case: pages were lost while the store stayed
+on the same mount, with a journal and a control file that are older, too. The user must then force
+the recovery.
 
-- the machine was booted, or a sync has failed;
-- LMDB's newest commit is older than the checkpoint;
-- the journal is ahead of LMDB by two records or more. A writer makes its commit before the next
-  can write a record, so a killed one leaves one record at most;
-- the journal ends before LMDB's newest commit, which its head knows, or lacks records in its
-  middle;
-- the head of the journal, which is never synced, does not know LMDB's newest commit, which the
-  journal holds, or is not of this boot and mount. A container has mounts of its own, and a copy
-  may lack the head: then the recovery was not needed, but it loses nothing, for the journal holds
-  every commit.
+If exactly one record follows LMDB's newest commit, it is replayed as soon as a process opens the
+store alone for writing, because it may have been acknowledged. A read-only open does not need it:
+as long as the kernel holds the pages, the control file knows every acknowledged commit.
 
-What none of these shows: pages that were lost while the store stays on the same mount, all of whose
-journal and head are older. Then a recovery has to be forced.
+A torn store is recovered under the exclusive lock:
 
-A record that follows LMDB's newest commit is replayed, even if it is the only one, whenever the
-store is recovered or a process opens it alone for writing. Nobody can tell that it was not
-acknowledged. A read-only open does not wait for that one record: if it was acknowledged, the head
-knows its commit, as long as the system has its pages.
+1. Check the root pages of the checkpoint, before anything is changed.
+2. Mark the checkpoint, so that an interrupted recovery starts again on any machine.
+3. Write the checkpoint's meta page over both of LMDB's, so that LMDB sees that commit. Pin it.
+4. Replay the journal, and raise the epoch.
+5. The process that opens the store makes a new checkpoint before it writes anything else. Only
+   then are the old journal files retired.
 
-A torn store is brought back under the exclusive lock: check the root pages of the checkpoint
-while nothing is changed; note in `steady` that a recovery has begun, which any machine must bring
-to its end; put the checkpoint's meta page in place of both of LMDB's, so that LMDB sees that
-commit; pin it; replay the journal; raise the epoch. The new checkpoint is made by whoever opens
-the store now, before anything else is written, and only then do the old journal files go. Killed
-at any moment before, it starts again from the old point, whose pages nobody has touched.
+A process killed before the end of step 5 leaves the old checkpoint, whose pages are unchanged, so
+that recovery can start again.
 """
 
 from __future__ import annotations
@@ -53,7 +46,12 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.checkpoint.extent import check_extent
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition, read_control_file
+from streamkeep.engine.journal.control_file import (
+    CONTROL_FILE,
+    ControlFile,
+    LogPosition,
+    read_control_file,
+)
 from streamkeep.engine.journal.journal import NEW_RECYCLED
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
@@ -93,13 +91,13 @@ log = logging.getLogger("streamkeep")
 
 
 class Recovery(NamedTuple):
-    """What the last recovery did.
+    """The last recovery of a store.
 
-    Args:
-        time_ms: when, in Unix milliseconds.
+    Attributes:
+        time_ms: its time, in Unix milliseconds.
         epoch: the epoch that it ended.
         checkpoint_commit: the checkpoint that it went back to.
-        replayed: how many commits of the journal it replayed.
+        replayed: the number of commits that it replayed from the journal.
     """
 
     time_ms: int
@@ -128,7 +126,7 @@ def prepare(
     """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
 
     Args:
-        force: take a store for torn that is not healthy.
+        force: also recover a store that is merely not healthy.
     """
     slot = checkpoint_file.newest()
     if slot is None:
@@ -142,11 +140,11 @@ def prepare(
     journal = _clear_journal(store)
     state = examine(store, slot, force)
     if state.torn or state.ahead:
-        check_extent(store, slot_meta(slot))  # while nothing is changed: else it stays as it is
+        check_extent(store, slot_meta(slot))  # before any change, so that a refused store is intact
         _check_roots(store, slot)
         checkpoint_file.rewrite()
         failpoints.hit("recover:point-safe")
-        if slot.boot_id != NO_BOOT:  # a recovery that is killed must begin again, on any machine
+        if slot.boot_id != NO_BOOT:  # a killed recovery must start again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
             checkpoint_file.write(slot)
         _recover(store, slot, open_lmdb, clock, state.torn or _KILLED)
@@ -162,7 +160,7 @@ def prepare(
 
 
 def _clear_journal(store: Folder) -> Folder:
-    """Open the journal's folder, made if it is missing; remove spares that were not finished."""
+    """Open or make the journal's folder; remove unfinished files for reuse."""
     journal = store.make_folder(JOURNAL_FOLDER)
     for name in journal.names():
         if name.startswith(NEW_RECYCLED):
@@ -171,36 +169,35 @@ def _clear_journal(store: Folder) -> Folder:
 
 
 def is_unfinished(store: Folder, checkpoint_file: CheckpointFile) -> bool:
-    """Say whether the store's creation was begun, and never finished.
+    """Return whether the creation of the store was begun and not finished.
 
     Raises:
-        CorruptionError: it was finished: there were commits, which follow the first checkpoint.
+        CorruptionError: no checkpoint is valid, but the store has commits, so there was one.
     """
     if not checkpoint_file.is_unfinished():
         return False
     if has_commits(_newest_meta(store)):
         raise CorruptionError(
-            str(checkpoint_file.path), "no checkpoint is whole; run `streamkeep repair`"
+            str(checkpoint_file.path), "no checkpoint is valid; next: run `streamkeep repair`"
         )
     return True
 
 
 def has_commits(newest: MetaPage | None) -> bool:
-    """Say whether anything was committed to a store after its creation."""
+    """Return whether anything was committed to a store after its creation."""
     return newest is not None and newest.commit_number > _CREATED
 
 
 def discard_unfinished(store: Folder) -> None:
-    """Remove the files of a store whose creation was never finished."""
+    """Remove the files of a store whose creation was not finished."""
     for name in (DATA_FILE, LOCK_FILE):
         store.remove(name)
 
 
 def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
-    """Say why a store that nobody has open must be recovered, or created; nothing if it is sound.
+    """Return why a store that no process has open must be recovered; empty if it need not be.
 
-    A read-only open may show it without the one record that a process left which was killed in a
-    commit.
+    A single record after LMDB's newest commit is no reason: see the top of this module.
     """
     slot = checkpoint_file.newest()
     if slot is None:
@@ -209,10 +206,10 @@ def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
 
 
 def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
-    """Say whether a store that others have open was made ready.
+    """Return whether a store that other processes have open was made ready.
 
-    Whoever makes a commit or a recovery makes a checkpoint in this boot first. So a store
-    without one is being created or recovered, or was by a process that was killed.
+    A process makes a checkpoint in this boot before its first commit, and at the end of a recovery.
+    So a store without one is still being created or recovered, or that process was killed.
     """
     slot = checkpoint_file.newest()
     if slot is None:
@@ -222,12 +219,13 @@ def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
 
 
 class State(NamedTuple):
-    """What is left of a store that nobody has open; see the top of this module.
+    """The state of a store that no process has open; see the top of this module.
 
-    Args:
-        torn: why it must be recovered; nothing where it is healthy or was left.
-        place: behind LMDB's newest commit in the journal; None where the journal does not hold it.
-        ahead: how many commits the journal holds after it. Both are known in the same boot only.
+    Attributes:
+        torn: why it must be recovered; empty if it is healthy or left.
+        position: the log position after LMDB's newest commit; None if the journal does not hold
+            it, or is of another boot.
+        ahead: the number of commits that the journal holds after it.
     """
 
     torn: str
@@ -236,7 +234,7 @@ class State(NamedTuple):
 
 
 def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
-    """Say which state a store is in that nobody has open."""
+    """Return the state of a store that no process has open."""
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     control = read_control_file(journal)
     if control is not None and control.poisoned:
@@ -253,27 +251,29 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     position = find_position(journal, slot, position_of(slot), newest)
     ahead = 0 if position is None else _count_records(journal, slot, position)
     reason = ""
-    if ahead > 1:
+    if ahead > 1:  # writers make their commits one by one, so a killed one leaves one record
         reason = f"the journal holds {ahead} commits that data.mdb lacks"
     elif files_after_gap(journal, slot, newest + ahead):
         reason = "the journal lacks commits in its middle"
     elif control is not None and control.made > newest:
         reason = f"data.mdb lacks commit {control.made}, which was made"
     elif slot.journal_file not in journal_files(journal):
-        pass  # removed by hand; a loss of pages would have spared its name
+        pass  # removed by hand: a loss of pages does not remove names
     elif control is None or not control.same_mount:
+        # Also true in another container, or for a copy without the control file. The recovery is
+        # then not needed, but loses nothing: the journal holds every commit.
         reason = "the file system was mounted again, or the files were copied, while it was in use"
     elif position is not None and newest not in control.known:
         reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
     elif position is None and newest in {control.made, *control.known}:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
-        reason = "it was to be recovered in any case"
+        reason = "the caller asked for a recovery"
     return State(reason, position, ahead)
 
 
 def _count_records(journal: Folder, slot: CheckpointSlot, position: LogPosition) -> int:
-    """Return how many records follow a place."""
+    """Return the number of records after a log position."""
     reader = Reader(journal, slot, position)
     while reader.next() is not None:
         pass
@@ -281,7 +281,7 @@ def _count_records(journal: Folder, slot: CheckpointSlot, position: LogPosition)
 
 
 def _is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
-    """Say whether there is nothing but what the checkpoint covers."""
+    """Return whether the checkpoint covers everything in the store."""
     meta = _newest_meta(store)
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     return (
@@ -294,7 +294,7 @@ def _is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
 
 
 def _newest_meta(store: Folder) -> MetaPage | None:
-    """Return LMDB's newest meta page; None when none is readable."""
+    """Return LMDB's newest meta page; None if none is readable."""
     if not store.exists(DATA_FILE):
         return None
     handle = store.open(DATA_FILE)
@@ -305,10 +305,12 @@ def _newest_meta(store: Folder) -> MetaPage | None:
     return pages[-1] if pages else None
 
 
-def _reset_control_file(journal: Folder, position: LogPosition | None, slot: CheckpointSlot | None) -> None:
-    """Set up what processes share; with no place, the next to write begins a new file.
+def _reset_control_file(
+    journal: Folder, position: LogPosition | None, slot: CheckpointSlot | None
+) -> None:
+    """Set up the control file; without a position, the next writer begins a new journal file.
 
-    What is behind the checkpoint counts as not on disk, whoever wrote it.
+    Everything after the checkpoint counts as not on disk.
     """
     journal.remove(CONTROL_FILE)
     if position is not None and slot is not None:
@@ -318,10 +320,10 @@ def _reset_control_file(journal: Folder, position: LogPosition | None, slot: Che
 
 
 def _remove_later(journal: Folder, position: LogPosition) -> None:
-    """Remove files after that of a place, none of whose records follows it.
+    """Remove the journal files after the file of a log position; none of their records follows it.
 
-    A writer that was killed began such a file. It says only after which commit it begins, so it
-    would follow any commit that gets this number.
+    A killed writer began such a file. Its header names only the commit before it, so its records
+    would follow any later commit of that number.
     """
     later = [
         name
@@ -338,7 +340,7 @@ def _remove_later(journal: Folder, position: LogPosition) -> None:
 def _recover(
     store: Folder, slot: CheckpointSlot, open_lmdb: OpenLmdb, clock: Clock, reason: str
 ) -> None:
-    """Bring a store back to the newest commit that the disk still holds."""
+    """Bring a store to the newest commit that the disk still holds."""
     _restore_meta(store, slot)
     failpoints.hit("recover:meta-restored")
     raw = open_lmdb()
@@ -364,7 +366,7 @@ def _recover(
     failpoints.hit("recover:replayed")
     log.log(
         logging.INFO if reason == _KILLED else logging.WARNING,
-        "%s: recovered, since %s: back to commit %d, and %d commits from the journal",
+        "%s: recovered because %s: checkpoint of commit %d, and %d commits from the journal",
         store.path,
         reason,
         slot.commit_number,
@@ -373,7 +375,7 @@ def _recover(
 
 
 def stored_epoch(value: bytes | None) -> int:
-    """Return the epoch of the value stored under `META_EPOCH`; raise CorruptionError."""
+    """Return the epoch in the value of the row `META_EPOCH`; raise CorruptionError."""
     if value is None:
         raise CorruptionError("meta", "the row of the epoch is missing")
     return decode_epoch(open_row(META, META_EPOCH, value, "meta"), "meta")
@@ -384,7 +386,7 @@ def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, b
 
 
 def _check_roots(store: Folder, slot: CheckpointSlot) -> None:
-    """Raise CorruptionError unless the root pages of the checkpoint are as they were."""
+    """Raise CorruptionError unless the root pages of the checkpoint are unchanged."""
     meta = slot_meta(slot)
     handle = store.open(DATA_FILE)
     try:
@@ -395,19 +397,19 @@ def _check_roots(store: Folder, slot: CheckpointSlot) -> None:
             page = None
             if root is not None:
                 page = os.pread(handle, meta.page_size, root * meta.page_size)
-                page = page.ljust(meta.page_size, b"\0")  # of a file that was cut off
+                page = page.ljust(meta.page_size, b"\0")  # the file may be truncated
             if root_checksum(page) != expected:
                 raise CorruptionError(
                     str(store.path / DATA_FILE),
-                    f"page {root} is not the root of commit {slot.commit_number}, to which the "
-                    "store must go back; run `streamkeep repair`",
+                    f"page {root} is not the root of commit {slot.commit_number}, which recovery "
+                    "needs; next: run `streamkeep repair`",
                 )
     finally:
         os.close(handle)
 
 
 def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
-    """Put the meta page of the checkpoint, whose root pages are sound, into both places."""
+    """Write the meta page of the checkpoint, whose root pages are sound, over both of LMDB's."""
     handle = store.open(DATA_FILE, os.O_RDWR)
     try:
         newest, page_size = slot.commit_number, slot_meta(slot).page_size
@@ -423,15 +425,15 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
 
 
 def slot_meta(slot: CheckpointSlot) -> MetaPage:
-    """Return LMDB's meta page that a checkpoint holds."""
+    """Return the meta page of LMDB that a checkpoint holds."""
     meta = decode_meta_page(slot.meta_page)
     if meta is None or meta.commit_number != slot.commit_number:
-        raise CorruptionError("steady", "the slot holds no meta page of its commit")
+        raise CorruptionError("steady", "the slot does not hold the meta page of its commit")
     return meta
 
 
 def _replay(raw: lmdb.Environment, tables: list[lmdb._Database], reader: Reader) -> int:
-    """Apply what the journal holds; return how many commits that was."""
+    """Apply the records of the journal; return their number."""
     count = 0
     body = reader.next()
     while body is not None:
@@ -445,7 +447,7 @@ def _replay(raw: lmdb.Environment, tables: list[lmdb._Database], reader: Reader)
                     elif change.kind == MOVE:
                         row = txn.pop(change.db_key, db=table)
                         if row is None:
-                            raise CorruptionError("journal", "a MOVE of a row that is not there")
+                            raise CorruptionError("journal", "a MOVE of a row that does not exist")
                         txn.put(change.db_key, row, db=tables[change.kept])
                     else:
                         old = txn.get(change.db_key, db=table)

@@ -1,4 +1,4 @@
-"""How far a store is on disk, as figures."""
+"""What `Store.durability` reports: which commits are on disk, and which snapshots are open."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from streamkeep.engine.checkpoint.crash_recovery import Recovery
 class ReaderSlot(NamedTuple):
     """A process that has a snapshot open.
 
-    Args:
+    Attributes:
         process: its process number.
-        behind: how many commits are newer than the snapshot; their old pages cannot be reused.
+        behind: the number of commits after the snapshot; pages they freed cannot be reused.
     """
 
     process: int
@@ -22,21 +22,21 @@ class ReaderSlot(NamedTuple):
 
 
 class Durability(NamedTuple):
-    """How far a store is on disk.
+    """Which commits of a store are on disk.
 
-    Args:
-        epoch: raised by every recovery.
+    Attributes:
+        epoch: a number that every recovery raises.
         last_commit: the newest commit.
         durable_commit: the newest commit that is known to be on disk, in the journal or the data
-            file; None where the store is open for reading only.
-        checkpoint_commit: the newest checkpoint, with which recovery would begin; None before the
-            first.
-        journal_bytes: what the journal files take.
-        last_recovery: None when there has been none.
-        readers: everybody who has a snapshot open, the oldest first; a store that is open for
-            writing has one itself.
-        failures: what the threads of this process that work for the store have failed at, and try
-            again; empty when all is well. The log has it, too.
+            file; None if the store is open for reading only.
+        checkpoint_commit: the newest checkpoint, where recovery would begin; None before the
+            first one.
+        journal_bytes: the size of the journal files.
+        last_recovery: None if there was none.
+        readers: the processes that have a snapshot open, the oldest snapshot first. A store that
+            is open for writing holds one itself.
+        failures: what the background threads of this process failed at and will try again; empty
+            if all is well. The log has these errors, too.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class Durability(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A snapshot that is open: its process, its thread as LMDB names it, and its commit."""
+    """An open snapshot: its process, its thread as LMDB names it, and its commit."""
 
     process: int
     thread: str
@@ -58,7 +58,7 @@ class Reader(NamedTuple):
 
 
 def open_readers(raw: lmdb.Environment) -> list[Reader]:
-    """Return the snapshots that are open, of all processes, from LMDB's table of readers."""
+    """Return the open snapshots of all processes, from LMDB's table of readers."""
     found = []
     for line in raw.readers().splitlines()[1:]:
         fields = line.split()
@@ -68,7 +68,7 @@ def open_readers(raw: lmdb.Environment) -> list[Reader]:
 
 
 def read_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
-    """Return who has snapshots open, the oldest first."""
+    """Return the processes that have snapshots open, the oldest snapshot first."""
     slots = [
         ReaderSlot(reader.process, max(0, last_commit - reader.commit_number))
         for reader in open_readers(raw)

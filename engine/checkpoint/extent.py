@@ -1,8 +1,10 @@
-"""Is a data file as long as its commit needs? LMDB maps it, and would end the process (SIGBUS).
+"""The check that a data file is long enough for its commit.
 
-LMDB does not write pages that a commit took and gave back. So a sound file may end before the last
-page, as long as nothing leads to a page that is missing. Such a file is rare: only then all its
-trees are walked. Damage inside of the file is not looked for; a damaged page leads nowhere.
+LMDB maps the file, and reading a page beyond its end would kill the process (SIGBUS). A sound file
+may still end before its last page number, because LMDB does not write pages that a commit took
+and freed again. So a short file is sound if no tree of it leads to a missing page. Only for a short
+file, which is rare, are the trees walked. Other damage is not searched for; a damaged page is taken
+to have no children.
 """
 
 from __future__ import annotations
@@ -27,12 +29,10 @@ _BIT: Final = 8
 
 
 def check_extent(store: Folder, meta: MetaPage | None = None) -> None:
-    """Raise CorruptionError for a store whose data file was cut off.
-
-    Nobody may be writing to it.
+    """Raise CorruptionError if the data file of a store is truncated. No process may be writing.
 
     Args:
-        meta: of the commit that must be there; None for LMDB's newest.
+        meta: the meta page of the commit that must be complete; None for LMDB's newest.
     """
     try:
         handle = store.open(DATA_FILE)
@@ -42,22 +42,22 @@ def check_extent(store: Folder, meta: MetaPage | None = None) -> None:
         if meta is None:
             pages = read_meta_pages(handle)
             if not pages:
-                return  # LMDB will say what is wrong
+                return  # LMDB will report the problem
             meta = pages[-1]
         size = os.fstat(handle).st_size
         expected = (meta.last_page + 1) * meta.page_size
         if size < expected and _leads_beyond(handle, meta, size // meta.page_size):
             raise CorruptionError(
                 f"{store.path}: {DATA_FILE}",
-                f"cut off at {size} bytes, its meta page speaks of {expected}; "
-                "`streamkeep repair` saves what is readable",
+                f"truncated: {size:,} bytes, expected {expected:,}; next: run `streamkeep repair`, "
+                "which saves what is readable",
             )
     finally:
         os.close(handle)
 
 
 def _leads_beyond(handle: int, meta: MetaPage, pages: int) -> bool:
-    """Say whether a tree leads to a page that is not among the first `pages`."""
+    """Return whether a tree leads to a page that is not among the first `pages`."""
     seen = bytearray(pages // _BIT + 1)
     left = [root for root in (meta.free_root, meta.main_root) if root is not None]
     while left:

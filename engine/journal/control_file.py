@@ -264,7 +264,7 @@ def _decode(data: bytes) -> LogPosition | None:
 
 
 def _parts(data: bytes, commit_number: int) -> tuple[int, int, int]:
-    """Return file number, offset and chain of the position after a commit; zeros unless complete."""
+    """Return file number, offset and chain of a position; zeros unless it follows this commit."""
     number = _file_number(data, commit_number)
     if number <= 0:
         return 0, 0, 0

@@ -1,6 +1,7 @@
-"""The open store of a process: opening, group commit, growth of the map, limits, closing.
+"""The open store of a process: opening, transactions, growth of the map, limits, closing.
 
-`opening` goes from a path to an `environment.Environment`; `registry` holds one per store and
-process; `group_commit` has callers share a transaction; `swap` puts a compacted file in place.
-May import: `engine.blocking`, `checkpoint` and what is below them.
+`opening` turns a path into an `environment.Environment`, and `registry` holds one of them per store
+and process. `meta` has the rows that describe a store. `group_commit` lets callers share a
+transaction. `swap` puts compacted files in place. May import: `engine.blocking`, `checkpoint` and
+the rooms below them.
 """

@@ -30,6 +30,7 @@ from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
+from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
@@ -42,7 +43,12 @@ from streamkeep.engine.txn.txn import (
     run_read,
     run_write,
 )
-from streamkeep.format.core.errors import StoreError, StoreFullError, StreamkeepError
+from streamkeep.format.core.errors import (
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    StreamkeepError,
+)
 from streamkeep.format.core.keys import META
 
 PAGE: Final = 4096
@@ -98,6 +104,7 @@ class Environment:
         self.back_pressure: BackPressure | None = None  # called when much has been retired
         self.renew_queue()
         self.segments = SegmentFiles(folder)
+        self.archive_work = OwnedLock()  # a part of the archive's lock; closing waits for it
         context.segment_files = self.segments
         if not readonly and lock is not None:
             journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, context.epoch)
@@ -429,9 +436,18 @@ class Environment:
 
     # --- end --------------------------------------------------------------------------------
 
+    def check_may_close(self) -> None:
+        """Raise StoreError if `release` would wait for this thread itself."""
+        self.context.check_not_writing()
+        if self.archive_work.is_mine():
+            raise StoreLockedError(
+                f"{self.path}: this thread is working on the archive; next: close the store when "
+                "that method has returned"
+            )
+
     def release(self) -> None:
-        """Give up one use; the last one closes the environment."""
-        last = False
+        """Give up one use; the last one closes the environment, once archiving has ended."""
+        last = waited = False
         try:
             with registry.lock:
                 last = self.users == 1 and not self.context.closed
@@ -440,6 +456,7 @@ class Environment:
                 return
             if self.checkpointer is not None:
                 self.checkpointer.stop()
+            waited = self.archive_work.acquire()
             checkpoints = self.checkpoints
             if checkpoints and (
                 self.context.pin is not None or checkpoints.journal.control.poisoned()
@@ -451,6 +468,8 @@ class Environment:
                     self.close_files()
                 finally:
                     registry.remove(self)
+                    if waited:
+                        self.archive_work.release()
 
     def close_files(self) -> None:
         """Close everything, without a checkpoint."""

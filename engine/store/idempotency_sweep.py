@@ -1,12 +1,13 @@
-"""The sweep: expired messages of idempotent XADD are forgotten though no XADD comes.
+"""The sweep: expired messages of idempotent XADD are forgotten even if no XADD follows.
 
-Redis does so in its background task. Here the checkpointer thread does, about once a second, for
-the streams that `MessagesDue` names; that costs one comparison while nothing is due. Each
-transaction looks at a bounded number of producers and messages, and a round takes a bounded time.
+Redis does this in its background task; here the checkpointer thread does it, about once a second,
+for the streams that `MessagesDue` names. While nothing is due, that costs one comparison. Each
+transaction handles a bounded number of producers and messages, and a round takes a bounded time.
 
-Notes are in memory. So the thread also looks for streams with messages when the store is opened,
-and every ten minutes while it is awake, in case another process ended before it could sweep: a
-bounded number of streams per round, and none while the store remembers no message at all.
+`MessagesDue` is in memory only. So the thread also searches for streams with messages after the
+store is opened, and every ten minutes while it is awake, in case another process ended before it
+could sweep. A round searches a bounded number of streams, and none if the store remembers no
+message.
 """
 
 from __future__ import annotations
@@ -25,43 +26,42 @@ if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment
     from streamkeep.engine.txn.txn import Txn, WriteTxn
 
-ROUND_S: Final = 0.05  # what a round takes at most, and one transaction more
+ROUND_S: Final = 0.05  # a round begins no transaction after this time
 PRODUCERS_AT_ONCE: Final = 200
 _MESSAGES_AT_ONCE: Final = 500
 _STREAMS_AT_ONCE: Final = 500
-_LOOK_EVERY_S: Final = 600.0
-_AGAIN_MS: Final = 60_000  # after a failure
+_SEARCH_EVERY_S: Final = 600.0
+_RETRY_MS: Final = 60_000  # after a failure
 
-SweepPlace = tuple[
-    int, int
-]  # the next producer to look at; the lowest time seen of a message, or -1
+# (the next producer to check, the lowest time of a message so far or -1)
+SweepPlace = tuple[int, int]
 BEGIN: Final = (0, -1)
 
 
 class Sweep:
-    """What the checkpointer thread calls about once a second."""
+    """The chore that the checkpointer thread runs about once a second."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._places: dict[bytes, SweepPlace] = {}  # of streams that are not done
-        self._looking: bytes | None = b""  # the row of `keys` to go on from; None when done
-        self._looked = time.monotonic()
+        self._places: dict[bytes, SweepPlace] = {}  # where to continue in unfinished streams
+        self._search_at: bytes | None = b""  # the row of `keys` to continue from; None when done
+        self._searched = time.monotonic()
 
     def __call__(self) -> None:
-        """Forget what is due."""
+        """Forget the messages that have expired."""
         environment = self._environment
         context = environment.context
         began = time.monotonic()
-        self._look(began)
+        self._search(began)
         now_ms = context.clock.now_ms()
         for name in context.messages_due.due(now_ms):
             place = self._places.pop(name, BEGIN)
             try:
                 _, following = environment.write(sweep_step, name, place, frees=True)
             except Exception as error:
-                context.messages_due.note(name, now_ms + _AGAIN_MS)
+                context.messages_due.note(name, now_ms + _RETRY_MS)
                 if isinstance(error, StoreFullError):
-                    return  # there will be room; nobody needs to know
+                    return  # not worth a message: it is tried again when there is room
                 raise
             if following is not None:
                 self._places[name] = following
@@ -69,26 +69,26 @@ class Sweep:
                 return
 
     def pause_s(self) -> float | None:
-        """Return after how long there is something to do; None when there is nothing."""
-        if self._looking is not None:
+        """Return the time until something is due; None if nothing is."""
+        if self._search_at is not None:
             return 1.0
         context = self._environment.context
         if not context.messages_due.due(1 << 63):
             return None
         return max(1.0, (context.messages_due.next_ms - context.clock.now_ms()) / 1000)
 
-    def _look(self, now: float) -> None:
-        """Note streams with messages, a few at a time."""
-        if self._looking is None and now - self._looked >= _LOOK_EVERY_S:
-            self._looking, self._looked = b"", now
-        if self._looking is not None:
-            found, self._looking = self._environment.read(_streams_with_messages, self._looking)
+    def _search(self, now: float) -> None:
+        """Register streams with messages, a few at a time."""
+        if self._search_at is None and now - self._searched >= _SEARCH_EVERY_S:
+            self._search_at, self._searched = b"", now
+        if self._search_at is not None:
+            found, self._search_at = self._environment.read(_streams_with_messages, self._search_at)
             for name in found:
                 self._environment.context.messages_due.note(name, 0)
 
 
 def _streams_with_messages(txn: Txn, start: bytes) -> tuple[list[bytes], bytes | None]:
-    """Return some streams that remember messages, and where to go on; None at the end."""
+    """Return some streams that remember messages, and where to continue; None at the end."""
     if not txn.rows(IDEMPOTENCY_ORDER):
         return [], None
     found: list[bytes] = []
@@ -107,7 +107,7 @@ def _streams_with_messages(txn: Txn, start: bytes) -> tuple[list[bytes], bytes |
 
 
 def has_messages(txn: Txn, name: bytes, number: int) -> bool:
-    """Say whether idempotent XADD remembers messages of a stream."""
+    """Return whether idempotent XADD remembers messages of a stream."""
     extension = txn.load_numbered(number, name).record.extension
     return bool(extension) and idempotence_of(extension, f"stream {number}").tracked > 0
 
@@ -116,7 +116,7 @@ def sweep_step(txn: WriteTxn, name: bytes, place: SweepPlace) -> tuple[int, Swee
     """Forget some of the expired messages of a stream.
 
     Returns:
-        how many there were, and where to go on; None when the stream is done.
+        The number of forgotten messages, and where to continue; None if the stream is done.
     """
     due = txn.context.messages_due
     due.drop(name)

@@ -1,38 +1,32 @@
-"""Opening a store: the lock, creation, recovery, then LMDB.
+"""Opening a store: from a path to an `Environment`.
 
-It goes in this order: the lock of the store (`steady_file`); whoever gets it alone makes the store
-ready, and recovers it after a power loss (`recover`); then LMDB. A store that is opened for writing
-also gets a journal, checkpoints, and a thread for their upkeep (`environment`).
-
-The map is address space, not memory or disk. We reserve a terabyte, which never has to grow; where
-the system refuses that (a limit on address space), as much as it grants, and `Environment.resize`
-grows it when it is used up.
+1. Check the files of the folder (`survey`).
+2. Take the lock of the store (`checkpoint_file`). A process that gets it exclusively makes the
+   store ready: it finishes a compaction and recovers the store after a power loss.
+3. Open LMDB, and read or write the rows that describe the store (`meta`). A store that is opened
+   for writing also gets a journal, checkpoints and a checkpointer thread (`environment`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
-from streamkeep.engine.checkpoint.crash_recovery import (
-    META_EPOCH,
-    is_ready,
-    needs_recovery,
-    prepare,
-)
+from streamkeep.engine.checkpoint.crash_recovery import is_ready, needs_recovery, prepare
 from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.checkpoint.stored_version import check_version
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import SMALLEST_STORE, Environment, limited_map
+from streamkeep.engine.store.meta import open_tables, read_or_create
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.survey import STAGING_FOLDER, check_files, check_lmdb_files
 from streamkeep.engine.store.swap import (
@@ -42,35 +36,21 @@ from streamkeep.engine.store.swap import (
     finish_swap,
     is_swapping,
 )
-from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.context import EngineContext
-from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
-    FormatVersionError,
     NotAStoreError,
     RecoveryNeededError,
     StoreError,
     StoreLockedError,
 )
-from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.rows.records import (
-    PAGE_FIT,
-    decode_epoch,
-    decode_number,
-    decode_uuid,
-    encode_number,
-)
-
-META_FORMAT: Final = b"format_version"
-META_UUID: Final = b"store_uuid"
-META_CREATED: Final = b"created_ms"
+from streamkeep.format.core.keys import TABLES
+from streamkeep.format.rows.records import PAGE_FIT
 
 _OURS: Final = {
     DATA_FILE,
@@ -84,8 +64,10 @@ _OURS: Final = {
     DONE_FOLDER,
     WAITERS_FOLDER,
 }
+# The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
+# it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
-_SPARE_READERS: Final = 4
+_SPARE_TRANSACTIONS: Final = 4
 _NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
 
 
@@ -101,11 +83,11 @@ def open_environment(
     node_limits: tuple[int, int] | None = None,
     trust_owners: Trusted = (),
 ) -> Environment:
-    """Open the store at `path`, or create it; one more use of it when it is open already.
+    """Open the store at `path`, or create it; if this process has it open, count one more user.
 
     Args:
-        trust_owners: whose files are opened, besides those of `safe_files`.
-        node_limits: bytes and entries of the nodes of new streams; None for ours.
+        trust_owners: more users whose files are accepted; see `owners`.
+        node_limits: bytes and entries of the nodes of new streams; None for the defaults.
     """
     if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
         raise ArgumentError(
@@ -118,26 +100,34 @@ def open_environment(
             known = registry.find(path)
             if known is not None:
                 if force_recovery:
-                    raise StoreLockedError(f"{path}: open in this process; close it to recover it")
+                    raise StoreLockedError(
+                        f"{path}: open in this process; next: close it, then recover it"
+                    )
                 _check_compatible(known, readonly, max_store_bytes, node_limits)
                 known.users += 1
                 return known
             registry.openings.append(opening)
-        # Without the lock: other stores can be opened and closed meanwhile, however long it takes.
-        folder = _check_place(path, create and not readonly, readonly, trust_owners)
-        environment = _open_noted(
-            folder,
-            opening,
-            readonly,
-            force_recovery,
-            max_readers,
-            max_store_bytes,
-            clock,
-            node_limits or _NODE_LIMITS,
-        )
+        # Without the registry's lock: other stores can be opened and closed at the same time.
+        while environment is None:
+            folder = _check_place(path, create and not readonly, readonly, trust_owners)
+            with suppress(_Removed):  # the next round creates the store again, or says it is gone
+                environment = _open_noted(
+                    folder,
+                    opening,
+                    readonly,
+                    force_recovery,
+                    max_readers,
+                    max_store_bytes,
+                    clock,
+                    node_limits or _NODE_LIMITS,
+                )
         return environment
     finally:
         registry.end(opening, environment)
+
+
+class _Removed(Exception):
+    """The folder was removed while this process waited for the lock of the store."""
 
 
 def _open_noted(
@@ -150,13 +140,15 @@ def _open_noted(
     clock: Clock,
     node_limits: tuple[int, int],
 ) -> Environment:
-    """Open a store that no other thread opens, and that this process has not open."""
+    """Open a store that this process has not open, and that no other thread of it is opening."""
     raw = None
     environment = None
     try:
         lock = _lock_store(folder, opening, readonly, force_recovery, max_readers, clock)
         raw = _open_lmdb(folder, readonly, max_readers, max_store_bytes)
-        environment = _initialize(folder, raw, readonly, max_store_bytes, clock, node_limits, lock)
+        environment = read_or_create(
+            folder, raw, readonly, max_store_bytes, clock, node_limits, lock
+        )
         environment.make_first_checkpoint()
     except BaseException as error:
         if environment is not None:
@@ -182,21 +174,33 @@ def _lock_store(
     max_readers: int,
     clock: Clock,
 ) -> CheckpointFile | None:
-    """Get the lock of the store; if nobody else has it open, make the store ready."""
+    """Take the lock of the store; if no other process has it open, make the store ready.
+
+    Returns:
+        None for a read-only opening of a store that has no lock file.
+
+    Raises:
+        _Removed: the store was removed while this process waited.
+    """
     path = folder.path
 
     def open_lmdb() -> lmdb.Environment:
-        return _open_lmdb(folder, False, max_readers, None)  # a replay cannot reuse any page
+        return _open_lmdb(folder, False, max_readers, None)  # no limit: a replay reuses no page
+
+    had_data = folder.exists(DATA_FILE)
 
     def make_ready(alone: bool) -> bool:
+        if lock.is_removed() or (alone and had_data and not folder.exists(DATA_FILE)):
+            raise _Removed
         if not alone:
             if force_recovery:
                 raise StoreLockedError(
-                    f"{path}: open in another process; close it there to recover it"
+                    f"{path}: open in another process; next: close it there, then recover it"
                 )
             if not readonly:
                 lock.check_no_unlisted(DATA_FILE)
             return is_ready(folder, lock)
+        check_version(folder, lock)  # before anything is written
         if not readonly:
             lock.check_no_unlisted(DATA_FILE)
             finish_swap(folder, lock)
@@ -205,11 +209,12 @@ def _lock_store(
             prepare(folder, lock, open_lmdb, clock, force_recovery)
         elif is_swapping(folder):
             raise RecoveryNeededError(
-                f"{path}: a compaction was cut off; open the store for writing once"
+                f"{path}: a compaction was interrupted; next: open the store for writing once, "
+                "which finishes it"
             )
         elif reason := needs_recovery(folder, lock):
             raise RecoveryNeededError(
-                f"{path}: the store needs recovery, since {reason}; {_how_to_recover(path)}"
+                f"{path}: the store needs recovery, because {reason}; next: {_how_to_recover(path)}"
             )
         else:
             check_extent(folder)
@@ -218,6 +223,8 @@ def _lock_store(
     try:
         lock = opening.lock = CheckpointFile(folder, readonly=readonly)
     except FileNotFoundError:
+        if not readonly:  # the file is created unless the folder is gone
+            raise _Removed from None
         return None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and not readonly:
@@ -244,11 +251,12 @@ def _check_compatible(
     max_store_bytes: int | None,
     node_limits: tuple[int, int] | None,
 ) -> None:
-    """Raise when an environment that is open cannot serve this use, too."""
+    """Raise if an open environment cannot serve this use, too."""
     context = known.context
     if known.readonly and not readonly:
         raise StoreError(
-            f"{known.path}: open in this process with readonly=True; close that store first"
+            f"{known.path}: open in this process with readonly=True; next: close that store, then "
+            "open it for writing"
         )
     if max_store_bytes not in (None, known.max_store_bytes) or node_limits not in (
         None,
@@ -256,12 +264,12 @@ def _check_compatible(
     ):
         raise StoreError(
             f"{known.path}: open in this process with another max_store_bytes, node_max_bytes or "
-            "node_max_entries; leave them out, or close that store first"
+            "node_max_entries; next: leave them out, or close that store first"
         )
 
 
 def _check_place(path: Path, create: bool, readonly: bool, trust_owners: Trusted) -> Folder:
-    """Raise unless `path` is a store, or can become one; return its folder, made if need be."""
+    """Return the folder of a store, made if it is missing; raise unless it is or can be a store."""
     folder = find_folder(path, trust_owners)
     if folder is None:
         if not create:
@@ -277,50 +285,53 @@ def _check_place(path: Path, create: bool, readonly: bool, trust_owners: Trusted
     except BaseException as error:
         folder.close_all()
         if isinstance(error, OSError):
-            raise StoreError(f"{path}: its files cannot be looked at: {error}") from error
+            raise StoreError(f"{path}: its files cannot be examined: {error}") from error
         raise
     return folder
 
 
 def _check_is_store(folder: Folder, create: bool) -> None:
-    """Raise unless there is a store in a folder, or may be made one."""
+    """Raise unless there is a store in a folder, or one may be created there."""
     path = folder.path
     if folder.exists(DATA_FILE):
         if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
             _check_is_ours(folder)
         return
     if folder.exists(ARCHIVE_FOLDER):
-        raise CorruptionError(f"{path}: {DATA_FILE}", "the file is missing; the archive is there")
+        raise CorruptionError(
+            f"{path}: {DATA_FILE}",
+            "the file is missing, but there is an archive; next: run `streamkeep repair`",
+        )
     if not _OURS.issuperset(folder.names()):
         raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
     if not create:
-        raise NotAStoreError(f"{path}: no store: there is no {DATA_FILE} in it")
+        raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}")
 
 
 def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
-    """Open the folder of a store; None where there is nothing.
+    """Open the folder of a store; return None if the path does not exist.
 
     Raises:
-        NotAStoreError: there is something else.
-        UntrustedFileError: somebody owns it who is not trusted.
+        NotAStoreError: the path is not a folder.
+        UntrustedFileError: the owner of the folder is not trusted.
     """
     try:
         return Folder(path, trusted=trust_owners)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise NotAStoreError(f"{path}: not a folder; a store is one") from None
+        raise NotAStoreError(f"{path}: not a folder, so not a store") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot open the folder: {error.strerror}") from error
 
 
 def _is_cold(folder: Folder) -> bool:
-    """Say whether there is a store that nobody has opened since it was copied."""
+    """Return whether there is a store that no process has opened since it was copied."""
     return folder.size(DATA_FILE) > 0 and not folder.exists(LOCK_FILE)
 
 
 def _check_is_ours(folder: Folder) -> None:
-    """Look into a file that nobody has open before LMDB leaves its lock file beside it."""
+    """Check that a file is a store before LMDB creates its lock file beside it."""
     path = folder.path
     check_extent(folder)
     try:
@@ -328,13 +339,16 @@ def _check_is_ours(folder: Folder) -> None:
     except lmdb.Error as error:
         raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
     try:
-        _tables(raw, None, path)
+        open_tables(raw, None, path)
     finally:
         raw.close()
 
 
 def is_listed(path: Path) -> bool:
-    """Say whether LMDB's table of readers, which keeps their pages from reuse, will list us."""
+    """Return whether this process can enter itself into LMDB's table of readers.
+
+    LMDB does not reuse the pages that a listed reader needs.
+    """
     return os.access(path, os.W_OK) and (
         not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
     )
@@ -345,11 +359,16 @@ def _open_lmdb(
 ) -> lmdb.Environment:
     path = folder.path
     if not readonly:
-        with suppress(OSError):  # LMDB will meet it, too, and says more
-            for name in (DATA_FILE, LOCK_FILE):  # LMDB would create them through a link
+        with suppress(OSError):  # LMDB will meet the same error and report more of it
+            for name in (DATA_FILE, LOCK_FILE):  # LMDB would follow a link to create them
                 folder.make_file(name)
     check_lmdb_files(folder, readonly=readonly)
     needed = folder.size(DATA_FILE)
+    if readonly and not needed:
+        raise NotAStoreError(
+            f"{path}: {DATA_FILE} is empty: the store was never created; next: open it for writing "
+            "once, which creates it"
+        )
     sizes = [size for size in _MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
         sizes = [limited_map(max_store_bytes)]
@@ -364,7 +383,7 @@ def _open_lmdb(
                 create=not readonly,
                 max_readers=max_readers,
                 max_dbs=len(TABLES) + 1,
-                max_spare_txns=_SPARE_READERS,
+                max_spare_txns=_SPARE_TRANSACTIONS,
                 lock=not readonly or is_listed(path),
                 lib_version=0,
             )
@@ -378,127 +397,36 @@ def _open_lmdb(
             if "mdb_txn_begin" in str(error):
                 raise translate(error) from error
             raise StoreError(
-                f"{path}: no file locks on this file system ({error}); use a local disk"
+                f"{path}: this file system has no file locks ({error}); next: move the store to a "
+                "local disk"
             ) from error
         except lmdb.Error as error:
             raise translate(error) from error
-    raise StoreError(f"{path}: the system grants no {sizes[-1]} bytes of address space")
+    raise StoreError(
+        f"{path}: the system refuses {sizes[-1]:,} bytes of address space, which the store needs; "
+        "next: raise the limit of address space (ulimit -v)"
+    )
 
 
 def _is_on_readonly_system(path: Path) -> bool:
-    """Say whether nobody may write to the file system; some become so by an error of the disk."""
+    """Return whether the file system is read-only; some become so after an error of the disk."""
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 _ELSEWHERE: Final = (
-    "its file system is read-only, by its mount or since an error of the disk: mount it for "
-    "writing, or copy the folder to another file system and open the copy"
+    "mount its file system for writing (it is read-only by its mount, or since an error of the "
+    "disk), or copy the folder to another file system and open the copy"
 )
 
 
 def _not_writable(path: Path) -> StoreError:
     if _is_on_readonly_system(path):
-        return StoreError(f"{path}: {_ELSEWHERE}; readonly=True works where no recovery is needed")
-    return StoreError(f"{path}: no permission to write; open it with readonly=True")
+        return StoreError(
+            f"{path}: its file system is read-only; next: open it with readonly=True, which works "
+            f"unless it needs recovery; or {_ELSEWHERE}"
+        )
+    return StoreError(f"{path}: no permission to write; next: open it with readonly=True")
 
 
 def _how_to_recover(path: Path) -> str:
     return _ELSEWHERE if _is_on_readonly_system(path) else "open it for writing once"
-
-
-def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:
-    return raw.open_db(name.encode(), txn, create=False)
-
-
-def _tables(
-    raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, path: Path
-) -> list[lmdb._Database]:
-    """Return the handles of an existing store's tables; check its version.
-
-    Args:
-        txn: a write transaction, which will be committed: handles opened in a read transaction end
-            with it. None where the environment is read-only.
-    """
-    try:
-        meta = _open_table(raw, txn, TABLES[META].name)
-    except lmdb.NotFoundError as error:
-        raise NotAStoreError(f"{path}: an LMDB environment, but not a store") from error
-    if txn is None:
-        with raw.begin() as reader:
-            value = reader.get(META_FORMAT, None, meta)
-    else:
-        value = txn.get(META_FORMAT, None, meta)
-    if value is None:
-        raise NotAStoreError(f"{path}: an LMDB environment, but not a store")
-    where = f"{path}: meta"
-    version = decode_number(open_row(META, META_FORMAT, value, where), where)
-    if version > STORE_VERSION:
-        raise FormatVersionError(
-            f"{path}: store format {version}, this version of Streamkeep reads up to "
-            f"{STORE_VERSION}; upgrade Streamkeep"
-        )
-    handles = []
-    for table in TABLES:
-        try:
-            handles.append(_open_table(raw, txn, table.name))
-        except lmdb.NotFoundError as error:
-            raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
-    return handles
-
-
-def _initialize(
-    folder: Folder,
-    raw: lmdb.Environment,
-    readonly: bool,
-    max_store_bytes: int | None,
-    clock: Clock,
-    node_limits: tuple[int, int],
-    lock: CheckpointFile | None,
-) -> Environment:
-    """Read what an existing store says of itself, or write it into a new one."""
-    path = folder.path
-    if readonly:
-        handles = _tables(raw, None, path)
-    else:
-        with raw.begin(write=True) as writer:
-            if writer.stat()["entries"] == 0:
-                _create(raw, writer, clock)
-            handles = _tables(raw, writer, path)
-            failpoints.hit("create:written")
-        folder.sync()
-        failpoints.hit("create:named")
-    where = f"{path}: meta"
-    with raw.begin() as txn:
-
-        def row(name: bytes) -> bytes:
-            value = txn.get(name, None, handles[META])
-            if value is None:
-                raise CorruptionError(where, f"the row {name.decode()!r} is missing")
-            return open_row(META, name, value, where)
-
-        epoch = decode_epoch(row(META_EPOCH), where)
-        identity = decode_uuid(row(META_UUID), where)
-    context = EngineContext(raw, handles, epoch, clock, *node_limits)
-    return Environment(
-        folder,
-        raw,
-        context,
-        uuid_bytes=identity,
-        readonly=readonly,
-        max_store_bytes=max_store_bytes,
-        lock=lock,
-    )
-
-
-def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:
-    """Write the tables and the first rows of a new store."""
-    for table in TABLES:
-        raw.open_db(table.name.encode(), txn)
-    meta = raw.open_db(TABLES[META].name.encode(), txn)
-    for key, body in (
-        (META_FORMAT, encode_number(STORE_VERSION)),
-        (META_UUID, uuid.uuid4().bytes),
-        (META_EPOCH, encode_number(1)),
-        (META_CREATED, encode_number(clock.now_ms())),
-    ):
-        txn.put(key, seal_row(META, key, body), db=meta)

@@ -1,13 +1,13 @@
-"""Which stores this process has open, and what a fork does to them.
+"""The stores that this process has open, and what a fork does to them.
 
-LMDB allows an environment to be open once in a process, so every `Store` on the same files shares
-one `Environment`, found by the identity of `data.mdb` and counted. The last user closes it, which
-may wait for calls of other threads; meanwhile it stands here without users, and a thread that wants
-to open the store waits. Opening takes as long as a recovery, or as another process needs for one:
-it is noted here, and only threads that want the same store wait for it.
+LMDB allows an environment to be open only once in a process. So all `Store` objects on the same
+files share one `Environment`, which is found by the identity of `data.mdb` and counts its users.
+The last user closes it. Closing may wait for calls of other threads; until it is done, the
+environment is listed here without users, and a thread that opens the same store waits. Opening may
+take as long as a recovery; it is also listed here, and only threads that open the same store wait.
 
-A forked child must not touch what its parent opened: there every environment is marked closed, and
-kept alive, since closing it would disturb the parent.
+A forked child must not use or close what its parent has opened. There, every environment is marked
+closed and kept alive.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Identity = tuple[int, int]  # device, inode
 
 
 def identity_of(path: Path) -> Identity:
-    """Return what tells the store at a path from all others; raise OSError where there is none."""
-    status = (path / DATA_FILE).lstat()  # a link is no file of a store: see `safe_files`
+    """Return the identity of the store at a path; raise OSError if there is none."""
+    status = (path / DATA_FILE).lstat()  # no link is followed: see `safe_files`
     return status.st_dev, status.st_ino
 
 
 class Opening:
-    """A store that a thread wants to open.
+    """A store that a thread is opening.
 
     Attributes:
-        names: what the store is known by before it has a data file: its path, and its folder.
+        names: what identifies the store before it has a data file: its path and its folder.
         lock: the lock of the store, which a forked child must not hold.
     """
 
@@ -60,7 +60,8 @@ def _names_of(path: Path) -> set[object]:
 class Registry:
     """The environments that this process has open.
 
-    Hold `lock` to look one up and become its user, and to note that one is opened or closed.
+    A caller holds `lock` while it finds an environment and becomes its user, and while it lists
+    or removes one.
     """
 
     def __init__(self) -> None:
@@ -69,10 +70,10 @@ class Registry:
         self.openings: list[Opening] = []  # of stores that are being opened
 
     def find(self, path: Path) -> Environment | None:
-        """Return the environment of a store that is open already; wait while it is being opened.
+        """Return the environment of an open store; wait while another thread opens or closes it.
 
         Raises:
-            StoreError: another thread waits to close it, for a transaction of this one.
+            StoreError: another thread is closing it and waits for a transaction of this thread.
         """
         with self.lock:
             while True:
@@ -90,7 +91,7 @@ class Registry:
                 self.lock.wait()
 
     def end(self, opening: Opening, environment: Environment | None) -> None:
-        """Note that an opening is over; its environment, if it has led to one, has one user."""
+        """End an opening; list its environment, if it succeeded, with one user."""
         with self.lock:
             if opening in self.openings:
                 self.openings.remove(opening)
@@ -100,20 +101,21 @@ class Registry:
             self.lock.notify_all()
 
     def remove(self, environment: Environment) -> None:
-        """Forget an environment that was closed."""
+        """Remove an environment that was closed."""
         with self.lock:
             self.environments.pop(environment.identity, None)
             self.lock.notify_all()
 
     def leave_to_parent(self) -> None:
-        """Mark every environment unusable in a forked child; LMDB's locks belong to the parent."""
+        """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""
         self.lock = threading.Condition(threading.RLock())
         for opening in self.openings:
             if opening.lock is not None:
                 opening.lock.close()
         for environment in self.environments.values():
             environment.context.closed = (
-                "the store was opened before this process was forked; open it again in the child"
+                "the store was opened before this process was forked; next: open it again in the "
+                "child"
             )
             context = environment.context
             context.write_lock = threading.Lock()
@@ -126,7 +128,7 @@ class Registry:
                     context.leave_to_parent(raw)
             environment.waiters.abandon()
             environment.renew_queue()
-            # The child must not hold the parent's file locks, which would outlive the parent.
+            # The child must not hold the parent's file locks: they would outlive the parent.
             if environment.lock is not None:
                 environment.lock.close()
             environment.folder.close()
@@ -142,9 +144,9 @@ class Registry:
 def _let_child_open() -> None:
     """Make py-lmdb forget, in a forked child, which files the parent has open.
 
-    It refuses to open a file twice in a process, and counts what was inherited. The inherited
-    environments are never used or closed here, so a new one shares nothing with them. There is no
-    public way to say so; without this hook, opening raises, and nothing worse happens.
+    py-lmdb refuses to open a file twice in a process, and counts inherited environments. The child
+    never uses or closes those, so a new environment shares nothing with them. py-lmdb has no public
+    way to allow this; without this hook, opening would only raise an error.
     """
     child = os.getpid()
     parents_keys: Callable[[Any, Any], tuple[Any, ...]] = _envid.env_keys

@@ -1,7 +1,7 @@
-"""Removing a store that was made in vain: a command created it, failed, and put nothing in.
+"""Removing an empty store: a command created it, failed, and stored nothing.
 
-It is gone as if it had never been, folders included that were made for it, unless somebody else
-has opened it meanwhile, or it holds something.
+The store is removed together with the folders that were made for it, unless another process has it
+open or it holds something.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import KEYS, TABLES
 
 
 def missing_folders(path: Path) -> list[Path] | None:
-    """Return which folders creating a store at `path` makes, the innermost first.
+    """Return the folders that creating a store at `path` makes, the innermost first.
 
-    None where there is a store, which is not to be removed.
+    Returns:
+        None if there is a store, which must not be removed.
     """
     if os.path.lexists(path / DATA_FILE):
         return None
@@ -30,15 +32,14 @@ def missing_folders(path: Path) -> list[Path] | None:
 
 
 def remove_empty(path: Path, made: list[Path]) -> bool:
-    """Remove a store that holds nothing and that this process has closed; say whether.
+    """Remove a store that holds nothing and that this process has closed; return whether it did.
 
-    The folder had nothing in it when the store was created, or was not there. Another process may
-    have written to the store and closed it since this one looked into it; so that is looked at
-    again, under the lock. A process that waits for the lock meanwhile finds the same lock file
-    without a store, and creates one; where the folder goes, too, its opening fails.
+    Another process may have written to the store since this one closed it, so the check is made
+    under the exclusive lock. A process that waits for the lock in the meantime starts its opening
+    again.
 
     Args:
-        made: what `missing_folders` returned before the store was created.
+        made: the result of `missing_folders` before the store was created.
     """
     store = Folder(path)
     lock = CheckpointFile(store, readonly=False)
@@ -47,11 +48,11 @@ def remove_empty(path: Path, made: list[Path]) -> bool:
             return False
         os.truncate(lock.handle, 0)
         for name in store.names():
-            if name != CHECKPOINT_FILE:
-                store.remove_any(name)
+            if name != CHECKPOINT_FILE and (path in made or name != STAGING_FOLDER):
+                store.remove_any(name)  # a pipeline may have staged files before the store was made
         if path in made:
             store.remove(CHECKPOINT_FILE)
-        with suppress(OSError):  # others may have put something into a folder
+        with suppress(OSError):  # another process may have added files to a folder
             for folder in made:
                 folder.rmdir()
     finally:
@@ -60,7 +61,7 @@ def remove_empty(path: Path, made: list[Path]) -> bool:
 
 
 def _holds_nothing(store: Folder) -> bool:
-    """Say whether a store that nobody has open has no keys."""
+    """Return whether a store that no process has open has no keys."""
     if not store.exists(DATA_FILE):
         return True
     check_extent(store)

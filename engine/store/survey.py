@@ -1,9 +1,9 @@
-"""A look at the files of a store before it is opened, so that nothing is changed in a hostile one.
+"""A check of all files of a store before it is opened, so that a hostile store is left unchanged.
 
-Each file is checked again when it is opened (`safe_files`); this look only comes first. Segments of
-the archive may be many, and are read only: they are checked when they are opened. LMDB opens its
-two files by their path, so for these this look is the check. It takes no descriptor of them:
-closing one would take LMDB's own locks away from this process.
+Each file is checked again when it is opened (`safe_files`). Segments of the archive, which may be
+many and are only read, are checked only then. LMDB opens its two files by path, so for these this
+is the only check. It opens no descriptor of them, because closing it would release LMDB's own
+locks in this process.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from streamkeep.engine.notify.wait_table import BOARD_FILE
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER, READY_FOLDER
 from streamkeep.engine.system.safe_files import Folder
 
-STAGING_FOLDER: Final = "staging"  # what pipelines have written and not yet committed
+STAGING_FOLDER: Final = "staging"  # files that pipelines have written and not yet committed
 
 
 def check_files(store: Folder, *, readonly: bool) -> None:
-    """Raise UntrustedFileError where a file or folder is not what a store may have there."""
+    """Raise UntrustedFileError if a file or folder is not of the kind that a store has there."""
     flags = os.O_RDONLY if readonly else os.O_RDWR
     check_lmdb_files(store, readonly=readonly)
     store.check_file(CHECKPOINT_FILE, flags)
     for name in (STAGING_FOLDER, NEW_FOLDER, DONE_FOLDER):
         store.has_folder(name)
     _check_journal(store, flags)
-    ready = store.folder(READY_FOLDER, missing_ok=True)  # what is in it takes the place of ours
+    ready = store.folder(READY_FOLDER, missing_ok=True)  # its files will replace those of the store
     for name in (DATA_FILE, CHECKPOINT_FILE):
         ready.check_file(name, flags)
     _check_journal(ready, flags)
     waiters = store.folder(WAITERS_FOLDER, missing_ok=True)
-    waiters.check_file(BOARD_FILE, os.O_RDWR)  # readers wait on it, too
+    waiters.check_file(BOARD_FILE, os.O_RDWR)  # readers also register in it
     for name in filter(is_door_name, waiters.names()):
         waiters.check_pipe(name)
     store.folder(ARCHIVE_FOLDER, missing_ok=True).check_file(ARCHIVE_LOCK, flags)
 
 
 def check_lmdb_files(store: Folder, *, readonly: bool) -> None:
-    """Raise UntrustedFileError unless LMDB may open its files by their path, which it does next."""
+    """Raise UntrustedFileError unless LMDB may open its files by their paths."""
     store.check_file(DATA_FILE, os.O_RDONLY if readonly else os.O_RDWR)
-    store.check_file(LOCK_FILE, os.O_RDWR)  # readers write to it, too
+    store.check_file(LOCK_FILE, os.O_RDWR)  # readers also write to it
 
 
 def _check_journal(store: Folder, flags: int) -> None:

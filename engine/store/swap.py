@@ -1,7 +1,7 @@
-"""Taking the files that a compaction has prepared; see `compact`.
+"""Replacing the files of a store with those that a compaction has prepared; see `compact`.
 
-Every step may be repeated, and is on disk before the next: what has been moved is not in
-`compact.ready` any more, and its checkpoints are copied again. Under the exclusive lock.
+The caller holds the exclusive lock. Each step is on disk before the next one and may be repeated:
+a moved file is no longer in `compact.ready`, and the checkpoints are copied again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DONE_FOLDER: Final = "compact.done"
 
 
 def is_swapping(store: Folder) -> bool:
-    """Say whether a compaction was cut off behind the step that decides."""
+    """Return whether a compaction was interrupted after the step that decides it."""
     return store.has_folder(READY_FOLDER)
 
 
 def finish_swap(store: Folder, lock: CheckpointFile) -> None:
-    """Finish a compaction that has been decided, and remove one that has not."""
+    """Finish a compaction that was decided; remove the files of one that was not."""
     if store.has_folder(READY_FOLDER):
         ready = store.folder(READY_FOLDER)
         if ready.has_folder(JOURNAL_FOLDER):

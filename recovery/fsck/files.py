@@ -8,7 +8,7 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, position_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, files_after_gap
-from streamkeep.engine.store.opening import META_UUID
+from streamkeep.engine.store.meta import META_UUID
 from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER
 from streamkeep.format.core.errors import CorruptionError

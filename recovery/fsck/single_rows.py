@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH, META_RECOVERY, decode_recovery
+from streamkeep.engine.checkpoint.stored_version import META_FORMAT
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.model.group import NEXT_GROUP
 from streamkeep.engine.model.manifest import NEXT_FILE, NEXT_SEQUENCE
-from streamkeep.engine.store.opening import META_CREATED, META_FORMAT, META_UUID
+from streamkeep.engine.store.meta import META_CREATED, META_UUID
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError

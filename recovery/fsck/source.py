@@ -33,8 +33,9 @@ from streamkeep.engine.checkpoint.checkpoint_file import (
     position_of,
 )
 from streamkeep.engine.checkpoint.crash_recovery import examine, has_commits
+from streamkeep.engine.checkpoint.stored_version import META_FORMAT, refuse_newer
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
-from streamkeep.engine.store.opening import META_FORMAT, find_folder, is_listed
+from streamkeep.engine.store.opening import find_folder, is_listed
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files
 from streamkeep.engine.store.swap import is_swapping
@@ -43,14 +44,12 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import (
     CorruptionError,
-    FormatVersionError,
     NotAStoreError,
     RecoveryNeededError,
     StoreError,
     StoreLockedError,
 )
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.log.checkpoint import (
     SLOT,
     SLOT_SIZE,
@@ -416,8 +415,4 @@ def _check_is_ours(source: Source) -> None:
         version = 0 if body is None else decode_number(body, where)
     except CorruptionError:
         return  # a finding
-    if version > STORE_VERSION:
-        raise FormatVersionError(
-            f"{source.path}: store format {version}, this version of Streamkeep reads up to "
-            f"{STORE_VERSION}; upgrade Streamkeep"
-        )
+    refuse_newer(source.path, version)

@@ -21,7 +21,7 @@ from streamkeep.engine.model.segment_files import (
     open_stored,
     stored_name,
 )
-from streamkeep.engine.store.opening import META_UUID
+from streamkeep.engine.store.meta import META_UUID
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.format.core.checksum import open_row

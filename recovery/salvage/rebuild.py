@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 
 from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
+from streamkeep.engine.checkpoint.stored_version import META_FORMAT
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.model.group import NEXT_GROUP
-from streamkeep.engine.store.opening import META_CREATED, META_FORMAT, META_UUID
+from streamkeep.engine.store.meta import META_CREATED, META_UUID
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core.checksum import open_row

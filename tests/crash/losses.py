@@ -124,8 +124,8 @@ class Workload:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpointer, "time", SimpleNamespace(monotonic=lambda: now[0]))
-            patch.setattr(one, "_wake", SimpleNamespace(wait=wait))
-            one._watch()
+            patch.setattr(one, "_wakeup", SimpleNamespace(wait=wait))
+            one._stay_awake()
         one._stopping = False
 
     def command(self, store: Store[bytes]) -> None:

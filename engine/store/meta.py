@@ -1,0 +1,120 @@
+"""The table `meta`: the format, identity and epoch of a store, read or written at its opening."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
+from streamkeep.engine.checkpoint.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.context import EngineContext
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.errors import CorruptionError, NotAStoreError
+from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.rows.records import decode_epoch, decode_number, decode_uuid, encode_number
+
+META_UUID: Final = b"store_uuid"
+META_CREATED: Final = b"created_ms"
+
+
+def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:
+    return raw.open_db(name.encode(), txn, create=False)
+
+
+def open_tables(
+    raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, path: Path
+) -> list[lmdb._Database]:
+    """Return the handles of an existing store's tables, after a check of its version.
+
+    Args:
+        txn: a write transaction that will be committed, because handles from a read transaction
+            end with it. None if the environment is read-only.
+    """
+    try:
+        meta = _open_table(raw, txn, TABLES[META].name)
+    except lmdb.NotFoundError as error:
+        raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store") from error
+    if txn is None:
+        with raw.begin() as reader:
+            value = reader.get(META_FORMAT, None, meta)
+    else:
+        value = txn.get(META_FORMAT, None, meta)
+    if value is None:
+        raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store")
+    where = f"{path}: meta"
+    version = decode_number(open_row(META, META_FORMAT, value, where), where)
+    refuse_newer(path, version)
+    handles = []
+    for table in TABLES:
+        try:
+            handles.append(_open_table(raw, txn, table.name))
+        except lmdb.NotFoundError as error:
+            raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
+    return handles
+
+
+def read_or_create(
+    folder: Folder,
+    raw: lmdb.Environment,
+    readonly: bool,
+    max_store_bytes: int | None,
+    clock: Clock,
+    node_limits: tuple[int, int],
+    lock: CheckpointFile | None,
+) -> Environment:
+    """Read the rows that describe an existing store, or write those of a new one."""
+    path = folder.path
+    if readonly:
+        handles = open_tables(raw, None, path)
+    else:
+        with raw.begin(write=True) as writer:
+            if writer.stat()["entries"] == 0:
+                _create(raw, writer, clock)
+            handles = open_tables(raw, writer, path)
+            failpoints.hit("create:written")
+        folder.sync()
+        failpoints.hit("create:named")
+    where = f"{path}: meta"
+    with raw.begin() as txn:
+
+        def row(name: bytes) -> bytes:
+            value = txn.get(name, None, handles[META])
+            if value is None:
+                raise CorruptionError(where, f"the row {name.decode()!r} is missing")
+            return open_row(META, name, value, where)
+
+        epoch = decode_epoch(row(META_EPOCH), where)
+        identity = decode_uuid(row(META_UUID), where)
+    context = EngineContext(raw, handles, epoch, clock, *node_limits)
+    return Environment(
+        folder,
+        raw,
+        context,
+        uuid_bytes=identity,
+        readonly=readonly,
+        max_store_bytes=max_store_bytes,
+        lock=lock,
+    )
+
+
+def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:
+    """Write the tables and the first rows of a new store."""
+    for table in TABLES:
+        raw.open_db(table.name.encode(), txn)
+    meta = raw.open_db(TABLES[META].name.encode(), txn)
+    for key, body in (
+        (META_FORMAT, encode_number(STORE_VERSION)),
+        (META_UUID, uuid.uuid4().bytes),
+        (META_EPOCH, encode_number(1)),
+        (META_CREATED, encode_number(clock.now_ms())),
+    ):
+        txn.put(key, seal_row(META, key, body), db=meta)
