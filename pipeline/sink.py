@@ -78,7 +78,7 @@ class _Writer:
         if overwrite:
             raise OptionError(
                 "streams are appended to: use .mode('append'), or outputMode('append') or "
-                "('update'); `streamkeep drop` deletes a stream"
+                "('update'); `streamkeep remove` removes a stream"
             )
         RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
         self.options = options

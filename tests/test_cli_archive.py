@@ -86,7 +86,7 @@ def test_the_timeline_is_drawn(path: Path, tmp_path: Path) -> None:
     run("archive", "list", path, "--plot", tmp_path / "all.png")
     run("add", tmp_path / "empty", "orders", "a", "1")
     run(
-        "del",
+        "delete",
         tmp_path / "empty",
         "orders",
         lines("range", tmp_path / "empty", "orders")[0].split()[0],
@@ -138,10 +138,10 @@ def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Pat
     assert_sound(copy)
     again = run("archive", "restore", path, "orders", "--into", copy)
     assert "nothing to do: 'orders' has the 180 entries already, " in again.stderr
-    run("del", copy, "orders", f"{MAY}-0")
+    run("delete", copy, "orders", f"{MAY}-0")
     again = run("archive", "restore", path, "orders", "--into", copy, status=1)
     assert "would break the order of its IDs, and what it has is not the same" in again.stderr
-    assert f"next: streamkeep info stream {copy} orders" in again.stderr
+    assert f"next: streamkeep info {copy} orders" in again.stderr
     *_, summary = objects("archive", "restore", path, "again", "--source", "orders", "--into", path)
     assert summary["entries"] == 180
     run("archive", "restore", path, "x", "--source", "orders", "--stream-number", "1", status=2)
@@ -169,21 +169,21 @@ def test_export_and_adopt(path: Path, tmp_path: Path) -> None:
 
 
 def test_one_stream_is_chosen_in_one_way(path: Path, tmp_path: Path) -> None:
-    for command in (("list",), ("verify",), ("drop", "--before", "+"), ("export",)):
+    for command in (("list",), ("verify",), ("remove", "--before", "+"), ("export",)):
         folder = (tmp_path / "out",) if command == ("export",) else ()
         where = (path, *folder, "orders", "--stream-number", "1")
         told = run("archive", command[0], *where, *command[1:], status=2).stderr
         assert "KEY and --stream-number cannot be used together" in told
 
 
-def test_drop_asks_first(path: Path) -> None:
+def test_archive_remove_asks_first(path: Path) -> None:
     before = ("--before", "2024-05-01T01:00:00Z")
-    asked = run("archive", "drop", path, *before, input="n\n", status=1)
+    asked = run("archive", "remove", path, *before, input="n\n", status=1)
     assert "'orders': 1 segment with 60 entries, 2024-05-01T00:00:00Z to" in asked.stderr
     assert "nothing was changed" in asked.stderr
-    said = run("archive", "drop", path, "orders", *before, "--yes")
-    assert "dropped 1 segment" in said.stderr
-    *rows, summary = objects("archive", "drop", path, "--before", "+", "--yes")
+    said = run("archive", "remove", path, "orders", *before, "--yes")
+    assert "removed 1 segment" in said.stderr
+    *rows, summary = objects("archive", "remove", path, "--before", "+", "--yes")
     assert summary["segments"] == len(rows) == 2
     assert not any(Path(row["file"]).exists() for row in rows)
-    assert "dropped 0 segments" in run("archive", "drop", path, "--before", "+").stderr
+    assert "removed 0 segments" in run("archive", "remove", path, "--before", "+").stderr

@@ -524,7 +524,7 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     assert "left out: 1 stream of loads" in result.stderr
     run("load", "again", "b.jsonl")
     assert differences("again", "t") == []
-    run("drop", "s", left[0], "--yes")
+    run("remove", "s", left[0], "--yes")
     assert differences("s", "t") == []
 
 
@@ -551,7 +551,7 @@ def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> Non
     assert "of loads that are running or were killed" in result.stderr
     for key in keys_of("t"):
         if key.startswith(PREFIX):
-            run("drop", "t", key, "--yes")
+            run("remove", "t", key, "--yes")
     assert lines("diff", "t", "big", "k") == []
 
 

@@ -114,7 +114,7 @@ def test_redis_errors_are_status_1_with_the_line_of_redis() -> None:
     assert result.stdout == ""
     assert result.stderr == (
         "streamkeep add: ERR The ID specified in XADD is equal or smaller than the target stream "
-        "top item\nnext: streamkeep info stream s k\n"
+        "top item\nnext: streamkeep info s k\n"
     )
     assert "ERR Invalid stream ID" in run("range", "s", "k", "x", status=1).stderr
 
@@ -123,12 +123,12 @@ def test_redis_errors_are_status_1_with_the_line_of_redis() -> None:
 
 
 def test_reading_a_missing_store_is_status_3_and_creates_nothing() -> None:
-    for command in ("len", "range", "revrange", "read", "tail"):
+    for command in ("len", "range", "read", "tail"):
         result = run(command, "s", "k", status=3)
         assert result.stderr.startswith(f"streamkeep {command}: ")
         assert "no such store" in result.stderr
         assert "next: streamkeep add s KEY FIELD VALUE creates it" in result.stderr
-    for args in (("del", "s", "k", "1"), ("trim", "s", "k", "--maxlen", "1")):
+    for args in (("delete", "s", "k", "1"), ("trim", "s", "k", "--maxlen", "1")):
         run(*args, status=3)
     assert not Path("s").exists()
 
@@ -146,7 +146,7 @@ def test_what_is_no_store_is_status_3_and_untouched() -> None:
 
 def test_a_missing_stream_answers_like_an_empty_one_but_is_named() -> None:
     fill(1)
-    for command in ("range", "revrange", "read", "tail"):
+    for command in ("range", "read", "tail"):
         result = run(command, "s", "other")
         assert result.stdout == ""
         assert result.stderr == f"streamkeep {command}: no stream 'other' in s\n"
@@ -158,8 +158,8 @@ def test_range_takes_ids_ends_and_counts() -> None:
     assert lines("range", "s", "k", "2", "3") == ["2-0  n=2", "3-0  n=3"]
     assert lines("range", "s", "k", "(2", "+", "--count", "1") == ["3-0  n=3"]
     assert lines("range", "s", "k", "-", "(2-0") == ["1-0  n=1"]
-    assert lines("revrange", "s", "k", "--count", "2") == ["5-0  n=5", "4-0  n=4"]
-    assert lines("revrange", "s", "k", "(3-0", "-") == ["2-0  n=2", "1-0  n=1"]
+    assert lines("range", "s", "k", "--reverse", "--count", "2") == ["5-0  n=5", "4-0  n=4"]
+    assert lines("range", "s", "k", "-", "(3-0", "--reverse") == ["2-0  n=2", "1-0  n=1"]
     run("range", "s", "k", "--count", "0", status=2)
 
 
@@ -214,7 +214,7 @@ def test_json_prints_one_object_per_line_and_a_summary() -> None:
         '{"type":"summary","command":"range","key":"k","entries":2}',
     ]
     assert objects("tail", "s", "k", "-n", "1")[0]["id"] == "2-0"
-    assert objects("revrange", "s", "k")[-1]["command"] == "revrange"
+    assert objects("range", "s", "k", "--reverse")[-1]["command"] == "range"
     found = objects("read", "s", "k", "none")
     assert [one.get("key") for one in found[:-1]] == ["k", "k"]
     assert found[-1] == {"type": "summary", "command": "read", "streams": 1, "entries": 2}
@@ -274,11 +274,11 @@ def test_a_huge_value_is_printed_whole() -> None:
 
 def test_del_prints_how_many_there_were() -> None:
     fill(5)
-    assert lines("del", "s", "k", "1-0", "3", "9-9") == ["2"]
-    assert lines("del", "s", "k", "1-0") == ["0"]
-    assert "no stream 'x'" in run("del", "s", "x", "1-0").stderr
+    assert lines("delete", "s", "k", "1-0", "3", "9-9") == ["2"]
+    assert lines("delete", "s", "k", "1-0") == ["0"]
+    assert "no stream 'x'" in run("delete", "s", "x", "1-0").stderr
     assert lines("range", "s", "k") == ["2-0  n=2", "4-0  n=4", "5-0  n=5"]
-    run("del", "s", "k", "2-0", "x", status=1)
+    run("delete", "s", "k", "2-0", "x", status=1)
     assert lines("len", "s", "k") == ["3"]
 
 
@@ -320,10 +320,10 @@ def test_reading_commands_do_not_change_the_data_file() -> None:
     for args in (
         ("len", "s", "k"),
         ("range", "s", "k"),
-        ("revrange", "s", "k", "--json"),
+        ("range", "s", "k", "--reverse", "--json"),
         ("read", "s", "k", "other"),
         ("tail", "s", "k"),
-        ("info", "stream", "s", "k", "--full", "--count", "0"),
+        ("info", "s", "k", "--full", "--count", "0"),
         ("streams", "s"),
         ("stat", "s"),
         ("stat", "s", "k", "--json"),

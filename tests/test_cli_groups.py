@@ -10,7 +10,6 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.engine.commands.help_texts import HELP
 
 
 @pytest.fixture(autouse=True)
@@ -75,16 +74,16 @@ def test_group_set_id_delivers_again(context: str) -> None:
     assert lines(*read) == []
 
 
-def test_group_destroy_names_the_loss_and_asks(context: str) -> None:
+def test_group_remove_names_the_loss_and_asks(context: str) -> None:
     run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "2")
-    result = run("group", "destroy", context, "k", "g", input="n\n", status=1)
+    result = run("group", "remove", context, "k", "g", input="n\n", status=1)
     assert result.stderr.splitlines()[0] == "'g': 1 consumer, 2 entries pending, read up to 2-0"
-    assert "Destroy this group of 'k'? [y/N]" in result.stderr
+    assert "Remove this group of 'k'? [y/N]" in result.stderr
     assert len(table("group", "list", context)) == 1
-    assert lines("group", "destroy", context, "k", "g", input="y\n") == ["1"]
-    result = run("group", "destroy", context, "k", "g")
+    assert lines("group", "remove", context, "k", "g", input="y\n") == ["1"]
+    result = run("group", "remove", context, "k", "g")
     assert result.stdout == "0\n"
-    assert result.stderr == "streamkeep group destroy: no group 'g' of 'k' in s\n"
+    assert result.stderr == "streamkeep group remove: no group 'g' of 'k' in s\n"
 
 
 def test_group_list_covers_all_streams_or_one(context: str) -> None:
@@ -109,12 +108,6 @@ def test_group_list_covers_all_streams_or_one(context: str) -> None:
     assert run("group", "list", context, "none", status=1).stderr.startswith(
         "streamkeep group list: ERR no such key\nnext: streamkeep streams s"
     )
-    assert objects("info", "groups", context, "k")[0] == objects("group", "list", context, "k")[0]
-
-
-def test_help_prints_the_lines_of_redis() -> None:
-    assert lines("group", "help") == list(HELP["XGROUP"])
-    assert lines("info", "help") == list(HELP["XINFO"])
 
 
 # --- consumer -----------------------------------------------------------------------------------
@@ -133,17 +126,17 @@ def test_consumers_are_created_listed_and_deleted(context: str) -> None:
         ["g", "ann", "3"],
         ["g", "bob", "0"],
     ]
-    assert table("info", "consumers", context, "k", "g")[1][-1] == "-"
-    assert lines("consumer", "delete", context, "k", "g", "bob") == ["0"]
+    assert table("consumer", "list", context, "k", "g")[1][-1] == "-"
+    assert lines("consumer", "remove", context, "k", "g", "bob") == ["0"]
 
 
 def test_deleting_a_consumer_asks_only_when_something_is_pending(context: str) -> None:
     run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "3")
-    result = run("consumer", "delete", context, "k", "g", "ann", input="", status=1)
+    result = run("consumer", "remove", context, "k", "g", "ann", input="", status=1)
     assert "'ann': 3 entries pending, never to be delivered again" in result.stderr
     assert "next: --yes answers the question" in result.stderr
-    assert lines("consumer", "delete", context, "k", "g", "ann", "--yes") == ["3"]
-    result = run("consumer", "delete", context, "k", "g", "ann")
+    assert lines("consumer", "remove", context, "k", "g", "ann", "--yes") == ["3"]
+    result = run("consumer", "remove", context, "k", "g", "ann")
     assert result.stdout == "0\n"
     assert "no consumer 'ann' in group 'g' of 'k'" in result.stderr
     assert lines("pending", context, "k", "g") == ["pending  0"]
@@ -153,7 +146,7 @@ def test_deleting_a_consumer_asks_only_when_something_is_pending(context: str) -
     "command",
     [
         ("consumer", "create", "s", "k", "none", "ann"),
-        ("consumer", "delete", "s", "k", "none", "ann"),
+        ("consumer", "remove", "s", "k", "none", "ann"),
         ("consumer", "list", "s", "k", "none"),
         ("group", "set-id", "s", "k", "none", "0"),
         ("read", "s", "k", "--group", "none", "--consumer", "ann"),
@@ -185,7 +178,7 @@ def test_consumers_share_the_entries_and_see_their_own_again(context: str) -> No
 def test_history_marks_what_was_deleted(context: str) -> None:
     as_ann = ("read", context, "k", "--group", "g", "--consumer", "ann")
     run(*as_ann, "--count", "2")
-    run("del", context, "k", "1-0")
+    run("delete", context, "k", "1-0")
     assert lines(*as_ann, "--id", "0") == ["1-0  (deleted)", "2-0  n=2"]
     assert objects(*as_ann, "--id", "0")[:2] == [
         {"type": "deleted", "key": "k", "id": "1-0", "time_ms": 1},
@@ -276,7 +269,7 @@ def test_info_stream_full_shows_groups_consumers_and_what_is_pending(context: st
     run("claim", context, "k", "g", "ann", "1-0", "2-0", "--time", moment, "--retry-count", "2")
     run("nack", context, "k", "g", "3-0")
     run("consumer", "create", context, "k", "g", "bob")
-    text = lines("info", "stream", context, "k", "--full", "--count", "1")
+    text = lines("info", context, "k", "--full", "--count", "1")
     at = text.index(
         "group 'g': last-delivered-id 3-0, entries-read 3, lag 2, 3 pending, 1 of them nacked"
     )
@@ -285,10 +278,10 @@ def test_info_stream_full_shows_groups_consumers_and_what_is_pending(context: st
     assert text[at + 4].startswith("  consumer 'bob': 0 pending, seen 20")
     assert text[at + 4].endswith(", active never")
     assert text[at + 5] == "  given back, for anybody to claim:"
-    assert lines("info", "stream", context, "k", "--full", "--count", "0")[-1] == (
+    assert lines("info", context, "k", "--full", "--count", "0")[-1] == (
         "    3-0  delivered 1 time"
     )
-    group = objects("info", "stream", context, "k", "--full", "--count", "0")[-2]
+    group = objects("info", context, "k", "--full", "--count", "0")[-2]
     assert group["type"] == "group"
     assert (group["name"], group["pel_count"], group["nacked_count"]) == ("g", 3, 1)
     owned = {"id": "2-0", "delivery_time_ms": 1718004800000, "times_delivered": 2}
@@ -313,7 +306,7 @@ def test_a_message_that_is_sent_again_is_not_added_again(context: str) -> None:
     auto = ("add", context, "k", "a", "1", "a", "2", "--idmpauto", "till")
     assert lines(*auto) == lines(*auto)
     assert lines("len", context, "k") == ["8"]
-    counters = objects("info", "stream", context, "k")[0]
+    counters = objects("info", context, "k")[0]
     assert (counters["pids_tracked"], counters["iids_duplicates"]) == (1, 2)
 
 
@@ -341,5 +334,5 @@ def test_config_prints_and_sets_and_asks_before_it_forgets(context: str) -> None
             "idmp_maxsize": 5,
         }
     ]
-    assert objects("info", "stream", context, "k")[0]["iids_tracked"] == 0
+    assert objects("info", context, "k")[0]["iids_tracked"] == 0
     run("config", context, "k", "--idmp-maxsize", "0", status=2)

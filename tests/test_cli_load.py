@@ -225,7 +225,7 @@ def test_what_range_prints_as_json_loads_back_equal() -> None:
     run("load", "s", "copy", "a.jsonl")
     assert run("range", "s", "copy", "--json").stdout == text.replace('"key":"k"', '"key":"copy"')
     run("load", "s", "reversed", "--format", "jsonl", input=text, status=0)
-    back = run("revrange", "s", "k", "--json").stdout
+    back = run("range", "s", "k", "--reverse", "--json").stdout
     assert "is not above" in run("load", "s", "r", "--format", "jsonl", input=back, status=1).stderr
     run("load", "s", "r", "--format", "jsonl", "--sort", input=back)
     assert stored("r") == stored("k")

@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from streamkeep.engine.store.removal import missing_folders, remove_empty
-from streamkeep.tools.base import command
+from streamkeep.tools.base import opening
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
 def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look = command._holds_nothing
+    look = opening._holds_nothing
 
     def looked_at(store: streamkeep.Store) -> bool:
         empty = look(store)
@@ -110,6 +110,6 @@ def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
         return empty
 
     with monkeypatch.context() as patched:
-        patched.setattr(command, "_holds_nothing", looked_at)
+        patched.setattr(opening, "_holds_nothing", looked_at)
         run("load", "new", "cut.jsonl", status=1)
     assert lines("len", "new", "k") == ["1"]

@@ -64,7 +64,7 @@ def test_ack_of_a_missing_group_says_so(context: str) -> None:
 def test_ack_takes_what_read_prints(context: str) -> None:
     read = ("read", context, "k", "--group", "g", "--consumer", "ann", "--id", "0")
     assert lines("ack", context, "k", "g", "-", input=run(*read, "--count", "1").stdout) == ["1"]
-    run("del", context, "k", "2-0")
+    run("delete", context, "k", "2-0")
     assert "deleted" in run(*read, "--json").stdout
     assert lines("ack", context, "k", "g", "-", input=run(*read, "--json").stdout) == ["2"]
     rest = run("pending", context, "k", "g", "--count", "0", "--json").stdout
@@ -225,7 +225,7 @@ def test_claim_sets_what_it_is_told(context: str) -> None:
     moment = "2024-06-10T07:33:20Z"
     run("claim", context, "k", "g", "bob", "1-0", "--retry-count", "9", "--time", moment)
     run("claim", context, "k", "g", "bob", "2-0", "--time", "1718004800001", "--last-id", "6-0")
-    group = objects("info", "stream", context, "k", "--full")[-2]
+    group = objects("info", context, "k", "--full")[-2]
     times = {one["id"]: one["delivery_time_ms"] for one in group["pending"]}
     assert (times["1-0"], times["2-0"]) == (1718004800000, 1718004800001)
     assert held()["1-0"] == ("bob", 9)
@@ -236,7 +236,7 @@ def test_claim_sets_what_it_is_told(context: str) -> None:
 
 
 def test_claim_drops_what_was_deleted(context: str) -> None:
-    run("del", context, "k", "1-0")
+    run("delete", context, "k", "1-0")
     assert lines("claim", context, "k", "g", "bob", "1-0", "2-0") == ["2-0  n=2"]
     assert "1-0" not in held()
 
@@ -245,7 +245,7 @@ def test_claim_drops_what_was_deleted(context: str) -> None:
 
 
 def test_autoclaim_says_where_to_go_on_and_what_is_gone(context: str) -> None:
-    run("del", context, "k", "2-0", "3-0")
+    run("delete", context, "k", "2-0", "3-0")
     result = run("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "1")
     assert result.stdout == "1-0  n=1\n"
     assert result.stderr == "next: --start 2-0 goes on\n"
@@ -256,7 +256,7 @@ def test_autoclaim_says_where_to_go_on_and_what_is_gone(context: str) -> None:
 
 
 def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(context: str) -> None:
-    run("del", context, "k", "1-0")
+    run("delete", context, "k", "1-0")
     claim = ("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "2", "--justid")
     result = run(*claim)
     assert result.stdout == "2-0\n"
@@ -267,7 +267,7 @@ def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(context: str) -> 
 
 
 def test_autoclaim_as_json(context: str) -> None:
-    run("del", context, "k", "1-0")
+    run("delete", context, "k", "1-0")
     found = objects("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "2")
     assert [(one["type"], one.get("id")) for one in found] == [
         ("entry", "2-0"),
@@ -307,7 +307,7 @@ def test_autoclaim_leaves_alone_what_is_not_idle(context: str) -> None:
 
 def results(*args: str) -> dict[str, Any]:
     """Run del with --json; return what became of each ID."""
-    return {one["id"]: one["result"] for one in objects("del", *args)[:-1]}
+    return {one["id"]: one["result"] for one in objects("delete", *args)[:-1]}
 
 
 def test_del_obeys_the_policy(context: str) -> None:
@@ -318,14 +318,14 @@ def test_del_obeys_the_policy(context: str) -> None:
         "6-0": "kept",
         "0-1": "absent",
     }
-    result = run("del", context, "k", "2-0", "6-0", "--acked")
+    result = run("delete", context, "k", "2-0", "6-0", "--acked")
     assert result.stdout == "0\n"
     assert result.stderr == "2 entries kept: a group has not read or not acknowledged them\n"
     assert results(context, "k", "2-0") == {"2-0": "deleted"}
     assert results(context, "k", "3-0", "--delref") == {"3-0": "deleted"}
     assert list(held()) == ["2-0", "4-0"]
     assert results("s", "none", "1-0") == {"1-0": "absent"}
-    assert lines("del", context, "k", "-", input="4-0\n5-0\n") == ["2"]
+    assert lines("delete", context, "k", "-", input="4-0\n5-0\n") == ["2"]
 
 
 def test_trim_and_add_obey_the_policy(context: str) -> None:

@@ -100,7 +100,7 @@ def test_a_closed_pipe_ends_quietly(args: tuple[str, ...]) -> None:
         assert child.stderr is not None
         assert child.stdout.readline()
         child.stdout.close()
-        assert child.wait(PATIENCE_S) == 1
+        assert child.wait(PATIENCE_S) == 0
         assert child.stderr.read() == b""
 
 
@@ -113,7 +113,7 @@ def test_a_pipe_that_is_closed_at_the_end_ends_quietly() -> None:
             with start(*args, stdout=writer) as child:
                 assert child.stderr is not None
                 told = child.stderr.read()
-                assert child.wait(PATIENCE_S) == 1
+                assert child.wait(PATIENCE_S) == 0
                 assert told == b"", args
     finally:
         os.close(writer)
@@ -168,7 +168,7 @@ def closed(redirections: str, *args: str, **changes: str) -> subprocess.Complete
         (">&-", "Bad file descriptor", "", ("streams", "s")),
         (">&-", "Bad file descriptor", "1", ("len", "s", "k")),
         (">/dev/full", "No space left", "", ("dump", "s")),
-        (">/dev/full", "No space left", "1", ("range", "s", "k", "--json")),
+        (">/dev/full", "No space left", "1", ("range", "s", "k")),
         (">&-", "Bad file descriptor", "", ("--help",)),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_command_without_output_needs_no_standard_streams() -> None:
     assert closed(">&- 2>&- <&-", "fsck", "s").returncode == 0  # nothing went into the store
     result = closed("<&-", "load", "s", "k", "-", "--format", "csv")
     assert (result.returncode, b"Bad file descriptor" in result.stderr) == (1, True)
-    result = closed("<&-", "drop", "s", "k")
+    result = closed("<&-", "remove", "s", "k")
     assert (result.returncode, b"Bad file descriptor" in result.stderr) == (1, True)
     assert spawn("len", "s", "k").stdout == b"1\n"
 

@@ -113,8 +113,8 @@ def test_long_keys_are_cut_in_the_table_only() -> None:
 def test_info_stream_prints_the_counters_and_both_ends() -> None:
     for n in range(1, 4):
         run("add", "s", "k", "n", str(n), "note", "two words", "--id", f"{n}-0")
-    run("del", "s", "k", "2-0")
-    assert lines("info", "stream", "s", "k") == [
+    run("delete", "s", "k", "2-0")
+    assert lines("info", "s", "k") == [
         "length                   2",
         "radix-tree-keys          1",
         "radix-tree-nodes         2",
@@ -135,35 +135,35 @@ def test_info_stream_prints_the_counters_and_both_ends() -> None:
 
 
 def test_info_stream_full_prints_entries(stored: str) -> None:
-    assert lines("info", "stream", stored, "orders", "--full", "--count", "2")[-4:] == [
+    assert lines("info", stored, "orders", "--full", "--count", "2")[-4:] == [
         "entries",
         f"  {NOON}-0  n=0",
         f"  {NOON + 1}-0  n=1",
         "  … 48 more",
     ]
-    assert len(lines("info", "stream", stored, "orders", "--full", "--count", "0")) == 16 + 1 + 50
-    found = objects("info", "stream", stored, "orders", "--full")
+    assert len(lines("info", stored, "orders", "--full", "--count", "0")) == 16 + 1 + 50
+    found = objects("info", stored, "orders", "--full")
     assert [one["type"] for one in found] == ["stream", *["entry"] * 10, "summary"]
     assert found[0]["first_entry_id"] == f"{NOON}-0"
     assert found[0]["radix_tree_keys"] == 1
 
 
 def test_info_stream_of_an_empty_stream(stored: str) -> None:
-    assert lines("info", "stream", stored, "empty")[-2:] == [
+    assert lines("info", stored, "empty")[-2:] == [
         "first-entry              -",
         "last-entry               -",
     ]
-    assert objects("info", "stream", stored, "empty", "--full")[0]["last_entry_id"] is None
+    assert objects("info", stored, "empty", "--full")[0]["last_entry_id"] is None
 
 
 def test_info_stream_cuts_long_values() -> None:
     with streamkeep.open("s", sync="none") as store:
         store.xadd("k", {"f": b"x" * 5_000_000}, id="1-0")
-    assert lines("info", "stream", "s", "k")[-1].endswith(f"f={'x' * 200}… (4.8 MiB)")
+    assert lines("info", "s", "k")[-1].endswith(f"f={'x' * 200}… (4.8 MiB)")
 
 
 def test_a_missing_key_is_the_error_of_redis(stored: str) -> None:
-    for command in (("info", "stream"), ("stat",), ("rename",)):
+    for command in (("info",), ("stat",), ("rename",)):
         result = run(*command, stored, "none", *(["x"] if command == ("rename",) else []), status=1)
         assert result.stderr.splitlines() == [
             f"streamkeep {' '.join(command)}: ERR no such key",
@@ -194,10 +194,10 @@ def test_rename_asks_before_it_deletes_a_stream(stored: str) -> None:
 
 
 def test_drop_names_the_loss_and_asks(stored: str) -> None:
-    result = run("drop", stored, "orders", "empty", "none", input="n\n", status=1)
+    result = run("remove", stored, "orders", "empty", "none", input="n\n", status=1)
     assert result.stdout == ""
     assert result.stderr.splitlines()[:3] == [
-        "streamkeep drop: no stream 'none' in s",
+        "streamkeep remove: no stream 'none' in s",
         "'orders': 50 entries, 2024-06-10T12:00:00Z to 2024-06-10T14:00:00Z",
         "'empty': 0 entries",
     ]
@@ -206,14 +206,14 @@ def test_drop_names_the_loss_and_asks(stored: str) -> None:
 
 
 def test_drop_without_an_answer_changes_nothing(stored: str) -> None:
-    run("drop", stored, "orders", input="", status=1)
+    run("remove", stored, "orders", input="", status=1)
     assert lines("len", stored, "orders") == ["50"]
 
 
 def test_drop_deletes_when_the_answer_is_yes(stored: str) -> None:
-    assert run("drop", stored, "orders", input="y\n").stdout == "1\n"
-    assert run("drop", stored, "empty", "empty", b"\xff\n[red]", "--yes").stdout == "2\n"
-    assert run("drop", stored, "empty", input="").stdout == "0\n"
+    assert run("remove", stored, "orders", input="y\n").stdout == "1\n"
+    assert run("remove", stored, "empty", "empty", b"\xff\n[red]", "--yes").stdout == "2\n"
+    assert run("remove", stored, "empty", input="").stdout == "0\n"
     assert lines("streams", stored) == []
 
 
@@ -263,7 +263,7 @@ def test_stat_as_json(stored: str) -> None:
 def test_stat_of_an_empty_store_and_stream(stored: str) -> None:
     assert lines("stat", stored, "empty")[1] == "  entries     0"
     assert objects("stat", stored, "empty")[-1]["bytes_per_entry"] is None
-    run("drop", stored, "orders", "empty", b"\xff\n[red]", "--yes")
+    run("remove", stored, "orders", "empty", b"\xff\n[red]", "--yes")
     assert lines("stat", stored)[1] == "  streams     0"
     result = run("stat", stored, "--plot", "x.png")
     assert "no entries: x.png was not written" in result.stderr
@@ -278,7 +278,7 @@ def test_stat_counts_much_only_when_asked(stored: str, monkeypatch: pytest.Monke
 
 
 def test_stat_counts_tombstones(stored: str) -> None:
-    run("del", stored, "orders", f"{NOON}-0", f"{NOON + 1}-0")
+    run("delete", stored, "orders", f"{NOON}-0", f"{NOON + 1}-0")
     assert "  tombstones  2" in lines("stat", stored, "orders")
 
 

@@ -109,7 +109,7 @@ def test_ranges_tables_and_trees_are_harmless_and_complete(store: Path) -> None:
         ("range", store, NAME),
         ("streams", store),
         ("stat", store),
-        ("info", "stream", store, NAME),
+        ("info", store, NAME),
         ("group", "list", store),
         ("pending", store, NAME, NAME),
         ("retention", "show", store),
@@ -133,10 +133,11 @@ def test_notes_during_progress_are_harmless(store: Path) -> None:
     """rich takes what is written while a bar is shown, and understands escapes."""
     program = (
         "import sys, logging; sys.argv[1:] = []\n"
-        "from streamkeep.tools.base import output, terminal\n"
+        "from streamkeep.tools.base import common, output, terminal\n"
         "terminal.guard()\n"
+        "common.given = lambda: common.Common(progress=True)\n"
         f"name = {HOSTILE!r}\n"
-        "for bar in (output.progress(True, name, 5, sized=False), output.steps(True, name)):\n"
+        "for bar in (output.progress(name, 5, sized=False), output.steps(name)):\n"
         "    with bar as move:\n"
         "        move(1, 1); output.note(name); logging.getLogger('x').warning('%s', name)\n"
         "        print(name, file=sys.stderr); move(2, 2)\n"

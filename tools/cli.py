@@ -5,40 +5,50 @@ from __future__ import annotations
 import io
 import platform
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
 import streamkeep
-from streamkeep.tools.base import output
-from streamkeep.tools.base.terminal import guard, visible
+from streamkeep.tools.base import common, output
+from streamkeep.tools.base.command import (
+    CommandGroup,
+    of_system,
+    statuses_text,
+    tell,
+    tell_usage,
+    wants_json,
+)
+from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.terminal import guard
 from streamkeep.tools.commands.archive_cmd import archive
 from streamkeep.tools.commands.claim_cmds import autoclaim, claim
 from streamkeep.tools.commands.copy_cmds import backup, compact
 from streamkeep.tools.commands.diff_cmd import diff
 from streamkeep.tools.commands.dump_cmd import dump
-from streamkeep.tools.commands.entry_cmds import add, del_, trim
+from streamkeep.tools.commands.entry_cmds import add, delete, trim
 from streamkeep.tools.commands.erase_cmd import erase
 from streamkeep.tools.commands.fsck_cmd import fsck
 from streamkeep.tools.commands.group_cmds import consumer, group
 from streamkeep.tools.commands.info_cmds import info
 from streamkeep.tools.commands.load_cmd import load
 from streamkeep.tools.commands.pending_cmds import ack, nack, pending
-from streamkeep.tools.commands.range_cmds import len_, range_, revrange, tail
+from streamkeep.tools.commands.range_cmds import len_, range_, tail
 from streamkeep.tools.commands.read_cmd import read
 from streamkeep.tools.commands.repair_cmd import repair
 from streamkeep.tools.commands.retention_cmd import retention
 from streamkeep.tools.commands.spark_cmd import spark
 from streamkeep.tools.commands.stat_cmd import stat
-from streamkeep.tools.commands.stream_cmds import config, drop, remember, rename, set_id, streams
+from streamkeep.tools.commands.stream_cmds import config, remember, remove, rename, set_id, streams
 
 # Every command, under the heading of its family in the help text.
 COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
-    ("Write entries", (add, load, del_, trim, erase)),
-    ("Read entries", (len_, range_, revrange, read, tail)),
+    ("Write entries", (add, load, delete, trim, erase)),
+    ("Read entries", (len_, range_, read, tail)),
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
     ("Look at streams", (streams, stat, info)),
-    ("Change streams", (rename, drop, config, retention, set_id, remember)),
+    ("Change streams", (rename, remove, config, retention, set_id, remember)),
     ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
     ("Check, repair and back up a store", (fsck, repair, backup, compact)),
@@ -46,31 +56,74 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
 )
 
 
-class Root(click.Group):
+class Root(CommandGroup):
     """The root of all commands; its help lists them by family."""
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run the command line; text that a terminal cannot show is escaped, not an error."""
         output.open_closed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         guard()
-        kwargs.setdefault("prog_name", "streamkeep")
+        name = prog_name or "streamkeep"
+        words = list(sys.argv[1:] if args is None else args)
+        status: Any
         try:
-            return super().main(*args, **kwargs)
+            status = super().main(words, name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            tell_usage(error, json=wants_json(words))
+            status = error.exit_code
+        except click.Abort:
+            tell(name, Failure("aborted", code="Abort"), json=wants_json(words))
+            status = Exit.ABORTED
+        except BrokenPipeError:
+            output.give_up()
+            status = Exit.OK
         except OSError as error:  # of a help text: commands see to theirs
-            where = "standard output: " if output.give_up() else ""
-            output.note(f"{kwargs['prog_name']}: {where}{error.strerror or error}")
-            sys.exit(1)
+            tell(name, of_system(error), json=wants_json(words))
+            status = Exit.ABORTED
+        sys.exit(int(status or 0))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Parse the arguments; a help text that nobody reads to its end is no error."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            output.give_up()
+            raise click.exceptions.Exit(Exit.OK) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what is wrong with its arguments is said in one line."""
+        """Run a command, or print its help text."""
         try:
             return super().invoke(ctx)
-        except click.ClickException as error:
-            vars(error)["message"] = visible(error.message)  # it is final, to those who type
-            raise
+        except BrokenPipeError:
+            output.give_up()
+            raise click.exceptions.Exit(Exit.OK) from None
+
+    def format_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the common options."""
+        records = [option.get_help_record(ctx) for option in common.OPTIONS]
+        with formatter.section("Common options, before the name of any command or after it"):
+            formatter.write_dl([record for record in records if record])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what exit statuses mean."""
+        with formatter.section("Exit status"):
+            formatter.write_dl(statuses_text())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the help text."""
@@ -124,23 +177,15 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 def main() -> None:
     """Redis Streams, durable in a directory.
 
-    STORE is the directory; `add`, `load` and `group create --mkstream` create it. KEY names one of
-    its streams: any bytes, also none (''). Results go to standard output, all else to standard
-    error.
+    STORE is the directory; `add`, `load` and `group create --mkstream` create it. KEY is the name
+    of one of its streams; it may be empty (''). Results go to standard output, everything else to
+    standard error.
 
     \b
     Example:
       streamkeep add orders.store orders sku 7 count 2
       streamkeep range orders.store orders
       streamkeep streams orders.store
-
-    \b
-    Exit status: 0  done
-                 1  aborted, a Redis error such as an ID that is too small, or a bug
-                 2  the command line is not right, or names a file that is not there
-                 3  cannot use: no store, locked, of a newer version; or the target exists
-                 4  the store is damaged; with `diff`, stores are different
-                 5  repaired, and something was lost
     """
 
 

@@ -10,7 +10,7 @@ import click
 from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import Bytes, Id
+from streamkeep.tools.base.arguments import Bytes, Id
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store

@@ -1,31 +1,21 @@
-"""What all commands have in common: exit statuses, errors as one line, arguments, the open store.
+"""What a command is: common options, numbers below zero, errors as one line or one JSON object.
 
-A command raises `StreamkeepError` or `Failure` and does not look back: `StoreCommand` turns both
-into a line on standard error, where there is one a `next:` line with what to do about it, and an
-exit status.
+A command raises `StreamkeepError` or `Failure` and does not look back. `StoreCommand` turns both
+into a message on standard error, a `next:` line where something can be done, and an exit status.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from enum import IntEnum
+from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
-import streamkeep
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.store.removal import missing_folders, remove_empty
-from streamkeep.format.core.entry import MAX_U64, StreamId
 from streamkeep.format.core.errors import (
     CommandError,
     CorruptionError,
@@ -34,81 +24,95 @@ from streamkeep.format.core.errors import (
     IdTooSmallError,
     NoSuchGroupError,
     NoSuchKeyError,
-    NotAStoreError,
     StoreClosedError,
     StoreError,
     StoreFullError,
     StreamkeepError,
 )
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import Bytes as Bytes
+from streamkeep.tools.base.arguments import Id as Id
+from streamkeep.tools.base.arguments import count_option as count_option
+from streamkeep.tools.base.arguments import given_store as given_store
+from streamkeep.tools.base.arguments import optional_store as optional_store
+from streamkeep.tools.base.arguments import refuse_options as refuse_options
+from streamkeep.tools.base.arguments import store_argument as store_argument
+from streamkeep.tools.base.opening import open_store as open_store
+from streamkeep.tools.base.statuses import MEANINGS
+from streamkeep.tools.base.statuses import Exit as Exit
+from streamkeep.tools.base.statuses import Failure as Failure
 from streamkeep.tools.base.terminal import visible
-from streamkeep.tools.base.times import parse_iso
 
-if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Sync
-
-    _BytesType = click.ParamType[bytes]
-else:
-    _BytesType = click.ParamType  # generic in newer versions only
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-Bound = Literal["from", "to", "after"]
-
-_QUOTED: Final = "streamkeep.quoted_input"
 _NUMBER: Final = re.compile(r"-\.?[0-9]")
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-class Exit(IntEnum):
-    """Exit statuses; their numbers are permanent."""
+class _Shared(click.Command):
+    """A command that takes the common options; its help names them in one line."""
 
-    OK = 0
-    ABORTED = 1  # click and Python use it for an interrupt and for a bug, too
-    USAGE = 2  # click's own
-    UNREADABLE = 3
-    DAMAGED = 4
-    LOSS = 5  # repaired, with loss
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params.extend(common.OPTIONS)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of this command alone, and the names of the common ones."""
+        own = [
+            record
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            and param not in common.OPTIONS
+            and (record := param.get_help_record(ctx))
+        ]
+        if own:
+            with formatter.section("Options"):
+                formatter.write_dl(own)
+        self.format_common(ctx, formatter)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write where the common options are explained."""
+        formatter.write_paragraph()
+        formatter.write_text(f"Common options, see `streamkeep --help`: {common.NAMES}")
 
 
-class Failure(Exception):
-    """A command cannot go on: what to say, what to do next, and the exit status."""
+class StoreCommand(_Shared):
+    """A command whose errors end as one clear message and an exit status.
 
-    def __init__(self, message: str, *, hint: str = "", status: Exit = Exit.ABORTED) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.status = status
+    Attributes:
+        finishes: whether it goes on when nobody reads its output any more: it changes something,
+            or its exit status is the result.
+    """
 
-
-class StoreCommand(click.Command):
-    """A command whose errors end as one clear line and an exit status."""
+    def __init__(self, *args: Any, finishes: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.finishes = finishes
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; write what it printed before anything else is said."""
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # here, where a closed pipe ends quietly, not when Python shuts down
+            with output.to_the_end(self.finishes):
+                result = super().invoke(ctx)
+            output.flush()  # here, where a closed pipe ends quietly, not when Python shuts down
             return result
+        except click.exceptions.Exit:
+            output.flush()
+            raise
+        except BrokenPipeError:  # `| head` has what it wants
+            output.give_up()
+            ctx.exit(Exit.OK)
         except StreamkeepError as error:
             failure = _as_failure(ctx, error)
         except Failure as error:
             failure = error
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise
-            where = f"{error.filename}: " if error.filename else ""
-            if output.give_up():
-                where = "standard output: "
-            failure = Failure(f"{where}{error.strerror or error}")
-        output.note(f"{ctx.command_path}: {failure}")
-        if failure.hint:
-            output.note(f"next: {failure.hint}")
+            failure = of_system(error)
+        tell(ctx.command_path, failure)
         ctx.exit(failure.status)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; a number below zero is a value, not an option.
 
-        Options are taken out first, wherever they stand, and all else goes behind a `--`.
+        Options are taken out first, wherever they are, and all else goes after a `--`.
         """
         takes_values = {
             name: 0 if option.is_flag or option.count else option.nargs
@@ -136,6 +140,24 @@ class StoreCommand(click.Command):
         return super().parse_args(ctx, [*options, "--", *values])
 
 
+class CommandGroup(_Shared, click.Group):
+    """Commands under one name."""
+
+    command_class = StoreCommand
+
+
+def command(
+    name: str | None = None, **settings: Any
+) -> Callable[[Callable[..., Any]], StoreCommand]:
+    """Make a function a command; see `StoreCommand` for what errors become."""
+    return click.command(name, cls=StoreCommand, **settings)
+
+
+def group_command(name: str | None = None) -> Callable[[Callable[..., Any]], CommandGroup]:
+    """Make a function the head of a group of commands."""
+    return click.group(name, cls=CommandGroup)
+
+
 def _values_of(letters: str, takes_values: dict[str, int]) -> int:
     """Return how many arguments belong to short options that are given together."""
     for place, letter in enumerate(letters, start=1):
@@ -145,356 +167,95 @@ def _values_of(letters: str, takes_values: dict[str, int]) -> int:
     return 0
 
 
+# --- errors -------------------------------------------------------------------------------------
+
+
+def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
+    """Write why a command ends, and what to do next; as one JSON object with --json.
+
+    Args:
+        path: the name of the command.
+        json: None for what --json says; usage errors come before it was read.
+    """
+    if common.as_json() if json is None else json:
+        output.json_error(
+            error=failure.status.name.lower(),
+            code=failure.code or type(failure).__name__,
+            status=int(failure.status),
+            command=path,
+            message=str(failure),
+            next=failure.hint or None,
+        )
+        return
+    output.note(f"{path}: {failure}")
+    if failure.hint:
+        output.note(f"next: {failure.hint}")
+
+
+def tell_usage(error: click.ClickException, *, json: bool) -> None:
+    """Write what is wrong with the command line."""
+    ctx = getattr(error, "ctx", None)
+    path = "streamkeep" if ctx is None else ctx.command_path
+    if json:
+        failure = Failure(
+            error.format_message(),
+            hint=f"{path} --help",
+            status=Exit.USAGE,
+            code=type(error).__name__,
+        )
+        tell(path, failure, json=True)
+        return
+    if type(error).__name__ != "NoArgsIsHelpError":  # whose message is a help text
+        vars(error)["message"] = visible(error.message)  # it is final, to type checkers
+    error.show()
+
+
+def wants_json(args: Sequence[str]) -> bool:
+    """Say whether --json is among arguments that could not be parsed."""
+    options = args[: args.index("--")] if "--" in args else args
+    return "--json" in options
+
+
+def of_system(error: OSError) -> Failure:
+    """Return what to say of an error of the operating system."""
+    where = f"{error.filename}: " if error.filename else ""
+    if output.give_up():
+        where = "standard output: "
+    return Failure(f"{where}{error.strerror or error}", code=type(error).__name__)
+
+
 def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     """Choose words, hint and status for an error of the store."""
+    message, hint, status = str(error), "", Exit.ABORTED
     path = ctx.params.get("store_path")
     store = shlex.quote(str(path or "STORE"))
     if isinstance(error, CommandError):
-        hint = ""
+        message = error.redis_error
         if isinstance(error, NoSuchKeyError):
             hint = f"streamkeep streams {store}"
         elif isinstance(error, (NoSuchGroupError, GroupExistsError)):
             hint = f"streamkeep group list {store}"
         elif isinstance(error, IdTooSmallError) and _has_stream(ctx):
-            hint = f"streamkeep info stream {store} {shell_key(ctx.params['key'])}"
-        return Failure(error.redis_error, hint=hint)
-    if isinstance(error, CorruptionError):
+            hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
+    elif isinstance(error, CorruptionError):
         root = ctx.find_root().command
         known = path is not None and isinstance(root, click.Group) and "fsck" in root.commands
-        return Failure(
-            str(error), hint=f"streamkeep fsck {store}" if known else "", status=Exit.DAMAGED
-        )
-    if isinstance(error, ErasureBlockedError):
-        hint = f"streamkeep erase {store} --finish"
-        return Failure(str(error), hint=hint, status=Exit.UNREADABLE)
-    if isinstance(error, StoreFullError):
-        return Failure(str(error), hint="streamkeep trim --help")
-    if isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
-        return Failure(str(error), status=Exit.UNREADABLE)
-    return Failure(str(error))
+        hint, status = f"streamkeep fsck {store}" if known else "", Exit.DAMAGED
+    elif isinstance(error, ErasureBlockedError):
+        hint, status = f"streamkeep erase {store} --finish", Exit.UNREADABLE
+    elif isinstance(error, StoreFullError):
+        hint = "streamkeep trim --help"
+    elif isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
+        status = Exit.UNREADABLE
+    return Failure(message, hint=hint, status=status, code=type(error).__name__)
 
 
 def _has_stream(ctx: click.Context) -> bool:
-    """Say whether the command is about a stream of a store that is there."""
+    """Say whether the command is about a stream of a store that exists."""
     known = ctx.params.get("store_path"), ctx.params.get("key")
     return None not in known and os.path.exists(ctx.params["store_path"] / DATA_FILE)
 
 
-def shell_key(key: bytes) -> str:
-    """Return a key as an argument for the shell."""
-    text = output.shown(key)
-    if not key:
-        return "''"
-    return f"--quoted-input {shlex.quote(text)}" if text.startswith('"') else shlex.quote(text)
-
-
-# --- arguments ----------------------------------------------------------------------------------
-
-
-class Bytes(_BytesType):
-    """A key, field or value: the bytes of the argument as the shell passed them.
-
-    With `--quoted-input` an argument in double quotes is read with redis-cli's escapes: some bytes
-    are hard to type, and no argument can hold a NUL.
-    """
-
-    name = "bytes"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        """Return the bytes of an argument."""
-        if isinstance(value, bytes):
-            return value
-        text = str(value)
-        if text.startswith('"') and ctx is not None and ctx.meta.get(_QUOTED):
-            try:
-                return output.unquoted(text)
-            except ValueError as error:
-                self.fail(f"{text}: {error}", param, ctx)
-        return os.fsencode(text)
-
-
-class Id(_BytesType):
-    """An entry ID, whose syntax the store checks.
-
-    Args:
-        bound: what the ID bounds, where a date or a time in ISO 8601 may stand for it. That stands
-            for its first millisecond, and `(` leaves all of this millisecond out.
-            "from", "to": the first or the last ID that is wanted, both included.
-            "after": the ID before the first one that is wanted.
-    """
-
-    name = "id"
-
-    def __init__(self, bound: Bound | None = None) -> None:
-        self.bound = bound
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        """Return the text of the ID."""
-        if isinstance(value, bytes):
-            return value
-        text = str(value)
-        moment = text.removeprefix("(")
-        if self.bound is None or not _DATE.match(moment):
-            return os.fsencode(text)
-        try:
-            return self._id_of(parse_iso(moment), exclusive=text != moment)
-        except ValueError as error:
-            self.fail(f"{text}: {error}", param, ctx)
-
-    def _id_of(self, ms: int, *, exclusive: bool) -> bytes:
-        """Return the ID that a millisecond stands for.
-
-        Of `(ms` alone, the store would leave one ID out: the first as a start, the last as an end.
-        """
-        if exclusive:
-            return b"(%d-%d" % (ms, 0 if self.bound == "to" else MAX_U64)
-        if self.bound == "after":
-            return bytes(StreamId(ms, 0).previous() if ms else StreamId(0, 0))
-        return b"%d" % ms
-
-
-def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Return the path of a store; refuse an empty name, and what LMDB cannot open."""
-    if value == "":  # an unset variable of a script; Path would take it for the working directory
-        raise click.BadParameter("the name is empty", ctx, param)
-    try:
-        os.path.abspath(value or "").encode()
-    except UnicodeEncodeError:
-        problem = "the path is not UTF-8, as LMDB needs it; rename the folder, or link to it"
-        raise click.BadParameter(problem, ctx, param) from None
-    return None if value is None else Path(value)
-
-
-def store_argument(function: Function) -> Function:
-    """Add the argument STORE."""
-    kind = click.Path()
-    return click.argument("store_path", metavar="STORE", type=kind, callback=path_of)(function)
-
-
-def optional_store(function: Function) -> Function:
-    """Add the argument STORE for commands that also do something without; see `given_store`."""
-    return click.argument(
-        "store_path", metavar="[STORE]", required=False, type=click.Path(), callback=path_of
-    )(function)
-
-
-def given_store(store_path: Path | None) -> Path:
-    """Return what `optional_store` was given, where the command needs it."""
-    if store_path is None:
-        raise click.UsageError("Missing argument 'STORE'.")
-    return store_path
-
-
-def key_argument(function: Function) -> Function:
-    """Add the argument KEY."""
-    return click.argument("key", metavar="KEY", type=Bytes())(function)
-
-
-def group_argument(function: Function) -> Function:
-    """Add the argument GROUP."""
-    return click.argument("group", metavar="GROUP", type=Bytes())(function)
-
-
-def consumer_argument(function: Function) -> Function:
-    """Add the argument CONSUMER."""
-    return click.argument("consumer", metavar="CONSUMER", type=Bytes())(function)
-
-
-def json_option(function: Function) -> Function:
-    """Add --json."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON object per line, a summary last."
-    )(function)
-
-
-def sync_option(function: Function) -> Function:
-    """Add --sync, for commands that write."""
-    return click.option(
-        "--sync",
-        type=click.Choice(["commit", "interval", "none"]),
-        default="commit",
-        show_default=True,
-        help="Return when the change is on disk, or earlier: a power cut may then lose it.",
-    )(function)
-
-
-def progress_option(function: Function) -> Function:
-    """Add --progress/--no-progress."""
-    return click.option(
-        "--progress/--no-progress",
-        default=None,
-        help="Show progress on standard error; by default on a terminal only.",
-    )(function)
-
-
-def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function]:
-    """Add flags of which at most one may be given; the command gets it in capitals, or None.
-
-    Args:
-        name: of the parameter of the command.
-        texts: each flag, in capitals, with its help.
-    """
-
-    def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        chosen = ctx.params.setdefault(name, None)
-        if not value:
-            return
-        if chosen is not None:
-            raise click.UsageError(
-                f"--{chosen.lower()} and {param.opts[0]} cannot be used together"
-            )
-        ctx.params[name] = str(param.name).upper()
-
-    def add(function: Function) -> Function:
-        for flag, text in reversed([*texts.items()]):  # the last decorator comes first in the help
-            option = click.option(
-                f"--{flag.lower()}", is_flag=True, expose_value=False, callback=choose, help=text
-            )
-            function = option(function)
-        return function
-
-    return add
-
-
-policy_options = one_of(
-    "policy",
-    {
-        "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
-        "DELREF": "Remove that, too: groups forget the deleted entries.",
-        "ACKED": "Delete only what every group has read and acknowledged.",
-    },
-)
-
-
-def count_option(
-    text: str, *, least: int = 1, default: int | None = None
-) -> Callable[[Function], Function]:
-    """Return the option -n/--count.
-
-    Args:
-        text: its help.
-        least: the smallest number that it takes.
-    """
-    return click.option(
-        "-n",
-        "--count",
-        type=click.IntRange(min=least),
-        default=default,
-        show_default=default is not None,
-        metavar="N",
-        help=text,
-    )
-
-
-def refuse_options(why: str, *names: str) -> None:
-    """Refuse options and arguments that were given although they mean nothing here.
-
-    Args:
-        why: what is said behind the name of the first of them.
-        names: of the parameters of the command.
-    """
-    ctx = click.get_current_context()
-    for param in ctx.command.params:
-        if param.name in names and was_given(ctx, param.name):
-            shown = param.human_readable_name.strip("[]")
-            if isinstance(param, click.Option):
-                shown = max(param.opts, key=len)
-            raise click.UsageError(f"{shown} {why}")
-
-
-def was_given(ctx: click.Context, name: str) -> bool:
-    """Say whether an option stands on the command line, with whatever value."""
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def yes_option(function: Function) -> Function:
-    """Add --yes, for commands that destroy data."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
-
-
-def quoted_option(function: Function) -> Function:
-    """Add --quoted-input, which `Bytes` obeys."""
-
-    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        ctx.meta[_QUOTED] = value
-
-    return click.option(
-        "--quoted-input",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=remember,
-        help="Read arguments in double quotes with redis-cli's escapes, such as '\"\\x00a\"'.",
-    )(function)
-
-
-def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
-    """Name what is about to be lost and ask; go on only when the answer is yes."""
-    for loss in losses:
-        output.note(loss)
-    if yes:
-        return
-    sys.stderr.write(f"{visible(question)} [y/N]: ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        output.note("")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was changed", hint="--yes answers the question")
-
-
-# --- the store ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def open_store(
-    path: Path,
-    *,
-    readonly: bool = False,
-    create: bool = False,
-    sync: Sync = "commit",
-    hint: str = "",
-) -> Iterator[Store]:
-    """Open the store at `path`, and close it.
-
-    A process that is about to end syncs what `interval` would have synced later. A store that was
-    created here is removed when the block fails and has put nothing in.
-
-    Args:
-        hint: what to do where there is no store; else it is how a store comes to be.
-    """
-    made = missing_folders(path) if create else None
-    try:
-        store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
-    except NotAStoreError as error:
-        hint = hint or f"streamkeep add {shlex.quote(str(path))} KEY FIELD VALUE creates it"
-        missing = "no such store" in str(error)
-        raise Failure(str(error), hint=hint if missing else "", status=Exit.UNREADABLE) from error
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
-    empty = False
-    try:
-        with store:
-            try:
-                yield store
-            except BaseException:
-                empty = made is not None and _holds_nothing(store)
-                raise
-            finally:
-                if sync == "interval":
-                    store.sync()
-    except BaseException:
-        if empty and made is not None:
-            with suppress(OSError):
-                remove_empty(path, made)
-        raise
-
-
-def _holds_nothing(store: Store) -> bool:
-    with suppress(StreamkeepError):
-        return next(iter(store.scan_iter()), None) is None
-    return False
+def statuses_text() -> list[tuple[str, str]]:
+    """Return every exit status and its meaning, for help texts."""
+    return [(str(int(status)), meaning) for status, meaning in MEANINGS.items()]

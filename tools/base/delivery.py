@@ -65,25 +65,9 @@ def _look_up(
     return Delivered(entry_id, found.pairs, False, idle_ms, times_delivered)
 
 
-def print_delivered(
-    entry: Delivered, *, as_json: bool, show_time: bool = False, key: bytes | None = None
-) -> None:
+def print_delivered(entry: Delivered, *, show_time: bool = False, key: bytes | None = None) -> None:
     """Print one entry on one line; with `key`, the stream that it is from."""
     if entry.gone:
-        print_id(
-            "deleted",
-            entry.id,
-            as_json=as_json,
-            show_time=show_time,
-            key=key,
-            ending="  (deleted)",
-        )
+        print_id("deleted", entry.id, show_time=show_time, key=key, ending="  (deleted)")
         return
-    print_entry(
-        entry,
-        as_json=as_json,
-        show_time=show_time,
-        key=key,
-        ending=entry.ending,
-        **entry.members,
-    )
+    print_entry(entry, show_time=show_time, key=key, ending=entry.ending, **entry.members)

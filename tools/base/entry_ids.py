@@ -12,7 +12,8 @@ import click
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import Failure, Id
+from streamkeep.tools.base.arguments import Id
+from streamkeep.tools.base.statuses import Failure
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -94,13 +95,13 @@ class Outcomes(NamedTuple):
         """How many entries were kept because a group still refers to them."""
         return self.results.count(_KEPT)
 
-    def print(self, command: str, count: int, *, as_json: bool) -> None:
+    def print(self, count: int) -> None:
         """Print the number that the command is about; in JSON also what became of each ID."""
-        if as_json:
+        if output.as_json():
             names = {_DELETED: "deleted", _KEPT: "kept"}
             for one, result in zip(self.ids, self.results, strict=True):
                 output.json_line("id", id=one.decode(), result=names.get(result, self.absent))
-            output.json_summary(command, count=count, deleted=self.deleted, kept=self.kept)
+            output.summary(count=count, deleted=self.deleted, kept=self.kept)
             return
         output.line(str(count))
         if self.kept:

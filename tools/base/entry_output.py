@@ -12,7 +12,6 @@ import click
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import json_option
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -35,19 +34,13 @@ class Printable(Protocol):
 def shape_options(function: Function) -> Function:
     """Add what decides how entries are printed."""
     times = click.option(
-        "--show-time", is_flag=True, help="Print the time of each ID behind it (text only)."
+        "--show-time", is_flag=True, help="Print the time of each ID after it (text only)."
     )
-    return times(json_option(function))
+    return times(function)
 
 
 def print_entry(
-    entry: Printable,
-    *,
-    as_json: bool,
-    show_time: bool,
-    key: bytes | None = None,
-    ending: str = "",
-    **members: int,
+    entry: Printable, *, show_time: bool, key: bytes | None = None, ending: str = "", **members: int
 ) -> None:
     """Print one entry on one line.
 
@@ -55,12 +48,9 @@ def print_entry(
         key: the stream that it is from, to be printed, too.
         ending, members: what else to say of it, as text and in JSON.
     """
-    if as_json:
+    if output.as_json():
         output.json_line(
-            "entry",
-            **id_members(key, entry.id),
-            fields=output.json_pairs(entry.pairs),
-            **members,
+            "entry", **id_members(key, entry.id), fields=output.json_pairs(entry.pairs), **members
         )
         return
     output.line(
@@ -72,13 +62,12 @@ def print_id(
     kind: str,
     entry_id: StreamId,
     *,
-    as_json: bool,
     show_time: bool = False,
     key: bytes | None = None,
     ending: str = "",
 ) -> None:
     """Print an entry of which only the ID is known, or asked for; `kind` is its JSON type."""
-    if as_json:
+    if output.as_json():
         output.json_line(kind, **id_members(key, entry_id))
     else:
         output.line(f"{id_text(key, entry_id, show_time=show_time)}{ending}")

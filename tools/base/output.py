@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
+
+import click
 
 from streamkeep.format.core import json_form
 from streamkeep.format.core.json_form import json_bytes as json_bytes
@@ -33,6 +36,8 @@ from streamkeep.format.shown import count_text as count_text
 from streamkeep.format.shown import size_text as size_text
 from streamkeep.format.shown import span_text as span_text
 from streamkeep.format.shown import time_text as time_text
+from streamkeep.tools.base import common
+from streamkeep.tools.base.common import as_json as as_json
 from streamkeep.tools.base.terminal import guard, unguarded, visible
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -59,8 +64,8 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([\\\"nrtab]))|([^\\\"]+)")
 
 
 def line(text: str) -> None:
-    """Write one line of the result; the stream behind it is buffered."""
-    unguarded(sys.stdout).write(visible(text) + "\n")
+    """Write one line of the result, to a buffered stream."""
+    _emit(visible(text) + "\n")
 
 
 def note(text: str) -> None:
@@ -68,6 +73,37 @@ def note(text: str) -> None:
     sys.stdout.flush()
     unguarded(sys.stderr).write(visible(text) + "\n")
     sys.stderr.flush()
+
+
+def _emit(text: str) -> None:
+    try:
+        unguarded(sys.stdout).write(text)
+    except BrokenPipeError:
+        if not _to_the_end:
+            raise
+        give_up()
+
+
+@contextmanager
+def to_the_end(wanted: bool) -> Iterator[None]:
+    """Say whether a command goes on when nobody reads its output any more."""
+    global _to_the_end
+    former, _to_the_end = _to_the_end, wanted
+    try:
+        yield
+    finally:
+        _to_the_end = former
+
+
+_to_the_end = False
+
+
+def flush() -> None:
+    """Write what is buffered of the result; a reader that has gone needs none of it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        give_up()
 
 
 def open_closed() -> None:
@@ -160,6 +196,14 @@ def unquoted(text: str) -> bytes:
     return b"".join(out)
 
 
+def shell_key(key: bytes) -> str:
+    """Return a key as an argument for the shell."""
+    text = shown(key)
+    if not key:
+        return "''"
+    return f"--quoted-input {shlex.quote(text)}" if text.startswith('"') else shlex.quote(text)
+
+
 def named(key: bytes) -> str:
     """Return a key as messages name it: 'orders', or "\\xff" when it is not plain."""
     text = shown(key)
@@ -243,18 +287,38 @@ def encodable(text: str) -> bool:
 
 def json_line(kind: str, **members: Any) -> None:
     """Write one JSON object on one line; `type` is its first member."""
-    unguarded(sys.stdout).write(json_form.json_line(kind, **members) + "\n")
+    _emit(json_form.json_line(kind, **members) + "\n")
+
+
+def json_error(**members: Any) -> None:
+    """Write an error as one JSON object to standard error."""
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+    unguarded(sys.stderr).write(json_form.json_line("error", **members) + "\n")
+    sys.stderr.flush()
 
 
 def json_summary(command: str, **members: Any) -> None:
-    """Write the last object of a result, which also tells that the result is complete."""
+    """Write the last object of a result, which also says that the result is complete."""
     json_line("summary", command=command, **members)
 
 
-def result(command: str, text: str, *, as_json: bool, **members: Any) -> None:
+def summary(**members: Any) -> None:
+    """Write the summary of the running command."""
+    path = click.get_current_context().command_path
+    json_summary(path.partition(" ")[2], **members)
+
+
+def done(**members: Any) -> None:
+    """Write the summary of a command that prints nothing as text."""
+    if as_json():
+        summary(**members)
+
+
+def result(text: str, **members: Any) -> None:
     """Write a result that is one line: as text, or as a summary with these members."""
-    if as_json:
-        json_summary(command, **members)
+    if as_json():
+        summary(**members)
     else:
         line(text)
 
@@ -263,8 +327,9 @@ def result(command: str, text: str, *, as_json: bool, **members: Any) -> None:
 
 
 @contextmanager
-def steps(wanted: bool | None, label: str) -> Iterator[Callable[[int, int], None]]:
+def steps(label: str) -> Iterator[Callable[[int, int], None]]:
     """Show how many parts of some work are done; yield what takes that number and all of them."""
+    wanted = common.given().progress
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda done, total: None
         return
@@ -283,17 +348,15 @@ def steps(wanted: bool | None, label: str) -> Iterator[Callable[[int, int], None
 
 
 @contextmanager
-def progress(
-    wanted: bool | None, label: str, total: int | None, *, sized: bool, unit: str = ""
-) -> Iterator[Advance]:
+def progress(label: str, total: int | None, *, sized: bool, unit: str = "") -> Iterator[Advance]:
     """Show progress on standard error; yield what moves it.
 
     Args:
-        wanted: None for: when standard error is a terminal.
         total: how much there is to do; None when nobody knows, and then there is no bar.
         sized: what is done is counted in bytes.
         unit: what is counted, when that is not entries.
     """
+    wanted = common.given().progress
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda done, entries: None
         return

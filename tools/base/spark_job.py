@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import Exit, Failure, json_option, progress_option
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,10 +34,8 @@ def _note_shipping(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def job_options(function: Function) -> Function:
-    """Add what all jobs take: where Spark runs, its settings, --json and --progress."""
+    """Add what all jobs take: where Spark runs, and its settings."""
     for add in (
-        progress_option,
-        json_option,
         click.option(
             "--conf",
             "settings",
@@ -134,9 +132,9 @@ def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def progress(wanted: bool | None, label: str) -> Iterator[Progress]:
+def progress(label: str) -> Iterator[Progress]:
     """Show how many parts of the work are done."""
-    with output.steps(wanted, label) as advance:
+    with output.steps(label) as advance:
         yield advance
 
 
@@ -176,14 +174,14 @@ def check_streams(streams: tuple[str, ...], pattern: str | None) -> None:
         raise click.UsageError("give --stream or --pattern, not both")
 
 
-def tell(report: Report, summary: str, as_json: bool) -> None:
+def tell(report: Report, summary: str) -> None:
     """Print what a job did; end with a status that says whether something is wrong."""
-    if as_json:
+    if output.as_json():
         for problem in report.problems:
             output.json_line("problem", problem=problem)
         facts = report.as_json()
-        facts.pop("type")
-        output.json_summary(f"spark {facts.pop('job')}", **facts)
+        del facts["type"], facts["job"]
+        output.summary(**facts)
     else:
         for problem in report.problems:
             output.line(problem)

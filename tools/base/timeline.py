@@ -15,7 +15,7 @@ from streamkeep.format.shown import MOST_BUCKETS as MOST_BUCKETS
 from streamkeep.format.shown import Plan as Plan
 from streamkeep.format.shown import calendar
 from streamkeep.format.shown import plan_buckets as plan_buckets
-from streamkeep.tools.base.command import Failure
+from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import click
-
-from streamkeep.tools.commands.archive_files_cmds import adopt, drop, export, verify
+from streamkeep.tools.base.command import group_command
+from streamkeep.tools.commands.archive_files_cmds import adopt, export, remove, verify
 from streamkeep.tools.commands.archive_list_cmd import list_
 from streamkeep.tools.commands.archive_restore_cmd import restore
 from streamkeep.tools.commands.archive_run_cmd import run
 
 
-@click.group()
+@group_command()
 def archive() -> None:
     """Look after the archive: what streams have trimmed, compressed.
 
@@ -24,5 +23,5 @@ def archive() -> None:
     """
 
 
-for _command in (run, list_, verify, restore, adopt, export, drop):
+for _command in (run, list_, verify, restore, adopt, export, remove):
     archive.add_command(_command)

@@ -1,4 +1,4 @@
-"""Commands about segments as files: archive verify, adopt, export, drop."""
+"""Commands about segments as files: archive verify, adopt, export, remove."""
 
 from __future__ import annotations
 
@@ -21,37 +21,19 @@ from streamkeep.tools.base.archive_options import (
     range_options,
     segment_json,
 )
-from streamkeep.tools.base.command import (
-    Bytes,
-    Exit,
-    Id,
-    StoreCommand,
-    confirm_loss,
-    json_option,
-    open_store,
-    progress_option,
-    quoted_option,
-    store_argument,
-    yes_option,
-)
+from streamkeep.tools.base.arguments import Bytes, Id, store_argument, yes_option
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import confirm_loss, open_store
+from streamkeep.tools.base.statuses import Exit
 
 # --- verify -------------------------------------------------------------------------------------
 
 
-@click.command("verify", cls=StoreCommand)
+@command("verify", finishes=True)
 @store_argument
 @optional_key
 @number_option
-@json_option
-@progress_option
-@quoted_option
-def verify(
-    store_path: Path,
-    key: bytes | None,
-    stream_number: int | None,
-    as_json: bool,
-    progress: bool | None,
-) -> None:
+def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> None:
     """Read segments to the last byte, and say what is damaged.
 
     Each block that is damaged is named; the others can still be read. Nothing is changed.
@@ -71,22 +53,21 @@ def verify(
     with open_store(store_path, readonly=True) as store:
         records = store.archived_segments(key, stream_number=stream_number)
         size = sum(record.size_bytes for record in records)
-        with output.progress(progress, "verifying", size, sized=True, unit="bytes") as advance:
+        with output.progress("verifying", size, sized=True, unit="bytes") as advance:
             for one in store.verify_archive(
                 key, stream_number=stream_number, progress=lambda done, _: advance(done, done)
             ):
                 bad += bool(one.problems)
                 problems += len(one.problems)
-                if as_json:
+                if output.as_json():
                     found = [str(problem) for problem in one.problems]
                     output.json_line("segment", **segment_json(store, one.record), problems=found)
                 else:
                     for problem in one.problems:
                         output.line(str(problem))
     seconds = time.perf_counter() - began
-    if as_json:
-        output.json_summary(
-            "archive verify",
+    if output.as_json():
+        output.summary(
             segments=len(records),
             damaged=bad,
             problems=problems,
@@ -105,7 +86,7 @@ def verify(
 # --- adopt and export ---------------------------------------------------------------------------
 
 
-@click.command("adopt", cls=StoreCommand)
+@command("adopt", finishes=True)
 @store_argument
 @click.argument(
     "paths",
@@ -122,17 +103,8 @@ def verify(
 )
 @click.option("--create", is_flag=True, help="Create STORE when it is missing.")
 @block_limit_option
-@json_option
-@progress_option
-@quoted_option
 def adopt(
-    store_path: Path,
-    paths: tuple[Path, ...],
-    key: bytes | None,
-    create: bool,
-    max_block_bytes: int,
-    as_json: bool,
-    progress: bool | None,
+    store_path: Path, paths: tuple[Path, ...], key: bytes | None, create: bool, max_block_bytes: int
 ) -> None:
     """Take segment files into the archive that it does not know.
 
@@ -151,7 +123,7 @@ def adopt(
     adopted = known = entries = 0
     with (
         open_store(store_path, create=create, hint="--create creates it") as store,
-        output.progress(progress, "adopting", None, sized=True, unit="bytes") as advance,
+        output.progress("adopting", None, sized=True, unit="bytes") as advance,
     ):
         for one in store.adopt_segments(
             *paths,
@@ -165,7 +137,7 @@ def adopt(
             else:
                 adopted += 1
                 entries += record.entries
-            if as_json:
+            if output.as_json():
                 output.json_line(
                     "adopted",
                     source=str(one.source),
@@ -176,23 +148,20 @@ def adopt(
             elif record is not None:
                 left = f", without {output.entries_text(one.erased)} erased" if one.erased else ""
                 output.line(f"{one.source}: {output.entries_text(record.entries)}{left}")
-    if as_json:
-        output.json_summary("archive adopt", adopted=adopted, known=known, entries=entries)
+    if output.as_json():
+        output.summary(adopted=adopted, known=known, entries=entries)
     output.note(
         f"adopted {output.count_text(adopted, 'segment')} with {output.entries_text(entries)}"
         + (f", {known:,} known already" if known else "")
     )
 
 
-@click.command("export", cls=StoreCommand)
+@command("export", finishes=True)
 @store_argument
 @click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
 @optional_key
 @number_option
 @range_options
-@json_option
-@progress_option
-@quoted_option
 def export(
     store_path: Path,
     folder: Path,
@@ -200,8 +169,6 @@ def export(
     stream_number: int | None,
     start: bytes,
     end: bytes,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Copy verified segments into FOLDER, which is created.
 
@@ -220,24 +187,24 @@ def export(
         records = store.archived_segments(key, **options)
         size = sum(record.size_bytes for record in records)
         folder.mkdir(parents=True, exist_ok=True)
-        with output.progress(progress, "exporting", size, sized=True, unit="bytes") as advance:
+        with output.progress("exporting", size, sized=True, unit="bytes") as advance:
             for path in store.export_segments(
                 folder, key, **options, progress=lambda done, _: advance(done, done)
             ):
                 copied += 1
-                if as_json:
+                if output.as_json():
                     output.json_line("exported", file=str(path))
                 else:
                     output.line(str(path))
-    if as_json:
-        output.json_summary("archive export", segments=copied, size_bytes=size)
+    if output.as_json():
+        output.summary(segments=copied, size_bytes=size)
     output.note(f"exported {output.count_text(copied, 'segment')}, {output.size_text(size)}")
 
 
-# --- drop ---------------------------------------------------------------------------------------
+# --- remove -------------------------------------------------------------------------------------
 
 
-@click.command("drop", cls=StoreCommand)
+@command("remove")
 @store_argument
 @optional_key
 @number_option
@@ -246,18 +213,11 @@ def export(
     type=Id("from"),
     required=True,
     metavar="ID|TIME",
-    help="Drop segments whose entries are all older than this; + for all segments.",
+    help="Remove segments whose entries are all older than this; + for all segments.",
 )
 @yes_option
-@json_option
-@quoted_option
-def drop(
-    store_path: Path,
-    key: bytes | None,
-    stream_number: int | None,
-    before: bytes,
-    yes: bool,
-    as_json: bool,
+def remove(
+    store_path: Path, key: bytes | None, stream_number: int | None, before: bytes, yes: bool
 ) -> None:
     """Remove old segments for good.
 
@@ -266,7 +226,7 @@ def drop(
 
     \b
     Example:
-      streamkeep archive drop orders.store orders --before 2024-01-01 --yes
+      streamkeep archive remove orders.store orders --before 2024-01-01 --yes
     """
     check_chosen(key, stream_number)
     with open_store(store_path) as store:
@@ -278,14 +238,14 @@ def drop(
         ]
         dropped: list[SegmentRecord] = []
         if doomed:
-            confirm_loss(_losses(doomed), "Drop them?", yes=yes)
+            confirm_loss(_losses(doomed), "Remove them?", yes=yes)
             dropped = store.drop_segments(key, stream_number=stream_number, before=before)
         size = sum(record.size_bytes for record in dropped)
-        if as_json:
+        if output.as_json():
             for record in dropped:
                 output.json_line("segment", **segment_json(store, record))
-            output.json_summary("archive drop", segments=len(dropped), size_bytes=size)
-    output.note(f"dropped {output.count_text(len(dropped), 'segment')}, {output.size_text(size)}")
+            output.summary(segments=len(dropped), size_bytes=size)
+    output.note(f"removed {output.count_text(len(dropped), 'segment')}, {output.size_text(size)}")
 
 
 def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:

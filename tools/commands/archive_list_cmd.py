@@ -19,15 +19,10 @@ from streamkeep.tools.base.archive_options import (
     range_options,
     segment_json,
 )
-from streamkeep.tools.base.command import (
-    Failure,
-    StoreCommand,
-    json_option,
-    open_store,
-    progress_option,
-    quoted_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.commands.stat_cmd import check_picture
 
 if TYPE_CHECKING:
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
 _NO_SPAN: Final = "-"
 
 
-@click.command("list", cls=StoreCommand)
+@command("list")
 @store_argument
 @optional_key
 @number_option
@@ -49,9 +44,6 @@ _NO_SPAN: Final = "-"
     metavar="FILE.png|svg",
     help="Draw where entries are over time: archived, retired, live; needs streamkeep[plot].",
 )
-@json_option
-@progress_option
-@quoted_option
 def list_(
     store_path: Path,
     key: bytes | None,
@@ -59,8 +51,6 @@ def list_(
     start: bytes,
     end: bytes,
     plot: Path | None,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """List what is archived: by stream, or each segment of KEY.
 
@@ -83,16 +73,16 @@ def list_(
             if stream_number in (None, one.stream_number)
             and (key is None or (one.exists and one.key == key))
         ]
-        if as_json:
+        if output.as_json():
             _list_json(store, records, streams)
         elif key is None and stream_number is None and (start, end) == (b"-", b"+"):
             _list_streams(streams)
         else:
             _list_segments(records)
-        if not as_json:
+        if not output.as_json():
             _note_sums(records, streams)
         if plot is not None:
-            _plot(store, records, key, stream_number, plot, progress)
+            _plot(store, records, key, stream_number, plot)
 
 
 def _list_streams(streams: Sequence[ArchivedStream]) -> None:
@@ -176,8 +166,7 @@ def _list_json(
         )
     for record in records:
         output.json_line("segment", **segment_json(store, record))
-    output.json_summary(
-        "archive list",
+    output.summary(
         streams=len(streams),
         segments=len(records),
         entries=sum(record.entries for record in records),
@@ -193,7 +182,6 @@ def _plot(
     key: bytes | None,
     stream_number: int | None,
     path: Path,
-    progress: bool | None,
 ) -> None:
     """Draw the timeline."""
     with store.snapshot() as snapshot:
@@ -207,7 +195,7 @@ def _plot(
         if plan is None:
             raise Failure("there are no entries to draw")
         total = places.live.entries if places.live else 0
-        with output.progress(progress, "counting", total, sized=False) as advance:
+        with output.progress("counting", total, sized=False) as advance:
             series = archive_plot.count_places(
                 snapshot, places, list(names.values()), plan, advance
             )

@@ -13,25 +13,16 @@ import click
 from streamkeep.format.core.errors import IdTooSmallError
 from streamkeep.tools.base import output
 from streamkeep.tools.base.archive_options import number_option, range_options
-from streamkeep.tools.base.command import (
-    Bytes,
-    Failure,
-    StoreCommand,
-    json_option,
-    open_store,
-    path_of,
-    progress_option,
-    quoted_option,
-    shell_key,
-    store_argument,
-    sync_option,
-)
+from streamkeep.tools.base.arguments import Bytes, path_of, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Sync
+    pass
 
 
-@click.command("restore", cls=StoreCommand)
+@command("restore")
 @store_argument
 @click.argument("key", metavar="NEWKEY", type=Bytes())
 @click.option(
@@ -46,10 +37,6 @@ if TYPE_CHECKING:
     help="Restore into this store, which is created when it is missing.",
 )
 @range_options
-@sync_option
-@json_option
-@progress_option
-@quoted_option
 def restore(
     store_path: Path,
     key: bytes,
@@ -58,9 +45,6 @@ def restore(
     into: Path | None,
     start: bytes,
     end: bytes,
-    sync: Sync,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Write archived entries into a stream, with the IDs they had.
 
@@ -86,10 +70,8 @@ def restore(
             origin = stack.enter_context(open_store(store_path, readonly=True))
             name = None if stream_number is not None else source or key
             origin.archived_segments(name, **wanted)  # what is wrong here must not create INTO
-        target = stack.enter_context(
-            open_store(into or store_path, create=into is not None, sync=sync)
-        )
-        advance = stack.enter_context(output.progress(progress, "restoring", None, sized=False))
+        target = stack.enter_context(open_store(into or store_path, create=into is not None))
+        advance = stack.enter_context(output.progress("restoring", None, sized=False))
         try:
             report = target.restore_archive(
                 key,
@@ -100,12 +82,11 @@ def restore(
             )
         except IdTooSmallError as error:
             there = shlex.quote(str(into or store_path))
-            hint = f"streamkeep info stream {there} {shell_key(key)}"
+            hint = f"streamkeep info {there} {output.shell_key(key)}"
             raise Failure(error.redis_error, hint=hint) from error
     seconds = time.perf_counter() - began
-    if as_json:
-        output.json_summary(
-            "archive restore",
+    if output.as_json():
+        output.summary(
             key=output.json_bytes(key),
             entries=report.entries,
             first_id=None if report.first_id is None else str(report.first_id),

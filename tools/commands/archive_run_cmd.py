@@ -12,19 +12,15 @@ from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES, Ar
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Failure,
-    StoreCommand,
-    json_option,
-    open_store,
-    progress_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Failure
 
 _MOST_BLOCK: Final = 64 << 20
 
 
-@click.command("run", cls=StoreCommand)
+@command("run")
 @store_argument
 @click.option(
     "--level",
@@ -60,8 +56,6 @@ _MOST_BLOCK: Final = 64 << 20
     help="First, as by default, trim streams to their retention and drop segments too old.",
 )
 @click.option("--no-wait", is_flag=True, help="Fail when another archiver is at work.")
-@json_option
-@progress_option
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -72,8 +66,6 @@ def run(
     dictionary: bool,
     maintain: bool,
     no_wait: bool,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Move what streams have trimmed into segment files.
 
@@ -92,7 +84,7 @@ def run(
     began = time.perf_counter()
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
-        with output.progress(progress, "archiving", None, sized=True, unit="bytes") as advance:
+        with output.progress("archiving", None, sized=True, unit="bytes") as advance:
             try:
                 report = store.archive(wait=not no_wait, options=options, progress=advance)
             except StoreLockedError as error:
@@ -100,9 +92,8 @@ def run(
     seconds = time.perf_counter() - began
     trimmed = 0 if care is None else care.trimmed
     dropped = 0 if care is None else care.dropped
-    if as_json:
-        output.json_summary(
-            "archive run",
+    if output.as_json():
+        output.summary(
             entries=report.entries,
             segments=report.segments,
             raw_bytes=report.raw_bytes,

@@ -10,27 +10,24 @@ import click
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
+from streamkeep.tools.base.arguments import (
     Id,
-    StoreCommand,
     consumer_argument,
     count_option,
     group_argument,
-    json_option,
     key_argument,
-    open_store,
-    quoted_option,
     store_argument,
-    sync_option,
 )
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
 from streamkeep.tools.base.entry_ids import given_ids, ids_argument
 from streamkeep.tools.base.entry_output import print_id
+from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.times import parse_iso
 from streamkeep.tools.commands.pending_cmds import force_option, retry_count_option
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Sync
+    pass
 
 justid_option = click.option(
     "--justid", is_flag=True, help="Print IDs only, and do not count this as a delivery."
@@ -58,7 +55,7 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @group_argument
@@ -82,14 +79,8 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
 @force_option
 @justid_option
 @click.option(
-    "--last-id",
-    type=Id(),
-    metavar="ID",
-    help="Set the last delivered ID of the group, if higher.",
+    "--last-id", type=Id(), metavar="ID", help="Set the last delivered ID of the group, if higher."
 )
-@json_option
-@sync_option
-@quoted_option
 def claim(
     store_path: Path,
     key: bytes,
@@ -103,8 +94,6 @@ def claim(
     force: bool,
     justid: bool,
     last_id: bytes | None,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Make pending entries those of CONSUMER, and print them (XCLAIM).
 
@@ -124,7 +113,7 @@ def claim(
     wanted = given_ids(ids, key)
     claimed: list[Delivered] = []
     if wanted:
-        with open_store(store_path, sync=sync) as store, store.transaction() as txn:
+        with open_store(store_path) as store, store.transaction() as txn:
             found = txn.xclaim(
                 key,
                 group,
@@ -139,12 +128,12 @@ def claim(
                 last_id=last_id,
             )
             claimed = [just(one) for one in found] if justid else look_up(txn, key, found)
-    print_claimed(claimed, justid=justid, as_json=as_json)
-    if as_json:
-        output.json_summary("claim", key=output.json_bytes(key), entries=len(claimed))
+    print_claimed(claimed, justid=justid)
+    if output.as_json():
+        output.summary(key=output.json_bytes(key), entries=len(claimed))
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @group_argument
@@ -160,9 +149,6 @@ def claim(
 )
 @count_option("Claim at most N entries, and look at ten times as many.", default=100)
 @justid_option
-@json_option
-@sync_option
-@quoted_option
 def autoclaim(
     store_path: Path,
     key: bytes,
@@ -172,8 +158,6 @@ def autoclaim(
     start: bytes,
     count: int,
     justid: bool,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Claim what has been pending too long, and print it (XAUTOCLAIM).
 
@@ -186,16 +170,15 @@ def autoclaim(
       streamkeep autoclaim orders.store orders mail bob --min-idle 60000
       streamkeep autoclaim orders.store orders mail bob --min-idle 60000 --justid
     """
-    with open_store(store_path, sync=sync) as store, store.transaction() as txn:
+    with open_store(store_path) as store, store.transaction() as txn:
         found = txn.xautoclaim(key, group, consumer, min_idle, start, count, justid, whole=True)
         cursor, entries, gone = found
         claimed = [just(one) for one in entries] if justid else look_up(txn, key, entries)
-    print_claimed(claimed, justid=justid, as_json=as_json)
-    if as_json:
+    print_claimed(claimed, justid=justid)
+    if output.as_json():
         for one in gone:
-            print_id("deleted", StreamId.parse(one), as_json=True)
-        output.json_summary(
-            "autoclaim",
+            print_id("deleted", StreamId.parse(one))
+        output.summary(
             key=output.json_bytes(key),
             entries=len(claimed),
             deleted=len(gone),
@@ -214,10 +197,10 @@ def just(id_text: bytes) -> Delivered:
     return Delivered(StreamId.parse(id_text), [])
 
 
-def print_claimed(claimed: list[Delivered], *, justid: bool, as_json: bool) -> None:
+def print_claimed(claimed: list[Delivered], *, justid: bool) -> None:
     """Print what was claimed, one entry or ID a line."""
     for one in claimed:
         if justid:
-            print_id("id", one.id, as_json=as_json)
+            print_id("id", one.id)
         else:
-            print_delivered(one, as_json=as_json)
+            print_delivered(one)

@@ -8,24 +8,15 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    StoreCommand,
-    json_option,
-    path_of,
-    progress_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import path_of, store_argument
+from streamkeep.tools.base.command import command
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("target", metavar="TARGET", type=click.Path(), callback=path_of)
 @click.option("--no-verify", is_flag=True, help="Do not check the copy with fsck.")
-@json_option
-@progress_option
-def backup(
-    store_path: Path, target: Path, no_verify: bool, as_json: bool, progress: bool | None
-) -> None:
+def backup(store_path: Path, target: Path, no_verify: bool) -> None:
     """Copy STORE, which may be in use, to the folder TARGET.
 
     The copy shows one moment, with the archive of that moment, and is an ordinary store: to
@@ -43,7 +34,7 @@ def backup(
     from streamkeep.recovery.backups.backup import backup as copy_store
 
     began = time.perf_counter()
-    with output.progress(progress, "backup", 300, sized=False, unit="bytes") as advance:
+    with output.progress("backup", 300, sized=False, unit="bytes") as advance:
         parts = ("archive", "data", "check")
 
         def show(what: str, done: int, total: int) -> None:
@@ -51,9 +42,8 @@ def backup(
 
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
     seconds = time.perf_counter() - began
-    if as_json:
-        output.json_summary(
-            "backup",
+    if output.as_json():
+        output.summary(
             path=str(report.path),
             epoch=report.epoch,
             commit=report.commit_number,
@@ -79,11 +69,9 @@ def backup(
     output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {seconds:.1f} s")
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
-@json_option
-@progress_option
-def compact(store_path: Path, as_json: bool, progress: bool | None) -> None:
+def compact(store_path: Path) -> None:
     """Write the data file of STORE anew, without its free pages.
 
     Gives room back to the disk that deleted and archived entries have taken. Nobody may have
@@ -98,14 +86,11 @@ def compact(store_path: Path, as_json: bool, progress: bool | None) -> None:
 
     data = store_path / "data.mdb"
     total = data.stat().st_size if data.exists() else 0
-    with output.progress(progress, "compact", total, sized=True, unit="bytes") as advance:
+    with output.progress("compact", total, sized=True, unit="bytes") as advance:
         done = compact_store(store_path, progress=lambda size: advance(size, size))
-    if as_json:
-        output.json_summary(
-            "compact",
-            before_bytes=done.before_bytes,
-            after_bytes=done.after_bytes,
-            epoch=done.epoch,
+    if output.as_json():
+        output.summary(
+            before_bytes=done.before_bytes, after_bytes=done.after_bytes, epoch=done.epoch
         )
     else:
         before, after = output.size_text(done.before_bytes), output.size_text(done.after_bytes)

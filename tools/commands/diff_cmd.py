@@ -14,35 +14,20 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.recovery.diff import BOTH, FIRST, Difference
 from streamkeep.recovery.diff import diff as differences
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Exit,
-    Failure,
-    StoreCommand,
-    count_option,
-    json_option,
-    open_store,
-    path_of,
-    quoted_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import Bytes, count_option, path_of, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
 
 
-@click.command(cls=StoreCommand)
+@command(finishes=True)
 @store_argument
 @click.argument("other_path", metavar="OTHER", type=click.Path(), callback=path_of)
 @click.argument("key", metavar="[KEY]", required=False, type=Bytes())
 @count_option("Stop after N differences.")
-@json_option
-@quoted_option
 @click.pass_context
 def diff(
-    ctx: click.Context,
-    store_path: Path,
-    other_path: Path,
-    key: bytes | None,
-    count: int | None,
-    as_json: bool,
+    ctx: click.Context, store_path: Path, other_path: Path, key: bytes | None, count: int | None
 ) -> None:
     """Compare the stores STORE and OTHER, or the stream KEY in both.
 
@@ -73,15 +58,15 @@ def diff(
         try:
             for one in islice(differences(first, second, key), count):
                 found += 1
-                if as_json:
+                if output.as_json():
                     print_json(one)
                 else:
                     print_text(one)
         except CorruptionError as error:  # of one of them, and it does not say which
             checks = (f"streamkeep fsck {shlex.quote(str(path))}" for path in paths)
             raise Failure(str(error), hint="; ".join(checks), status=Exit.DAMAGED) from error
-    if as_json:
-        output.json_summary("diff", differences=found, same=not found)
+    if output.as_json():
+        output.summary(differences=found, same=not found)
     elif found:
         output.note(output.count_text(found, "difference"))
     ctx.exit(Exit.DAMAGED if found else Exit.OK)

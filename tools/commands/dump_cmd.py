@@ -29,14 +29,11 @@ from streamkeep.tools.base.command import (
     Exit,
     Failure,
     Id,
-    StoreCommand,
+    command,
     count_option,
     given_store,
-    json_option,
     open_store,
     optional_store,
-    progress_option,
-    quoted_option,
     refuse_options,
 )
 from streamkeep.tools.base.terminal import binary_output
@@ -81,7 +78,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     return click.option(f"--{name}", type=kind, metavar="FILE", help=text)
 
 
-@click.command(cls=StoreCommand)
+@command()
 @optional_store
 @click.argument("key", metavar="[KEY]", required=False, type=Bytes())
 @click.option(
@@ -126,9 +123,6 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 @_file_option("checkpoint", "Look at a file of checkpoints.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="Show every byte of it, field by field.")
 @block_limit_option
-@json_option
-@progress_option
-@quoted_option
 def dump(
     store_path: Path | None,
     key: bytes | None,
@@ -149,8 +143,6 @@ def dump(
     checkpoint: Path | None,
     as_bytes: bool,
     max_block_bytes: int,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Write STORE, or its stream KEY, in another form.
 
@@ -184,6 +176,7 @@ def dump(
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
       streamkeep dump --checkpoint orders.store/steady --bytes
     """
+    as_json = output.as_json()
     looks = [one for one in (node, group, table, segment, journal, checkpoint) if one is not None]
     if looks:
         if len(looks) > 1 or kind is not None or target != STDOUT:
@@ -234,7 +227,7 @@ def dump(
         source = Source(snapshot, key, limits)
         total = source.total()
         with (
-            output.progress(progress, str(store_path), total, sized=False) as move,
+            output.progress(str(store_path), total, sized=False) as move,
             _opened(target, kind) as out,
         ):
             source.moved = lambda entries: move(entries, entries)

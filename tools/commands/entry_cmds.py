@@ -1,4 +1,4 @@
-"""Commands that change entries: add, del, trim."""
+"""Commands that change entries: add, delete, trim."""
 
 from __future__ import annotations
 
@@ -8,34 +8,28 @@ from typing import TYPE_CHECKING
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
+from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
-    StoreCommand,
-    json_option,
     key_argument,
-    open_store,
     policy_options,
-    quoted_option,
     refuse_options,
     store_argument,
-    sync_option,
 )
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
 from streamkeep.tools.base.entry_output import note_missing
+from streamkeep.tools.base.opening import open_store
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
-    from streamkeep.engine.api.views import Snapshot, Sync
+    from streamkeep.engine.api.views import Snapshot
 
 maxlen_option = click.option(
     "--maxlen", type=click.IntRange(min=0), metavar="N", help="Keep the newest N entries."
 )
 minid_option = click.option(
-    "--minid",
-    type=Id("from"),
-    metavar="ID",
-    help="Keep entries from this ID, or this time, on.",
+    "--minid", type=Id("from"), metavar="ID", help="Keep entries from this ID, or this time, on."
 )
 exact_option = click.option(
     "--exact/--approximate",
@@ -72,7 +66,7 @@ def check_trimming(
         refuse_options("needs --maxlen or --minid", "exact")
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @click.argument("fields", metavar="FIELD VALUE...", type=Bytes(), nargs=-1, required=True)
@@ -103,9 +97,6 @@ def check_trimming(
     metavar="PRODUCER",
     help="Add nothing when PRODUCER has sent the same fields before.",
 )
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
 def add(
     ctx: click.Context,
@@ -121,8 +112,6 @@ def add(
     nomkstream: bool,
     idmp: tuple[bytes, bytes] | None,
     idmpauto: bytes | None,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Append one entry to the stream KEY; print its ID (XADD).
 
@@ -149,7 +138,7 @@ def add(
     if (idmp is not None or idmpauto is not None) and entry_id != b"*":
         raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
 
-    with open_store(store_path, create=not nomkstream, sync=sync) as store:
+    with open_store(store_path, create=not nomkstream) as store:
         new_id = store.xadd_pairs(
             key,
             list(zip(fields[0::2], fields[1::2], strict=True)),
@@ -163,9 +152,9 @@ def add(
             idmpauto=idmpauto,
             idmp=idmp,
         )
-        if as_json:
+        if output.as_json():
             added = None if new_id is None else new_id.decode()
-            output.json_summary("add", key=output.json_bytes(key), id=added)
+            output.summary(key=output.json_bytes(key), id=added)
         elif new_id is not None:
             output.line(new_id.decode())
         if new_id is None:
@@ -173,47 +162,42 @@ def add(
                 note_missing(ctx, snapshot, key)
 
 
-@click.command("del", cls=StoreCommand)
+@command("delete")
 @store_argument
 @key_argument
 @ids_argument
 @policy_options
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
-def del_(
+def delete(
     ctx: click.Context,
     store_path: Path,
     key: bytes,
     ids: tuple[bytes, ...],
     policy: RefPolicy | None,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Delete entries of KEY by ID; print how many there were (XDEL).
 
     The stream stays, even empty, and so does its last ID. To delete a whole stream, use
-    `streamkeep drop`. The ID - reads IDs from standard input, see `streamkeep ack --help`.
+    `streamkeep remove`. The ID - reads IDs from standard input, see `streamkeep ack --help`.
 
     What consumer groups have pending of the deleted entries stays pending, unless --delref
     removes it, or --acked keeps the entries that a group still needs (XDELEX).
 
     \b
     Examples:
-      streamkeep del orders.store orders 1718004800000-0 1718004800000-1
-      streamkeep del orders.store orders 1718004800000-0 --acked --json
+      streamkeep delete orders.store orders 1718004800000-0 1718004800000-1
+      streamkeep delete orders.store orders 1718004800000-0 --acked --json
     """
     wanted = given_ids(ids, key)
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         results = store.xdelex(key, *wanted, ref_policy=policy or "KEEPREF") if wanted else []
         outcomes = Outcomes(wanted, results, absent="absent")
-        outcomes.print("del", outcomes.deleted, as_json=as_json)
+        outcomes.print(outcomes.deleted)
         with store.snapshot() as snapshot:
             note_missing(ctx, snapshot, key)
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @maxlen_option
@@ -230,9 +214,6 @@ def del_(
 @exact_option
 @limit_option
 @policy_options
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
 def trim(
     ctx: click.Context,
@@ -244,8 +225,6 @@ def trim(
     exact: bool,
     limit: int | None,
     policy: RefPolicy | None,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Remove the oldest entries of KEY, or a range of IDs (XTRIM).
 
@@ -272,20 +251,20 @@ def trim(
         refuse_options("cannot be used with --range", "maxlen", "minid", "exact", "limit")
         if policy is not None:
             raise click.UsageError(f"--{policy.lower()} cannot be used with --range")
-        with open_store(store_path, sync=sync) as store:
+        with open_store(store_path) as store:
             removed = store.trim_range(key, *id_range)
-            output.result("trim", str(removed), as_json=as_json, count=removed)
+            output.result(str(removed), count=removed)
             with store.snapshot() as snapshot:
                 note_missing(ctx, snapshot, key)
         return
     check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
     if maxlen is None and minid is None:
         raise click.UsageError("say what stays: --maxlen or --minid; or what goes: --range")
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         removed = store.xtrim(
             key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
         )
-        output.result("trim", str(removed), as_json=as_json, count=removed)
+        output.result(str(removed), count=removed)
         with store.snapshot() as snapshot:
             note_missing(ctx, snapshot, key)
             hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)

@@ -7,23 +7,14 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Id,
-    StoreCommand,
-    confirm_loss,
-    json_option,
-    open_store,
-    progress_option,
-    quoted_option,
-    store_argument,
-    yes_option,
-)
+from streamkeep.tools.base.arguments import Bytes, Id, store_argument, yes_option
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import given_ids
 from streamkeep.tools.base.entry_output import note_missing
+from streamkeep.tools.base.opening import confirm_loss, open_store
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("key", metavar="[KEY", type=Bytes(), required=False)
 @click.argument("ids", metavar="ID...]", type=Id(), nargs=-1)
@@ -37,9 +28,6 @@ from streamkeep.tools.base.entry_output import note_missing
     help="How long to wait for readers of older states of the store.",
 )
 @yes_option
-@json_option
-@progress_option
-@quoted_option
 @click.pass_context
 def erase(
     ctx: click.Context,
@@ -49,12 +37,10 @@ def erase(
     finish: bool,
     timeout: float,
     yes: bool,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Delete entries and overwrite their bytes in every file of STORE.
 
-    Prints how many there were. Unlike `streamkeep del`, nothing of the contents is left in STORE
+    Prints how many there were. Unlike `streamkeep delete`, nothing of the contents is left in STORE
     afterwards: not in nodes, in the journal, in free pages, or in unused parts of pages. Entries
     that were deleted or trimmed before are erased, too. All of STORE is read, so erase many
     entries at once. The ID - reads IDs from standard input, see `streamkeep ack --help`.
@@ -78,15 +64,15 @@ def erase(
             many = output.count_text(len(set(wanted)), "ID")
             loss = f"{output.named(key)} in {store_path}: {many}; nothing brings the entries back"
             confirm_loss([loss], "Erase these entries?", yes=yes)
-        with output.progress(progress, "erase", 1000, sized=False, unit="pages") as advance:
+        with output.progress("erase", 1000, sized=False, unit="pages") as advance:
             count = store.erase(
                 key or b"",
                 *wanted,
                 timeout=timeout,
                 progress=lambda done, total: advance(1000 * done // max(total, 1), done),
             )
-        if as_json:
-            output.json_summary("erase", count=count)
+        if output.as_json():
+            output.summary(count=count)
         else:
             output.line(str(count))
         if key is not None:

@@ -14,17 +14,9 @@ from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Exit,
-    StoreCommand,
-    given_store,
-    json_option,
-    optional_store,
-    progress_option,
-    quoted_option,
-    refuse_options,
-)
+from streamkeep.tools.base.arguments import Bytes, given_store, optional_store, refuse_options
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.statuses import Exit
 
 
 def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> str | None:
@@ -37,20 +29,20 @@ def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> 
     return code and code.upper()
 
 
-def explain(code: str, *, as_json: bool) -> None:
+def explain(code: str) -> None:
     """Print a code's severity, meaning and advice."""
     kind = CATALOGUE[code]
     severity = kind.severity.name.lower()
-    if as_json:
+    if output.as_json():
         members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
         output.json_line("explanation", code=code, **members)
-        output.json_summary("fsck", explained=code)
+        output.summary(explained=code)
     else:
         output.line(f"{code}: {severity}: {kind.meaning}")
         output.line(f"next: {kind.advice}")
 
 
-@click.command(cls=StoreCommand)
+@command(finishes=True)
 @optional_store
 @click.option(
     "--quick",
@@ -65,17 +57,7 @@ def explain(code: str, *, as_json: bool) -> None:
     callback=known_code,
     help="Say what a code such as SK201 means and what to do; needs no STORE.",
 )
-@json_option
-@progress_option
-@quoted_option
-def fsck(
-    store_path: Path | None,
-    quick: bool,
-    key: bytes | None,
-    code: str | None,
-    as_json: bool,
-    progress: bool | None,
-) -> None:
+def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | None) -> None:
     """Check STORE for damage; never change it.
 
     Every check runs to the end: one bad row does not hide the next. A store in use is checked as
@@ -97,12 +79,12 @@ def fsck(
 
     if code is not None:
         refuse_options("cannot be used with --explain", "store_path", "quick", "key")
-        explain(code, as_json=as_json)
+        explain(code)
         return
     store_path = given_store(store_path)
     began = time.perf_counter()
     counts = dict.fromkeys(Severity, 0)
-    with output.progress(progress, "checking", 100, sized=False, unit="pages") as advance:
+    with output.progress("checking", 100, sized=False, unit="pages") as advance:
 
         def show(state: Progress) -> None:
             advance(round(100 * state.done / max(1, state.total)), state.done)
@@ -110,7 +92,7 @@ def fsck(
         moved = Progress(show)
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
-            if as_json:
+            if output.as_json():
                 members = found.as_json()
                 output.json_line(members.pop("type"), **members)
             else:
@@ -126,15 +108,15 @@ def fsck(
         "nodes": moved.nodes,
         "size_bytes": moved.size_bytes,
     }
-    _conclude(store_path, figures, as_json, time.perf_counter() - began)
+    _conclude(store_path, figures, time.perf_counter() - began)
     if damaged:
         click.get_current_context().exit(Exit.DAMAGED)
 
 
-def _conclude(path: Path, figures: dict[str, Any], as_json: bool, seconds: float) -> None:
+def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
     """Say what came of it, and what to do next."""
-    if as_json:
-        output.json_summary("fsck", path=str(path), **figures, seconds=round(seconds, 3))
+    if output.as_json():
+        output.summary(path=str(path), **figures, seconds=round(seconds, 3))
     counted = [
         output.count_text(figures[f"{name}s"], name, f"{name}s")
         for name in ("error", "warning", "note")

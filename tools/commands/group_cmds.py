@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkeep.engine.commands.help_texts import HELP
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
+from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
-    StoreCommand,
-    confirm_loss,
     consumer_argument,
     group_argument,
-    json_option,
     key_argument,
-    open_store,
-    quoted_option,
     store_argument,
-    sync_option,
     yes_option,
 )
+from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.opening import confirm_loss, open_store
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Snapshot, Sync
+    from streamkeep.engine.api.views import Snapshot
 
 entries_read_option = click.option(
     "--entries-read",
@@ -41,9 +36,9 @@ entries_read_option = click.option(
 # --- groups -------------------------------------------------------------------------------------
 
 
-@click.group()
+@group_command()
 def group() -> None:
-    """Create, set, destroy and list consumer groups (XGROUP).
+    """Create, set, remove and list consumer groups (XGROUP).
 
     A group reads a stream once, shared between its consumers: each entry is delivered to one of
     them, and is pending until that one acknowledges it. What a consumer leaves behind, others can
@@ -59,7 +54,7 @@ def group() -> None:
     """
 
 
-@group.command("create", cls=StoreCommand)
+@group.command("create")
 @store_argument
 @key_argument
 @group_argument
@@ -75,8 +70,6 @@ def group() -> None:
 )
 @click.option("--mkstream", is_flag=True, help="Create an empty stream KEY when there is none.")
 @entries_read_option
-@sync_option
-@quoted_option
 def group_create(
     store_path: Path,
     key: bytes,
@@ -84,7 +77,6 @@ def group_create(
     last_id: bytes,
     mkstream: bool,
     entries_read: int | None,
-    sync: Sync,
 ) -> None:
     """Create the consumer group GROUP of the stream KEY (XGROUP CREATE).
 
@@ -96,25 +88,19 @@ def group_create(
       streamkeep group create orders.store orders june --id 2024-06-01
       streamkeep group create orders.store returns billing --id 0 --mkstream
     """
-    with open_store(store_path, create=mkstream, sync=sync) as store:
+    with open_store(store_path, create=mkstream) as store:
         store.xgroup_create(key, group, last_id, mkstream, entries_read)
+    output.done(key=output.json_bytes(key), group=output.json_bytes(group))
 
 
-@group.command("set-id", cls=StoreCommand)
+@group.command("set-id")
 @store_argument
 @key_argument
 @group_argument
 @click.argument("last_id", metavar="ID", type=Id("after"))
 @entries_read_option
-@sync_option
-@quoted_option
 def group_set_id(
-    store_path: Path,
-    key: bytes,
-    group: bytes,
-    last_id: bytes,
-    entries_read: int | None,
-    sync: Sync,
+    store_path: Path, key: bytes, group: bytes, last_id: bytes, entries_read: int | None
 ) -> None:
     """Set up to which ID a group has read (XGROUP SETID).
 
@@ -126,38 +112,28 @@ def group_set_id(
     Example, read everything once more:
       streamkeep group set-id orders.store orders mail 0
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         store.xgroup_setid(key, group, last_id, entries_read)
+    output.done(key=output.json_bytes(key), group=output.json_bytes(group))
 
 
-@group.command("destroy", cls=StoreCommand)
+@group.command("remove")
 @store_argument
 @key_argument
 @group_argument
 @yes_option
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
-def group_destroy(
-    ctx: click.Context,
-    store_path: Path,
-    key: bytes,
-    group: bytes,
-    yes: bool,
-    as_json: bool,
-    sync: Sync,
-) -> None:
-    """Destroy a group with all it knows; print 1, or 0 (XGROUP DESTROY).
+def group_remove(ctx: click.Context, store_path: Path, key: bytes, group: bytes, yes: bool) -> None:
+    """Remove a group with all it knows; print 1, or 0 (XGROUP DESTROY).
 
     Lost are its consumers, what they have pending, and up to where it has read; the entries of
     the stream stay. Names that and asks first; --yes answers.
 
     \b
     Example:
-      streamkeep group destroy orders.store orders mail --yes
+      streamkeep group remove orders.store orders mail --yes
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         losses = [
             f"{output.named(group)}: {output.count_text(one['consumers'], 'consumer')}, "
             f"{output.entries_text(one['pending'])} pending, read up to "
@@ -166,19 +142,17 @@ def group_destroy(
             if one["name"] == group
         ]
         if losses:
-            confirm_loss(losses, f"Destroy this group of {output.named(key)}?", yes=yes)
+            confirm_loss(losses, f"Remove this group of {output.named(key)}?", yes=yes)
         count = int(store.xgroup_destroy(key, group))
-        output.result("group destroy", str(count), as_json=as_json, count=count)
+        output.result(str(count), count=count)
         if not losses:
             note_no_group(ctx, store, key, group)
 
 
-@group.command("list", cls=StoreCommand)
+@group.command("list")
 @store_argument
 @click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
-@json_option
-@quoted_option
-def group_list(store_path: Path, key: bytes | None, as_json: bool) -> None:
+def group_list(store_path: Path, key: bytes | None) -> None:
     """List the groups of KEY, or of all streams, and how far they are.
 
     The lag is how many entries a group has yet to read; - stands for a lag that nobody can know,
@@ -191,33 +165,16 @@ def group_list(store_path: Path, key: bytes | None, as_json: bool) -> None:
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         keys = snapshot.keys() if key is None else [key]
-        print_groups(snapshot, keys, "group list", as_json=as_json)
+        print_groups(snapshot, keys)
 
 
-@group.command("help", cls=StoreCommand)
-def group_help() -> None:
-    """Print what XGROUP can do in Redis's words (XGROUP HELP).
-
-    \b
-    Example:
-      streamkeep group help
-    """
-    print_help("XGROUP")
-
-
-def print_help(command: str) -> None:
-    """Print the text that a HELP subcommand answers."""
-    for text in HELP[command]:
-        output.line(text)
-
-
-def print_groups(snapshot: Snapshot, keys: list[bytes], command: str, *, as_json: bool) -> None:
+def print_groups(snapshot: Snapshot, keys: list[bytes]) -> None:
     """Print the groups of streams: a table, or an object each."""
     found = [(key, one) for key in keys for one in snapshot.xinfo_groups(key)]
-    if as_json:
+    if output.as_json():
         for key, one in found:
             output.json_line("group", key=output.json_bytes(key), **json_members(one))
-        output.json_summary(command, groups=len(found))
+        output.summary(groups=len(found))
         return
     if found:
         output.table(
@@ -264,9 +221,9 @@ def note_no_group(ctx: click.Context, store: Store, key: bytes, group: bytes) ->
 # --- consumers ----------------------------------------------------------------------------------
 
 
-@click.group()
+@group_command()
 def consumer() -> None:
-    """Create, delete and list the consumers of a group (XGROUP).
+    """Create, remove and list the consumers of a group (XGROUP).
 
     \b
     Example:
@@ -274,17 +231,12 @@ def consumer() -> None:
     """
 
 
-@consumer.command("create", cls=StoreCommand)
+@consumer.command("create")
 @store_argument
 @key_argument
 @group_argument
 @consumer_argument
-@json_option
-@sync_option
-@quoted_option
-def consumer_create(
-    store_path: Path, key: bytes, group: bytes, consumer: bytes, as_json: bool, sync: Sync
-) -> None:
+def consumer_create(store_path: Path, key: bytes, group: bytes, consumer: bytes) -> None:
     """Create a consumer; print 1, or 0 if it exists (CREATECONSUMER).
 
     Rarely needed: a consumer is created when it first reads or claims.
@@ -293,41 +245,31 @@ def consumer_create(
     Example:
       streamkeep consumer create orders.store orders mail bob
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         count = store.xgroup_createconsumer(key, group, consumer)
-        output.result("consumer create", str(count), as_json=as_json, count=count)
+        output.result(str(count), count=count)
 
 
-@consumer.command("delete", cls=StoreCommand)
+@consumer.command("remove")
 @store_argument
 @key_argument
 @group_argument
 @consumer_argument
 @yes_option
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
-def consumer_delete(
-    ctx: click.Context,
-    store_path: Path,
-    key: bytes,
-    group: bytes,
-    consumer: bytes,
-    yes: bool,
-    as_json: bool,
-    sync: Sync,
+def consumer_remove(
+    ctx: click.Context, store_path: Path, key: bytes, group: bytes, consumer: bytes, yes: bool
 ) -> None:
-    """Delete a consumer; print how much it had pending (DELCONSUMER).
+    """Remove a consumer; print how much it had pending (DELCONSUMER).
 
     What it has pending is forgotten, and never delivered again: `streamkeep autoclaim` gives it
     to another consumer first. Where something is pending, names it and asks; --yes answers.
 
     \b
     Example:
-      streamkeep consumer delete orders.store orders mail ann --yes
+      streamkeep consumer remove orders.store orders mail ann --yes
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         known = {one["name"]: one["pending"] for one in store.xinfo_consumers(key, group)}
         if consumer not in known:
             where = f"group {output.named(group)} of {output.named(key)}"
@@ -335,18 +277,16 @@ def consumer_delete(
         elif known[consumer]:
             pending = output.entries_text(known[consumer])
             loss = f"{output.named(consumer)}: {pending} pending, never to be delivered again"
-            confirm_loss([loss], "Delete this consumer?", yes=yes)
+            confirm_loss([loss], "Remove this consumer?", yes=yes)
         lost = store.xgroup_delconsumer(key, group, consumer)
-        output.result("consumer delete", str(lost), as_json=as_json, pending=lost)
+        output.result(str(lost), pending=lost)
 
 
-@consumer.command("list", cls=StoreCommand)
+@consumer.command("list")
 @store_argument
 @key_argument
 @click.argument("group", metavar="[GROUP]", type=Bytes(), default=None, required=False)
-@json_option
-@quoted_option
-def consumer_list(store_path: Path, key: bytes, group: bytes | None, as_json: bool) -> None:
+def consumer_list(store_path: Path, key: bytes, group: bytes | None) -> None:
     """List the consumers of GROUP, or of all groups of KEY.
 
     idle is the time since a consumer last tried to get something, inactive the time since it last
@@ -358,15 +298,13 @@ def consumer_list(store_path: Path, key: bytes, group: bytes | None, as_json: bo
       streamkeep consumer list orders.store orders mail --json
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        print_consumers(snapshot, key, group, "consumer list", as_json=as_json)
+        print_consumers(snapshot, key, group)
 
 
-def print_consumers(
-    snapshot: Snapshot, key: bytes, group: bytes | None, command: str, *, as_json: bool
-) -> None:
+def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None:
     """Print the consumers of a group, or of all: a table, or an object each."""
     found = list(_consumers(snapshot, key, group))
-    if as_json:
+    if output.as_json():
         for name, one in found:
             inactive = one["inactive"]
             output.json_line(
@@ -378,7 +316,7 @@ def print_consumers(
                 idle_ms=one["idle"],
                 inactive_ms=None if inactive < 0 else inactive,
             )
-        output.json_summary(command, key=output.json_bytes(key), consumers=len(found))
+        output.summary(key=output.json_bytes(key), consumers=len(found))
         return
     if found:
         output.table(

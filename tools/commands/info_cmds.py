@@ -1,4 +1,4 @@
-"""What a store knows of one stream: info stream, groups, consumers, help (XINFO)."""
+"""info: what a store knows of one stream (XINFO STREAM)."""
 
 from __future__ import annotations
 
@@ -10,40 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    StoreCommand,
+from streamkeep.tools.base.arguments import (
     count_option,
-    json_option,
     key_argument,
-    open_store,
-    quoted_option,
     refuse_options,
     store_argument,
 )
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import print_entry
+from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.commands.group_cmds import (
     number_text,
-    print_consumers,
-    print_groups,
-    print_help,
 )
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
 
 
-@click.group()
-def info() -> None:
-    """Show what a store knows of one of its streams (XINFO).
-
-    \b
-    Example:
-      streamkeep info stream orders.store orders
-    """
-
-
-@info.command("stream", cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @click.option("--full", is_flag=True, help="Print entries and groups, too.")
@@ -52,9 +36,7 @@ def info() -> None:
     least=0,
     default=10,
 )
-@json_option
-@quoted_option
-def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: bool) -> None:
+def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
     """Print counters, first and last entry of KEY (XINFO STREAM).
 
     radix-tree-keys is the number of macro nodes, each of which holds many entries. The figures
@@ -62,8 +44,8 @@ def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: b
 
     \b
     Examples:
-      streamkeep info stream orders.store orders
-      streamkeep info stream orders.store orders --full --count 3
+      streamkeep info orders.store orders
+      streamkeep info orders.store orders --full --count 3
     """
     if not full:
         refuse_options("needs --full", "count")
@@ -76,7 +58,7 @@ def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: b
             for name, value in counters.items()
             if name not in ends
         }
-        if as_json:
+        if output.as_json():
             members = {name.replace("-", "_"): value for name, value in figures.items()}
             for name, entry in ends.items():
                 members[name.replace("-", "_") + "_id"] = None if entry is None else str(entry.id)
@@ -89,26 +71,26 @@ def info_stream(store_path: Path, key: bytes, full: bool, count: int, as_json: b
             for name, entry in ends.items():
                 brief = "-" if entry is None else f"{entry.id}  {output.brief_pairs(entry.pairs)}"
                 output.line(f"{name:<{width}}  {brief}")
-        printed = print_entries(snapshot, key, count, as_json=as_json) if full else 0
+        printed = print_entries(snapshot, key, count) if full else 0
         if full:
             for one in full_groups(snapshot, key, count):
-                print_full_group(key, one, as_json=as_json)
-    if as_json:
-        output.json_summary("info stream", key=output.json_bytes(key), entries=printed)
+                print_full_group(key, one)
+    if output.as_json():
+        output.summary(key=output.json_bytes(key), entries=printed)
 
 
-def print_entries(snapshot: Snapshot, key: bytes, count: int, *, as_json: bool) -> int:
+def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
     """Print the first `count` entries, 0 for all; return how many there were."""
     printed = 0
-    if not as_json:
+    if not output.as_json():
         output.line("entries")
     for entry in islice(snapshot.scan(key), count or None):
-        if as_json:
-            print_entry(entry, as_json=True, show_time=False)
+        if output.as_json():
+            print_entry(entry, show_time=False)
         else:
             output.line(f"  {entry.id}  {output.pairs_text(entry.pairs)}")
         printed += 1
-    if not as_json:
+    if not output.as_json():
         print_rest(snapshot.xlen(key) - printed, "  ")
     return printed
 
@@ -128,9 +110,9 @@ def full_groups(snapshot: Snapshot, key: bytes, count: int) -> list[dict[str, An
     return found
 
 
-def print_full_group(key: bytes, group: dict[str, Any], *, as_json: bool) -> None:
+def print_full_group(key: bytes, group: dict[str, Any]) -> None:
     """Print one group of XINFO STREAM FULL with its consumers and what is pending."""
-    if as_json:
+    if output.as_json():
         _print_json_group(key, group)
         return
     last_id = group["last-delivered-id"].decode()
@@ -211,51 +193,3 @@ def known_ms(ms: int) -> int | None:
 def time_text(ms: int) -> str:
     """Return a time as text; `never` for one that never was."""
     return "never" if ms < 0 else output.time_text(ms)
-
-
-@info.command("groups", cls=StoreCommand)
-@store_argument
-@key_argument
-@json_option
-@quoted_option
-def info_groups(store_path: Path, key: bytes, as_json: bool) -> None:
-    """Print the consumer groups of KEY (XINFO GROUPS).
-
-    As `streamkeep group list`, which needs no KEY.
-
-    \b
-    Example:
-      streamkeep info groups orders.store orders
-    """
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        print_groups(snapshot, [key], "info groups", as_json=as_json)
-
-
-@info.command("consumers", cls=StoreCommand)
-@store_argument
-@key_argument
-@click.argument("group", metavar="[GROUP]", type=Bytes(), default=None, required=False)
-@json_option
-@quoted_option
-def info_consumers(store_path: Path, key: bytes, group: bytes | None, as_json: bool) -> None:
-    """Print the consumers of GROUP, or of all (XINFO CONSUMERS).
-
-    The same as `streamkeep consumer list`.
-
-    \b
-    Example:
-      streamkeep info consumers orders.store orders mail
-    """
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        print_consumers(snapshot, key, group, "info consumers", as_json=as_json)
-
-
-@info.command("help", cls=StoreCommand)
-def info_help() -> None:
-    """Print what XINFO can do in Redis's words (XINFO HELP).
-
-    \b
-    Example:
-      streamkeep info help
-    """
-    print_help("XINFO")

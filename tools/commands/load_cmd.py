@@ -22,15 +22,10 @@ from streamkeep.tools.base.command import (
     Bytes,
     Exit,
     Failure,
-    StoreCommand,
-    json_option,
+    command,
     open_store,
-    progress_option,
-    quoted_option,
     refuse_options,
-    shell_key,
     store_argument,
-    sync_option,
 )
 from streamkeep.tools.base.interrupts import uninterrupted
 from streamkeep.tools.base.times import TIME_UNITS, TimeUnit
@@ -54,7 +49,6 @@ from streamkeep.tools.transfer.text_lines import MAX_LINE_OPTION, RowError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Sync
     from streamkeep.tools.transfer.rows import Format as RowFormat
 
 Format = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]
@@ -71,7 +65,7 @@ _SUFFIXES: Final[dict[str, Format]] = {
 _DUMP_START: Final = b'{"type":"dump"'
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("words", metavar="[KEY] [FILE]", nargs=-1, type=Bytes())
 @click.option(
@@ -134,10 +128,6 @@ _DUMP_START: Final = b'{"type":"dump"'
     metavar="NAME",
     help="Pass over commands of this name; resp only. May be given several times.",
 )
-@sync_option
-@json_option
-@progress_option
-@quoted_option
 def load(
     store_path: Path,
     words: tuple[bytes, ...],
@@ -153,9 +143,6 @@ def load(
     from_line: int,
     max_line: int,
     skipped: tuple[str, ...],
-    sync: Sync,
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Load FILE into STORE: whole streams, or rows into the stream KEY.
 
@@ -198,6 +185,7 @@ def load(
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
     """
+    as_json = output.as_json()
     if time_column is not None and id_column is not None:
         raise click.UsageError("--time and --id cannot be used together")
     if time_column is None and time_unit != "auto":
@@ -210,9 +198,7 @@ def load(
     name = "standard input" if file == STDIN else file
     with ExitStack() as stack:
         source = CountingReader(_open(file, stack))
-        move = stack.enter_context(
-            output.progress(progress, os.path.basename(name), _size(file), sized=True)
-        )
+        move = stack.enter_context(output.progress(os.path.basename(name), _size(file), sized=True))
         if kind == "parquet":
             stream: Any = _seekable(source, name)
         else:
@@ -222,7 +208,7 @@ def load(
         if kind == "resp" or whole:
 
             def opened() -> Store[Any]:
-                store = stack.enter_context(open_store(store_path, create=True, sync=sync))
+                store = stack.enter_context(open_store(store_path, create=True))
                 _note_leftovers(store, store_path)
                 return store
 
@@ -235,7 +221,7 @@ def load(
                 _load_whole(opened, make, kind, stream, name, existing, told, as_json=as_json)
             return
         assert key is not None
-        loader = Loader(store_path, key, name, sync=sync, may_sort=not sort)
+        loader = Loader(store_path, key, name, may_sort=not sort)
         stack.enter_context(loader)
         try:
             rows = (
@@ -389,8 +375,8 @@ def _note_leftovers(store: Store[Any], path: Path) -> None:
     if names:
         output.note(
             f"{output.count_text(len(names), 'stream')} of loads that are running or were killed: "
-            f"{PREFIX.decode()}...; of the killed, `streamkeep drop {path} "
-            f"{shell_key(names[0])}` removes one"
+            f"{PREFIX.decode()}...; of the killed, `streamkeep remove {path} "
+            f"{output.shell_key(names[0])}` removes one"
         )
 
 

@@ -10,28 +10,25 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
+from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
-    StoreCommand,
     count_option,
     group_argument,
-    json_option,
     key_argument,
     one_of,
-    open_store,
     policy_options,
-    quoted_option,
     store_argument,
-    sync_option,
 )
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
+from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.commands.group_cmds import idle_text, note_no_group
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
     from streamkeep.engine.api.group_commands import NackMode
-    from streamkeep.engine.api.views import Snapshot, Sync
+    from streamkeep.engine.api.views import Snapshot
 
 LISTED: Final = 100  # pending entries that are printed unless another count is asked for
 _BATCH: Final = 1000
@@ -50,16 +47,13 @@ force_option = click.option(
 # --- finish -------------------------------------------------------------------------------------
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @group_argument
 @ids_argument
 @click.option("--delete", is_flag=True, help="Delete the entries from the stream, too (XACKDEL).")
 @policy_options
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
 def ack(
     ctx: click.Context,
@@ -69,8 +63,6 @@ def ack(
     ids: tuple[bytes, ...],
     delete: bool,
     policy: RefPolicy | None,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Acknowledge entries; print how many were pending (XACK).
 
@@ -94,19 +86,19 @@ def ack(
     wanted = given_ids(ids, key)
     results: list[int] = []
     acknowledged = 0
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         if wanted and delete:
             results = store.xackdel(key, group, *wanted, ref_policy=policy or "KEEPREF")
             acknowledged = sum(result > 0 for result in results)
         elif wanted:
             acknowledged = store.xack(key, group, *wanted)
         outcomes = Outcomes(wanted if delete else [], results, absent="not pending")
-        outcomes.print("ack", acknowledged, as_json=as_json)
+        outcomes.print(acknowledged)
         if not acknowledged:
             note_no_group(ctx, store, key, group)
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @group_argument
@@ -121,9 +113,6 @@ def ack(
 )
 @retry_count_option
 @force_option
-@json_option
-@sync_option
-@quoted_option
 def nack(
     store_path: Path,
     key: bytes,
@@ -132,8 +121,6 @@ def nack(
     mode: NackMode | None,
     retry_count: int | None,
     force: bool,
-    as_json: bool,
-    sync: Sync,
 ) -> None:
     """Give pending entries back to the group; print how many (XNACK).
 
@@ -148,19 +135,19 @@ def nack(
       streamkeep nack orders.store orders mail 1718004800000-0 --fatal
     """
     wanted = given_ids(ids, key)
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         given_back = 0
         if wanted:
             given_back = store.xnack(
                 key, group, mode or "FAIL", *wanted, retrycount=retry_count, force=force
             )
-        output.result("nack", str(given_back), as_json=as_json, count=given_back)
+        output.result(str(given_back), count=given_back)
 
 
 # --- look ---------------------------------------------------------------------------------------
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @group_argument
@@ -174,8 +161,6 @@ def nack(
     help="Only what was delivered at least MS milliseconds ago, or was given back.",
 )
 @click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only what this consumer has.")
-@json_option
-@quoted_option
 def pending(
     store_path: Path,
     key: bytes,
@@ -185,7 +170,6 @@ def pending(
     count: int | None,
     idle: int | None,
     consumer: bytes | None,
-    as_json: bool,
 ) -> None:
     """Print what a group delivered that is not acknowledged (XPENDING).
 
@@ -201,16 +185,16 @@ def pending(
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         if (start, end, count, idle, consumer) == (None,) * 5:
-            print_summary(snapshot, key, group, as_json=as_json)
+            print_summary(snapshot, key, group)
             return
         rows = pending_rows(snapshot, key, group, start or b"-", end or b"+", consumer, idle)
         most = LISTED if count is None else count or None
         found = list(islice(rows, most))
         more = next(rows, None) is not None
-    if as_json:
+    if output.as_json():
         for row in found:
             output.json_line("pending", key=output.json_bytes(key), **row_members(row))
-        output.json_summary("pending", key=output.json_bytes(key), entries=len(found), more=more)
+        output.summary(key=output.json_bytes(key), entries=len(found), more=more)
         return
     if found:
         output.table(
@@ -247,13 +231,13 @@ def pending_rows(
         start = b"(" + rows[-1]["message_id"]
 
 
-def print_summary(snapshot: Snapshot, key: bytes, group: bytes, *, as_json: bool) -> None:
+def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
     """Print how much is pending, and who has it."""
     found = snapshot.xpending(key, group)
     owners = [(one["name"], int(one["pending"])) for one in found["consumers"]]
     nobody = found["pending"] - sum(count for _, count in owners)
     lowest, highest = (one and one.decode() for one in (found["min"], found["max"]))
-    if as_json:
+    if output.as_json():
         for name, count in owners:
             output.json_line(
                 "consumer",
@@ -262,8 +246,7 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes, *, as_json: bool
                 name=output.json_bytes(name),
                 pending=count,
             )
-        output.json_summary(
-            "pending",
+        output.summary(
             key=output.json_bytes(key),
             pending=found["pending"],
             min_id=lowest,

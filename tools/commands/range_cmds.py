@@ -1,4 +1,4 @@
-"""Commands that read one stream: len, range, revrange, tail.
+"""Commands that read one stream: len, range, tail.
 
 All of them open the store without write access and read one snapshot, entry by entry, so that a
 stream of any length takes little memory.
@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Id,
-    StoreCommand,
-    count_option,
-    json_option,
-    key_argument,
-    open_store,
-    quoted_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import Id, count_option, key_argument, store_argument
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import entries_from_now, last_id
 
 if TYPE_CHECKING:
@@ -35,7 +28,6 @@ if TYPE_CHECKING:
 history_option = click.option(
     "--history", is_flag=True, help="Also what was trimmed and is archived, in one ordered view."
 )
-most_option = count_option("Print at most N entries.")
 
 
 def print_stream(
@@ -44,28 +36,25 @@ def print_stream(
     key: bytes,
     entries: Iterable[ScanEntry],
     *,
-    as_json: bool,
     show_time: bool,
     summary: bool = True,
 ) -> None:
     """Print entries of one stream, and the summary; say so when the stream is missing."""
     printed = 0
     for entry in entries:
-        print_entry(entry, as_json=as_json, show_time=show_time)
+        print_entry(entry, show_time=show_time)
         printed += 1
-    if as_json and summary:
+    if output.as_json() and summary:
         output.json_summary(str(ctx.info_name), key=output.json_bytes(key), entries=printed)
     if not printed:
         note_missing(ctx, snapshot, key)
 
 
-@click.command("len", cls=StoreCommand)
+@command("len")
 @store_argument
 @key_argument
-@json_option
-@quoted_option
 @click.pass_context
-def len_(ctx: click.Context, store_path: Path, key: bytes, as_json: bool) -> None:
+def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
     """Print how many entries the stream KEY has (XLEN).
 
     A stream that does not exist has 0.
@@ -76,22 +65,20 @@ def len_(ctx: click.Context, store_path: Path, key: bytes, as_json: bool) -> Non
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         length = snapshot.xlen(key)
-        output.result(
-            "len", str(length), as_json=as_json, key=output.json_bytes(key), length=length
-        )
+        output.result(str(length), key=output.json_bytes(key), length=length)
         if not length:
             note_missing(ctx, snapshot, key)
 
 
-@click.command("range", cls=StoreCommand)
+@command("range")
 @store_argument
 @key_argument
 @click.argument("start", metavar="[START]", type=Id("from"), default="-")
 @click.argument("end", metavar="[END]", type=Id("to"), default="+")
-@most_option
+@count_option("Print at most N entries.")
+@click.option("--reverse", is_flag=True, help="Newest first (XREVRANGE).")
 @history_option
 @shape_options
-@quoted_option
 @click.pass_context
 def range_(
     ctx: click.Context,
@@ -100,8 +87,8 @@ def range_(
     start: bytes,
     end: bytes,
     count: int | None,
+    reverse: bool,
     history: bool,
-    as_json: bool,
     show_time: bool,
 ) -> None:
     """Print entries of the stream KEY, oldest first (XRANGE).
@@ -119,50 +106,16 @@ def range_(
       streamkeep range orders.store orders
       streamkeep range orders.store orders 2024-06-10 '(2024-06-11' --count 10
       streamkeep range orders.store orders --json > page.jsonl
+      streamkeep range orders.store orders --reverse --count 1
       streamkeep range orders.store orders --history --count 10
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         reader = store if history else snapshot  # which renews its snapshot now and then
-        entries = islice(reader.scan(key, start, end, history=history), count)
-        print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
+        entries = islice(reader.scan(key, start, end, reverse=reverse, history=history), count)
+        print_stream(ctx, snapshot, key, entries, show_time=show_time)
 
 
-@click.command(cls=StoreCommand)
-@store_argument
-@key_argument
-@click.argument("end", metavar="[END]", type=Id("to"), default="+")
-@click.argument("start", metavar="[START]", type=Id("from"), default="-")
-@most_option
-@history_option
-@shape_options
-@quoted_option
-@click.pass_context
-def revrange(
-    ctx: click.Context,
-    store_path: Path,
-    key: bytes,
-    end: bytes,
-    start: bytes,
-    count: int | None,
-    history: bool,
-    as_json: bool,
-    show_time: bool,
-) -> None:
-    """Print entries of the stream KEY, newest first (XREVRANGE).
-
-    As `streamkeep range`, but END comes before START.
-
-    \b
-    Example, the newest entry:
-      streamkeep revrange orders.store orders --count 1
-    """
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        reader = store if history else snapshot
-        entries = islice(reader.scan(key, start, end, reverse=True, history=history), count)
-        print_stream(ctx, snapshot, key, entries, as_json=as_json, show_time=show_time)
-
-
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
@@ -171,7 +124,6 @@ def revrange(
 )
 @history_option
 @shape_options
-@quoted_option
 @click.pass_context
 def tail(
     ctx: click.Context,
@@ -180,7 +132,6 @@ def tail(
     count: int,
     follow: bool,
     history: bool,
-    as_json: bool,
     show_time: bool,
 ) -> None:
     """Print the last entries of the stream KEY, oldest first.
@@ -198,18 +149,10 @@ def tail(
             after = last_id(snapshot, key)
             reader = store if history else snapshot
             entries = last_entries(reader, key, count, history=history)
-            print_stream(
-                ctx,
-                snapshot,
-                key,
-                entries,
-                as_json=as_json,
-                show_time=show_time,
-                summary=not follow,
-            )
+            print_stream(ctx, snapshot, key, entries, show_time=show_time, summary=not follow)
         if follow:
             for entry in entries_from_now(store, key, after):
-                print_entry(entry, as_json=as_json, show_time=show_time)
+                print_entry(entry, show_time=show_time)
 
 
 def last_entries(

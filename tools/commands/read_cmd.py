@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Id,
-    StoreCommand,
-    count_option,
-    open_store,
-    quoted_option,
-    refuse_options,
-    store_argument,
-    sync_option,
-)
+from streamkeep.tools.base.arguments import Bytes, Id, count_option, refuse_options, store_argument
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
 from streamkeep.tools.base.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import block_option, last_id
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.stream_commands import ScanEntry
-    from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+    from streamkeep.engine.api.views import Snapshot, Transaction
 
 
 class Limits(NamedTuple):
@@ -45,7 +37,7 @@ class Limits(NamedTuple):
         return self.max_count is not None or self.max_size is not None
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
 @click.option(
@@ -86,8 +78,6 @@ class Limits(NamedTuple):
 )
 @block_option
 @shape_options
-@sync_option
-@quoted_option
 @click.pass_context
 def read(
     ctx: click.Context,
@@ -102,9 +92,7 @@ def read(
     noack: bool,
     claim_ms: int | None,
     block_ms: int | None,
-    as_json: bool,
     show_time: bool,
-    sync: Sync,
 ) -> None:
     """Print what came after an ID, or what a group delivers (XREAD).
 
@@ -146,7 +134,7 @@ def read(
     waits = block_ms is not None
     if len(set(keys)) < len(keys) and (group is not None or limits.together or waits):
         raise click.UsageError("a stream is named twice")
-    named = as_json or len(keys) > 1
+    named = output.as_json() or len(keys) > 1
     printed: list[int] = []
     if group is None or consumer is None:
         with open_store(store_path, readonly=True) as store, ExitStack() as stack:
@@ -157,20 +145,20 @@ def read(
                 shown = key if named else None
                 printed.append(0)
                 for entry in entries:
-                    print_entry(entry, as_json=as_json, show_time=show_time, key=shown)
+                    print_entry(entry, show_time=show_time, key=shown)
                     printed[-1] += 1
                 if not printed[-1]:
                     note_missing(ctx, snapshot, key)
     else:
-        with open_store(store_path, sync=sync) as store:
+        with open_store(store_path) as store:
             delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms, block_ms)
         for key, batch in delivered:
             shown = key if named else None
             for one in batch:
-                print_delivered(one, as_json=as_json, show_time=show_time, key=shown)
+                print_delivered(one, show_time=show_time, key=shown)
             printed.append(len(batch))
-    if as_json:
-        output.json_summary("read", streams=sum(map(bool, printed)), entries=sum(printed))
+    if output.as_json():
+        output.summary(streams=sum(map(bool, printed)), entries=sum(printed))
 
 
 def await_entries(

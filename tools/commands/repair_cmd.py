@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Exit,
-    StoreCommand,
-    json_option,
-    path_of,
-    progress_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import path_of, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.statuses import Exit
 
 if TYPE_CHECKING:
     from streamkeep.recovery.salvage.repair import Repaired
 
 
-@click.command(cls=StoreCommand)
+@command(finishes=True)
 @store_argument
 @click.option(
     "--output",
@@ -41,16 +36,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Where --dry-run writes about as much as STORE has, and removes it; else beside STORE.",
 )
-@json_option
-@progress_option
-def repair(
-    store_path: Path,
-    target: Path | None,
-    dry_run: bool,
-    scratch: Path | None,
-    as_json: bool,
-    progress: bool | None,
-) -> None:
+def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path | None) -> None:
     """Save what can be saved of STORE into a new store.
 
     STORE is not changed. What can be derived is rebuilt without loss. Damaged macro nodes are read
@@ -77,7 +63,7 @@ def repair(
         raise click.UsageError("--scratch is for --dry-run")
     began = time.perf_counter()
     total = _pages(store_path)
-    with output.progress(progress, "repairing", total, sized=False, unit="pages") as advance:
+    with output.progress("repairing", total, sized=False, unit="pages") as advance:
         done = 0
 
         def count(pages: int) -> None:
@@ -89,7 +75,7 @@ def repair(
             repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
         else:
             repaired = repairs.repair(store_path, target, progress=count)
-    _show(store_path, target, repaired, as_json, dry_run, time.perf_counter() - began)
+    _show(store_path, target, repaired, dry_run, time.perf_counter() - began)
     ctx = click.get_current_context()
     if repaired.damaged():
         ctx.exit(Exit.DAMAGED)
@@ -106,17 +92,12 @@ def _pages(store: Path) -> int | None:
 
 
 def _show(
-    store: Path,
-    target: Path | None,
-    repaired: Repaired,
-    as_json: bool,
-    dry_run: bool,
-    seconds: float,
+    store: Path, target: Path | None, repaired: Repaired, dry_run: bool, seconds: float
 ) -> None:
     """Print losses, what was rebuilt, and the verdict."""
     report = repaired.report
     lost = report.lost_anything()
-    if as_json:
+    if output.as_json():
         for _, loss in sorted(report.streams.items()):
             if loss.any():
                 members = loss.as_json()
@@ -127,8 +108,7 @@ def _show(
             members = found.as_json()
             output.json_line(members.pop("type"), **members)
         entries = [loss.entries for loss in report.streams.values()]
-        output.json_summary(
-            "repair",
+        output.summary(
             path=str(store),
             output=None if target is None or dry_run else str(target),
             dry_run=dry_run,

@@ -11,21 +11,12 @@ import click
 
 from streamkeep.format.rows.retention import NONE, Retention
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Failure,
-    StoreCommand,
-    json_option,
-    key_argument,
-    open_store,
-    quoted_option,
-    store_argument,
-    sync_option,
-)
+from streamkeep.tools.base.arguments import Bytes, key_argument, store_argument
+from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Sync
-
     _IntType = click.ParamType[int]
 else:
     _IntType = click.ParamType  # generic in newer versions only
@@ -81,7 +72,7 @@ class Size(Limit):
         return None if found is None else int(found[1]) * _SIZES[found[2].lower()]
 
 
-@click.group()
+@group_command()
 def retention() -> None:
     """Say how much of a stream stays, and whether the rest is archived.
 
@@ -92,7 +83,7 @@ def retention() -> None:
     """
 
 
-@retention.command("set", cls=StoreCommand)
+@retention.command("set")
 @store_argument
 @key_argument
 @click.option("--maxlen", type=Limit(), metavar="N|none", help="How many entries stay.")
@@ -137,8 +128,6 @@ def retention() -> None:
     help="How old archived entries get; older segments are dropped.",
 )
 @click.option("--create", is_flag=True, help="Create KEY, empty, where there is no such stream.")
-@sync_option
-@quoted_option
 def set_(
     store_path: Path,
     key: bytes,
@@ -152,7 +141,6 @@ def set_(
     approximate: bool | None,
     archive_max_age: int | None,
     create: bool,
-    sync: Sync,
 ) -> None:
     """Change the retention of KEY; what is not named stays as it is.
 
@@ -164,7 +152,7 @@ def set_(
       streamkeep retention set orders.store orders --max-age 30d --archive
       streamkeep retention set orders.store orders --maxlen none --max-bytes 2G --approximate
     """
-    with open_store(store_path, sync=sync) as store, store.transaction() as transaction:
+    with open_store(store_path) as store, store.transaction() as transaction:
         if not create and not transaction.exists(key):
             hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
             raise Failure(f"no such stream: {output.named(key)}", hint=hint)
@@ -180,15 +168,16 @@ def set_(
             keep_max_bytes=keep_max_bytes,
             when_full=when_full,
         )
-    output.line(f"{output.named(key)}: {told(settings)}")
+    if output.as_json():
+        output.summary(key=output.json_bytes(key), **settings._asdict())
+    else:
+        output.line(f"{output.named(key)}: {told(settings)}")
 
 
-@retention.command("show", cls=StoreCommand)
+@retention.command("show")
 @store_argument
 @click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
-@json_option
-@quoted_option
-def show(store_path: Path, key: bytes | None, as_json: bool) -> None:
+def show(store_path: Path, key: bytes | None) -> None:
     """Show the retention of KEY, or of all streams that have one.
 
     \b
@@ -202,12 +191,12 @@ def show(store_path: Path, key: bytes | None, as_json: bool) -> None:
             if key is None and settings == Retention():
                 continue
             shown += 1
-            if as_json:
+            if output.as_json():
                 output.json_line("retention", key=output.json_bytes(name), **settings._asdict())
             else:
                 output.line(f"{output.named(name)}: {told(settings)}")
-    if as_json:
-        output.json_summary("retention show", streams=shown)
+    if output.as_json():
+        output.summary(streams=shown)
     elif not shown:
         output.note("no stream has a retention: all entries stay until a command removes them")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import click
-
+from streamkeep.tools.base.command import group_command
 from streamkeep.tools.commands.spark_lake_cmds import audit, compact, erase, restore, to_lake
 from streamkeep.tools.commands.spark_stream_cmds import report, tail
 
 
-@click.group()
+@group_command()
 def spark() -> None:
     """Run jobs on Spark: build a lake, compact, audit, erase, report.
 

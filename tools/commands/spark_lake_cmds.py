@@ -9,18 +9,17 @@ from typing import Final
 import click
 
 from streamkeep.tools.base import output, spark_job
-from streamkeep.tools.base.command import (
+from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
-    StoreCommand,
-    confirm_loss,
     key_argument,
     optional_store,
-    quoted_option,
     refuse_options,
     store_argument,
     yes_option,
 )
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import confirm_loss
 from streamkeep.tools.base.spark_job import (
     job_options,
     lake_argument,
@@ -32,7 +31,7 @@ from streamkeep.tools.base.spark_job import (
 _MIB: Final = 1 << 20
 
 
-@click.command("to-lake", cls=StoreCommand)
+@command("to-lake")
 @store_argument
 @lake_argument
 @stream_options
@@ -52,7 +51,6 @@ _MIB: Final = 1 << 20
     help="Begin a round this often, with --follow.",
 )
 @job_options
-@quoted_option
 def to_lake(
     store_path: Path,
     lake: str,
@@ -64,8 +62,6 @@ def to_lake(
     every: float,
     master: str,
     settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Take new entries over into a lake, archived and live ones.
 
@@ -90,7 +86,7 @@ def to_lake(
         promoted = None if columns is None else promoted_columns(session, columns)
         while True:
             began = time.monotonic()
-            with spark_job.progress(progress, "to-lake") as advance:
+            with spark_job.progress("to-lake") as advance:
                 report = job(
                     session,
                     str(store_path),
@@ -107,14 +103,13 @@ def to_lake(
                     f"{lake}: {output.entries_text(report.entries)} more, in "
                     f"{output.count_text(report.files, 'file')} "
                     f"of {output.size_text(report.size_bytes)}",
-                    as_json,
                 )
             if not follow:
                 return
             time.sleep(max(0.0, began + every - time.monotonic()))
 
 
-@click.command("compact", cls=StoreCommand)
+@command("compact")
 @lake_argument
 @click.option(
     "--target",
@@ -134,13 +129,7 @@ def to_lake(
 )
 @job_options
 def compact(
-    lake: str,
-    target: int,
-    keep_hours: int,
-    master: str,
-    settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
+    lake: str, target: int, keep_hours: int, master: str, settings: tuple[str, ...]
 ) -> None:
     """Put small files of a lake together; sweep out old ones.
 
@@ -151,18 +140,11 @@ def compact(
       streamkeep spark compact orders.lake
     """
     spark_job.check_lake(lake)
-    with (
-        spark_job.running(master, settings) as session,
-        spark_job.progress(progress, "compact") as advance,
-    ):
+    with spark_job.running(master, settings) as session, spark_job.progress("compact") as advance:
         from streamkeep.pipeline.jobs.compact import compact as job
 
         report = job(
-            session,
-            lake,
-            target_bytes=target * _MIB,
-            retention_hours=keep_hours,
-            progress=advance,
+            session, lake, target_bytes=target * _MIB, retention_hours=keep_hours, progress=advance
         )
     replaced = output.count_text(report.details["files_replaced"], "file")
     before = output.size_text(report.details["bytes_replaced"])
@@ -172,20 +154,15 @@ def compact(
     if not report.files:
         done = "no small files to put together"
     old = output.count_text(report.details["files_swept"], "old file")
-    spark_job.tell(report, f"{lake}: {done}; {old} removed", as_json)
+    spark_job.tell(report, f"{lake}: {done}; {old} removed")
 
 
-@click.command("audit", cls=StoreCommand)
+@command("audit")
 @optional_store
 @click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
 @job_options
 def audit(
-    store_path: Path | None,
-    lake: str | None,
-    master: str,
-    settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
+    store_path: Path | None, lake: str | None, master: str, settings: tuple[str, ...]
 ) -> None:
     """Read and check every file of an archive and of a lake.
 
@@ -207,17 +184,11 @@ def audit(
         spark_job.check_store(store_path)
     if lake is not None:
         spark_job.check_lake(lake)
-    with (
-        spark_job.running(master, settings) as session,
-        spark_job.progress(progress, "audit") as advance,
-    ):
+    with spark_job.running(master, settings) as session, spark_job.progress("audit") as advance:
         from streamkeep.pipeline.jobs.audit import audit as job
 
         report = job(
-            session,
-            None if store_path is None else str(store_path),
-            lake=lake,
-            progress=advance,
+            session, None if store_path is None else str(store_path), lake=lake, progress=advance
         )
     segments = output.count_text(report.details["segments"], "segment")
     files = output.count_text(report.details["lake_files"], "file of the lake", "files of the lake")
@@ -225,11 +196,10 @@ def audit(
         report,
         f"{segments} and {files}, {output.entries_text(report.entries)}, "
         f"{output.size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
-        as_json,
     )
 
 
-@click.command("restore", cls=StoreCommand)
+@command("restore")
 @click.argument("source", metavar="SOURCE")
 @store_argument
 @key_argument
@@ -240,7 +210,6 @@ def audit(
 @click.option("--end", type=Id("to"), default="+", show_default=True, help="Last ID, or a time.")
 @staging_option
 @job_options
-@quoted_option
 def restore(
     source: str,
     store_path: Path,
@@ -251,8 +220,6 @@ def restore(
     staging: str | None,
     master: str,
     settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Write entries of a lake back into a stream of STORE.
 
@@ -267,10 +234,7 @@ def restore(
     """
     if not (Path(source) / "data.mdb").is_file():
         spark_job.check_lake(source)
-    with (
-        spark_job.running(master, settings) as session,
-        spark_job.progress(progress, "restore") as advance,
-    ):
+    with spark_job.running(master, settings) as session, spark_job.progress("restore") as advance:
         from streamkeep.pipeline.jobs.restore import restore as job
 
         report = job(
@@ -289,10 +253,10 @@ def restore(
     already = report.details["already"]
     done = f"{output.entries_text(report.entries)} restored{span}"
     there = f"nothing to do: {output.entries_text(already)} already there{span}"
-    spark_job.tell(report, there if already else done, as_json)
+    spark_job.tell(report, there if already else done)
 
 
-@click.command("erase", cls=StoreCommand)
+@command("erase")
 @key_argument
 @click.argument("ids", metavar="ID...", nargs=-1, type=Bytes())
 @click.option(
@@ -306,7 +270,6 @@ def restore(
 )
 @yes_option
 @job_options
-@quoted_option
 def erase(
     key: bytes,
     ids: tuple[bytes, ...],
@@ -316,8 +279,6 @@ def erase(
     yes: bool,
     master: str,
     settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Erase entries from store, archive and lake, with proof.
 
@@ -345,10 +306,7 @@ def erase(
         "Erase?",
         yes=yes,
     )
-    with (
-        spark_job.running(master, settings) as session,
-        spark_job.progress(progress, "erase") as advance,
-    ):
+    with spark_job.running(master, settings) as session, spark_job.progress("erase") as advance:
         from streamkeep.pipeline.jobs.erase import erase as job
 
         report = job(
@@ -366,5 +324,4 @@ def erase(
         f"{output.entries_text(details['erased_in_store'])} erased in the store, "
         f"{details['erased_in_lake']:,} in the lake, where "
         f"{output.count_text(report.files, 'file')} had to be written again",
-        as_json,
     )

@@ -7,11 +7,8 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output, spark_job
-from streamkeep.tools.base.command import (
-    StoreCommand,
-    quoted_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.command import command
 from streamkeep.tools.base.spark_job import (
     job_options,
     staging_option,
@@ -20,7 +17,7 @@ from streamkeep.tools.base.spark_job import (
 )
 
 
-@click.command("report", cls=StoreCommand)
+@command("report")
 @store_argument
 @click.option(
     "--output",
@@ -55,8 +52,6 @@ def report(
     tail_export: str | None,
     master: str,
     settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Draw what goes through streams: a page with plots.
 
@@ -70,10 +65,7 @@ def report(
     """
     spark_job.check_streams(streams, pattern)
     spark_job.check_store(store_path)
-    with (
-        spark_job.running(master, settings) as session,
-        spark_job.progress(progress, "report") as advance,
-    ):
+    with spark_job.running(master, settings) as session, spark_job.progress("report") as advance:
         from streamkeep.pipeline.jobs.report import report as job
 
         done = job(
@@ -91,11 +83,10 @@ def report(
         done,
         f"{done.details['page']}: {output.entries_text(done.entries)} of "
         f"{output.count_text(done.details['streams'], 'stream')}",
-        as_json,
     )
 
 
-@click.command("tail", cls=StoreCommand)
+@command("tail")
 @store_argument
 @click.option(
     "--to",
@@ -128,7 +119,6 @@ def report(
 @tail_export_option
 @staging_option
 @job_options
-@quoted_option
 def tail(
     store_path: Path,
     target: str,
@@ -144,8 +134,6 @@ def tail(
     staging: str | None,
     master: str,
     settings: tuple[str, ...],
-    as_json: bool,
-    progress: bool | None,
 ) -> None:
     """Follow streams with a streaming query, to files or a store.
 
@@ -180,4 +168,4 @@ def tail(
             tail_export=tail_export,
             staging=staging,
         )
-    spark_job.tell(report, f"{output.entries_text(report.entries)} followed", as_json)
+    spark_job.tell(report, f"{output.entries_text(report.entries)} followed")

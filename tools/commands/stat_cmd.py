@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.tools.base import output, timeline
-from streamkeep.tools.base.command import (
-    Bytes,
-    StoreCommand,
-    json_option,
-    open_store,
-    progress_option,
-    quoted_option,
-    store_argument,
-)
+from streamkeep.tools.base.arguments import Bytes, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.commands.stream_cmds import stream_json
 
 if TYPE_CHECKING:
@@ -41,7 +35,7 @@ def check_picture(ctx: click.Context, param: click.Parameter, path: Path | None)
     return path
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
 @click.option(
@@ -57,17 +51,7 @@ def check_picture(ctx: click.Context, param: click.Parameter, path: Path | None)
     metavar="FILE.png|svg",
     help="Draw the entries over time into a file; needs streamkeep[plot].",
 )
-@json_option
-@progress_option
-@quoted_option
-def stat(
-    store_path: Path,
-    key: bytes | None,
-    chart: bool | None,
-    plot: Path | None,
-    as_json: bool,
-    progress: bool | None,
-) -> None:
+def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | None) -> None:
     """Print figures of STORE or KEY: entries, sizes, entries over time.
 
     Entries are packed into macro nodes of about one page; tombstones are deleted entries that still
@@ -81,7 +65,7 @@ def stat(
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         stats = list(snapshot.stats()) if key is None else [snapshot.stat(key)]
         figures = _figures(store, stats)
-        if as_json:
+        if output.as_json():
             for one in stats:
                 per_entry = _per_entry(one.node_bytes, one.length)
                 output.json_line("stream", **stream_json(one), bytes_per_entry=per_entry)
@@ -90,14 +74,14 @@ def stat(
             sys.stdout.flush()
         if chart is None and plot is None and figures["entries"] > COUNTED_UNASKED:
             chart = False
-            if not as_json:
+            if not output.as_json():
                 entries = output.entries_text(figures["entries"])
                 output.note(f"next: --chart counts the {entries} over time")
         plan = _plan(stats) if chart is not False or plot else None
         if plan is not None:
-            counts = _count(snapshot, stats, plan, progress)
+            counts = _count(snapshot, stats, plan)
             if chart is not False:
-                _show_chart(plan, counts, as_json=as_json)
+                _show_chart(plan, counts)
             if plot is not None:
                 timeline.plot(
                     plan, counts, output.shown(key or b"") if key else str(store_path), plot
@@ -105,8 +89,8 @@ def stat(
                 output.note(f"wrote {plot}")
         elif plot is not None:
             output.note(f"no entries: {plot} was not written")
-    if as_json:
-        output.json_summary("stat", path=str(store_path), **figures)
+    if output.as_json():
+        output.summary(path=str(store_path), **figures)
 
 
 def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:
@@ -204,18 +188,16 @@ def _plan(stats: list[StreamStat]) -> timeline.Plan | None:
     return timeline.plan_buckets(min(firsts), max(lasts)) if firsts else None
 
 
-def _count(
-    snapshot: Snapshot, stats: list[StreamStat], plan: timeline.Plan, progress: bool | None
-) -> list[int]:
+def _count(snapshot: Snapshot, stats: list[StreamStat], plan: timeline.Plan) -> list[int]:
     """Count the entries of the streams in each bucket, with a progress bar."""
     total = sum(one.length for one in stats)
-    with output.progress(progress, "counting", total, sized=False) as advance:
+    with output.progress("counting", total, sized=False) as advance:
         return timeline.count_entries(snapshot, [one.name for one in stats], plan, advance)
 
 
-def _show_chart(plan: timeline.Plan, counts: list[int], *, as_json: bool) -> None:
+def _show_chart(plan: timeline.Plan, counts: list[int]) -> None:
     """Print the counts, as bars or as JSON."""
-    if as_json:
+    if output.as_json():
         for index, count in enumerate(counts):
             output.json_line(
                 "bucket",

@@ -1,4 +1,4 @@
-"""Commands about whole streams: streams, rename, drop, config, set-id, remember."""
+"""Commands about whole streams: streams, rename, remove, config, set-id, remember."""
 
 from __future__ import annotations
 
@@ -8,35 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Id,
-    StoreCommand,
-    confirm_loss,
-    json_option,
-    key_argument,
-    open_store,
-    quoted_option,
-    store_argument,
-    sync_option,
-    yes_option,
-)
+from streamkeep.tools.base.arguments import Bytes, Id, key_argument, store_argument, yes_option
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import confirm_loss, open_store
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Sync
     from streamkeep.engine.commands.xinfo import StreamStat
 
 SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("pattern", metavar="[PATTERN]", type=Bytes(), default="*")
-@json_option
-@quoted_option
 @click.pass_context
-def streams(ctx: click.Context, store_path: Path, pattern: bytes, as_json: bool) -> None:
+def streams(ctx: click.Context, store_path: Path, pattern: bytes) -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
     PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in
@@ -52,10 +39,10 @@ def streams(ctx: click.Context, store_path: Path, pattern: bytes, as_json: bool)
         found = [stat for stat in snapshot.stats() if stat.name in wanted]
     entries = sum(stat.length for stat in found)
     size = sum(stat.node_bytes for stat in found)
-    if as_json:
+    if output.as_json():
         for stat in found:
             output.json_line("stream", **stream_json(stat))
-        output.json_summary("streams", streams=len(found), entries=entries, size_bytes=size)
+        output.summary(streams=len(found), entries=entries, size_bytes=size)
         return
     if found:
         output.table(
@@ -94,14 +81,12 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
     }
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @click.argument("new_key", metavar="NEWKEY", type=Bytes())
 @yes_option
-@sync_option
-@quoted_option
-def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool, sync: Sync) -> None:
+def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool) -> None:
     """Rename the stream KEY to NEWKEY (RENAME).
 
     A stream NEWKEY that exists is deleted with all it holds: the command names it and asks first.
@@ -110,43 +95,33 @@ def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool, sync: Sync) 
     Example:
       streamkeep rename orders.store orders orders-2024
     """
-    with open_store(store_path, sync=sync) as store:
-        if store.renamenx(key, new_key) or key == new_key:
-            return
-        confirm_loss(
-            [loss_text(store, new_key)],
-            f"Delete it, and give its name to {output.named(key)}?",
-            yes=yes,
-        )
-        store.rename(key, new_key)
+    with open_store(store_path) as store:
+        if not store.renamenx(key, new_key) and key != new_key:
+            confirm_loss(
+                [loss_text(store, new_key)],
+                f"Remove it, and give its name to {output.named(key)}?",
+                yes=yes,
+            )
+            store.rename(key, new_key)
+    output.done(key=output.json_bytes(key), new_key=output.json_bytes(new_key))
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
 @yes_option
-@json_option
-@sync_option
-@quoted_option
 @click.pass_context
-def drop(
-    ctx: click.Context,
-    store_path: Path,
-    keys: tuple[bytes, ...],
-    yes: bool,
-    as_json: bool,
-    sync: Sync,
-) -> None:
-    """Delete whole streams; print how many there were (DEL).
+def remove(ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: bool) -> None:
+    """Remove whole streams; print how many there were (DEL).
 
     Names what is about to be lost and asks first; --yes answers. A key without a stream is not an
     error.
 
     \b
     Example:
-      streamkeep drop orders.store orders payments --yes
+      streamkeep remove orders.store orders payments --yes
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         there = [key for key in dict.fromkeys(keys) if store.exists(key)]
         for key in dict.fromkeys(keys):
             if key not in there:
@@ -154,9 +129,9 @@ def drop(
         if there:
             losses = [loss_text(store, key) for key in there]
             what = "this stream" if len(there) == 1 else f"these {len(there)} streams"
-            confirm_loss(losses, f"Delete {what} with all entries?", yes=yes)
+            confirm_loss(losses, f"Remove {what} with all entries?", yes=yes)
         count = store.delete(*there) if there else 0
-        output.result("drop", str(count), as_json=as_json, count=count)
+        output.result(str(count), count=count)
 
 
 def loss_text(store: Store, key: bytes) -> str:
@@ -171,7 +146,7 @@ def loss_text(store: Store, key: bytes) -> str:
     return f"{text}, {times[0]} to {times[1]}"
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @click.option(
@@ -187,17 +162,8 @@ def loss_text(store: Store, key: bytes) -> str:
     help="How many messages of each producer are remembered.",
 )
 @yes_option
-@json_option
-@sync_option
-@quoted_option
 def config(
-    store_path: Path,
-    key: bytes,
-    idmp_duration: int | None,
-    idmp_maxsize: int | None,
-    yes: bool,
-    as_json: bool,
-    sync: Sync,
+    store_path: Path, key: bytes, idmp_duration: int | None, idmp_maxsize: int | None, yes: bool
 ) -> None:
     """Print or set how KEY remembers messages of producers (XCFGSET).
 
@@ -212,7 +178,7 @@ def config(
     """
     wanted = {"idmp-duration": idmp_duration, "idmp-maxsize": idmp_maxsize}
     wanted = {name: value for name, value in wanted.items() if value is not None}
-    with open_store(store_path, readonly=not wanted, sync=sync) as store:
+    with open_store(store_path, readonly=not wanted) as store:
         counters = store.xinfo_stream(key)
         if any(counters[name] != value for name, value in wanted.items()):
             if counters["iids-tracked"]:
@@ -222,15 +188,15 @@ def config(
                 confirm_loss([loss], "Change the settings, and forget them?", yes=yes)
             store.xcfgset(key, idmp_duration, idmp_maxsize)
         settings = {name: wanted.get(name, counters[name]) for name in SETTINGS}
-    if as_json:
+    if output.as_json():
         members = {name.replace("-", "_"): value for name, value in settings.items()}
-        output.json_summary("config", key=output.json_bytes(key), **members)
+        output.summary(key=output.json_bytes(key), **members)
         return
     for name, value in settings.items():
         output.line(f"{name:<13}  {value:,}")
 
 
-@click.command("set-id", cls=StoreCommand)
+@command("set-id")
 @store_argument
 @key_argument
 @click.argument("last_id", metavar="ID", type=Id())
@@ -241,15 +207,12 @@ def config(
     help="How many entries were ever added.",
 )
 @click.option("--max-deleted-id", type=Id(), metavar="ID", help="The highest ID ever deleted.")
-@sync_option
-@quoted_option
 def set_id(
     store_path: Path,
     key: bytes,
     last_id: bytes,
     entries_added: int | None,
     max_deleted_id: bytes | None,
-    sync: Sync,
 ) -> None:
     """Set the last ID that KEY has generated, and its counters (XSETID).
 
@@ -262,20 +225,19 @@ def set_id(
       streamkeep set-id orders.store orders 1718004800000-7
       streamkeep set-id orders.store orders 1718004800000-7 --entries-added 1200
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         store.xsetid(key, last_id, entries_added, max_deleted_id)
+    output.done(key=output.json_bytes(key), last_id=last_id.decode())
 
 
-@click.command(cls=StoreCommand)
+@command()
 @store_argument
 @key_argument
 @click.argument("producer", type=Bytes())
 @click.argument("message", type=Bytes())
 @click.argument("entry_id", metavar="ID", type=Id())
-@sync_option
-@quoted_option
 def remember(
-    store_path: Path, key: bytes, producer: bytes, message: bytes, entry_id: bytes, sync: Sync
+    store_path: Path, key: bytes, producer: bytes, message: bytes, entry_id: bytes
 ) -> None:
     """Remember which entry of KEY a message became (XIDMPRECORD).
 
@@ -287,5 +249,6 @@ def remember(
     Example:
       streamkeep remember orders.store orders till-3 receipt-4711 1717977600000-0
     """
-    with open_store(store_path, sync=sync) as store:
+    with open_store(store_path) as store:
         store.xidmprecord(key, producer, message, entry_id)
+    output.done(key=output.json_bytes(key), id=entry_id.decode())

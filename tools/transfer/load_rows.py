@@ -26,7 +26,6 @@ from streamkeep.tools.transfer.text_lines import RowError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Sync
 
 _NAMED: Final = 8  # streams that a message names
 # A batch ends at this size, too: a thousand entries may be a gigabyte.
@@ -100,12 +99,11 @@ class Choice:
 class Loader(ExitStack):
     """Appends batches to a stream; opens the store with the first, so a bad file creates none."""
 
-    def __init__(self, path: Path, key: bytes, name: str, *, sync: Sync, may_sort: bool) -> None:
+    def __init__(self, path: Path, key: bytes, name: str, *, may_sort: bool) -> None:
         super().__init__()
         self.path = path
         self.key = key
         self.name = name
-        self.sync = sync
         self.may_sort = may_sort
         self.stored = 0
         self.next_line = 1
@@ -140,7 +138,7 @@ class Loader(ExitStack):
 
     def _opened(self) -> Store:
         if self._store is None:
-            self._store = self.enter_context(open_store(self.path, create=True, sync=self.sync))
+            self._store = self.enter_context(open_store(self.path, create=True))
             if self._store.exists(self.key):
                 counters = self._store.xinfo_stream(self.key)
                 self.last_id = self.start_id = StreamId.parse(counters["last-generated-id"])

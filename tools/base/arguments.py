@@ -1,0 +1,225 @@
+"""The arguments and options that commands share: keys, IDs, times, stores, counts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from streamkeep.format.core.entry import MAX_U64, StreamId
+from streamkeep.tools.base import output
+from streamkeep.tools.base.common import given
+from streamkeep.tools.base.times import parse_iso
+
+if TYPE_CHECKING:
+    _BytesType = click.ParamType[bytes]
+else:
+    _BytesType = click.ParamType  # generic in newer versions only
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Bound = Literal["from", "to", "after"]
+
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+class Bytes(_BytesType):
+    """A key, field or value: the bytes of the argument as the shell passed them.
+
+    With `--quoted-input` an argument in double quotes is read with redis-cli's escapes: some bytes
+    are hard to type, and no argument can hold a NUL.
+    """
+
+    name = "bytes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Return the bytes of an argument."""
+        if isinstance(value, bytes):
+            return value
+        text = str(value)
+        if text.startswith('"') and ctx is not None and given(ctx).quoted_input:
+            try:
+                return output.unquoted(text)
+            except ValueError as error:
+                self.fail(f"{text}: {error}", param, ctx)
+        return os.fsencode(text)
+
+
+class Id(_BytesType):
+    """An entry ID, whose syntax the store checks.
+
+    Args:
+        bound: what the ID bounds, where a date or a time in ISO 8601 may stand for it. That stands
+            for its first millisecond, and `(` leaves all of this millisecond out.
+            "from", "to": the first or the last ID that is wanted, both included.
+            "after": the ID before the first one that is wanted.
+    """
+
+    name = "id"
+
+    def __init__(self, bound: Bound | None = None) -> None:
+        self.bound = bound
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Return the text of the ID."""
+        if isinstance(value, bytes):
+            return value
+        text = str(value)
+        moment = text.removeprefix("(")
+        if self.bound is None or not _DATE.match(moment):
+            return os.fsencode(text)
+        try:
+            return self._id_of(parse_iso(moment), exclusive=text != moment)
+        except ValueError as error:
+            self.fail(f"{text}: {error}", param, ctx)
+
+    def _id_of(self, ms: int, *, exclusive: bool) -> bytes:
+        """Return the ID that a millisecond stands for.
+
+        Of `(ms` alone, the store would leave one ID out: the first as a start, the last as an end.
+        """
+        if exclusive:
+            return b"(%d-%d" % (ms, 0 if self.bound == "to" else MAX_U64)
+        if self.bound == "after":
+            return bytes(StreamId(ms, 0).previous() if ms else StreamId(0, 0))
+        return b"%d" % ms
+
+
+def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    """Return the path of a store; refuse an empty name, and what LMDB cannot open."""
+    if value == "":  # an unset variable of a script; Path would take it for the working directory
+        raise click.BadParameter("the name is empty", ctx, param)
+    try:
+        os.path.abspath(value or "").encode()
+    except UnicodeEncodeError:
+        problem = "the path is not UTF-8, as LMDB needs it; rename the folder, or link to it"
+        raise click.BadParameter(problem, ctx, param) from None
+    return None if value is None else Path(value)
+
+
+def store_argument(function: Function) -> Function:
+    """Add the argument STORE."""
+    kind = click.Path()
+    return click.argument("store_path", metavar="STORE", type=kind, callback=path_of)(function)
+
+
+def optional_store(function: Function) -> Function:
+    """Add the argument STORE for commands that also do something without; see `given_store`."""
+    return click.argument(
+        "store_path", metavar="[STORE]", required=False, type=click.Path(), callback=path_of
+    )(function)
+
+
+def given_store(store_path: Path | None) -> Path:
+    """Return what `optional_store` was given, where the command needs it."""
+    if store_path is None:
+        raise click.UsageError("Missing argument 'STORE'.")
+    return store_path
+
+
+def key_argument(function: Function) -> Function:
+    """Add the argument KEY."""
+    return click.argument("key", metavar="KEY", type=Bytes())(function)
+
+
+def group_argument(function: Function) -> Function:
+    """Add the argument GROUP."""
+    return click.argument("group", metavar="GROUP", type=Bytes())(function)
+
+
+def consumer_argument(function: Function) -> Function:
+    """Add the argument CONSUMER."""
+    return click.argument("consumer", metavar="CONSUMER", type=Bytes())(function)
+
+
+def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function]:
+    """Add flags of which at most one may be given; the command gets it in capitals, or None.
+
+    Args:
+        name: of the parameter of the command.
+        texts: each flag, in capitals, with its help.
+    """
+
+    def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        chosen = ctx.params.setdefault(name, None)
+        if not value:
+            return
+        if chosen is not None:
+            raise click.UsageError(
+                f"--{chosen.lower()} and {param.opts[0]} cannot be used together"
+            )
+        ctx.params[name] = str(param.name).upper()
+
+    def add(function: Function) -> Function:
+        for flag, text in reversed([*texts.items()]):  # the last decorator comes first in the help
+            option = click.option(
+                f"--{flag.lower()}", is_flag=True, expose_value=False, callback=choose, help=text
+            )
+            function = option(function)
+        return function
+
+    return add
+
+
+policy_options = one_of(
+    "policy",
+    {
+        "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
+        "DELREF": "Remove that, too: groups forget the deleted entries.",
+        "ACKED": "Delete only what every group has read and acknowledged.",
+    },
+)
+
+
+def count_option(
+    text: str, *, least: int = 1, default: int | None = None
+) -> Callable[[Function], Function]:
+    """Return the option -n/--count.
+
+    Args:
+        text: its help.
+        least: the smallest number that it takes.
+    """
+    return click.option(
+        "-n",
+        "--count",
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=text,
+    )
+
+
+def refuse_options(why: str, *names: str) -> None:
+    """Refuse options and arguments that were given although they mean nothing here.
+
+    Args:
+        why: what is said behind the name of the first of them.
+        names: of the parameters of the command.
+    """
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if param.name in names and was_given(ctx, param.name):
+            shown = param.human_readable_name.strip("[]")
+            if isinstance(param, click.Option):
+                shown = max(param.opts, key=len)
+            raise click.UsageError(f"{shown} {why}")
+
+
+def was_given(ctx: click.Context, name: str) -> bool:
+    """Say whether an option stands on the command line, with whatever value."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def yes_option(function: Function) -> Function:
+    """Add --yes, for commands that destroy data."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(function)

@@ -1,0 +1,89 @@
+"""Opening the store of a command, and asking before something is lost."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamkeep
+from streamkeep.engine.store.removal import missing_folders, remove_empty
+from streamkeep.format.core.errors import NotAStoreError, StoreError, StreamkeepError
+from streamkeep.tools.base import output
+from streamkeep.tools.base.common import given
+from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.terminal import visible
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+
+
+@contextmanager
+def open_store(
+    path: Path, *, readonly: bool = False, create: bool = False, hint: str = ""
+) -> Iterator[Store]:
+    """Open the store at `path`, and close it.
+
+    A process that is about to end syncs what `interval` would have synced later. A store that was
+    created here is removed when the block fails and has put nothing in.
+
+    Args:
+        hint: what to do where there is no store; else it is how a store comes to be.
+    """
+    sync = given().sync
+    made = missing_folders(path) if create else None
+    try:
+        store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
+    except NotAStoreError as error:
+        hint = hint or f"streamkeep add {shlex.quote(str(path))} KEY FIELD VALUE creates it"
+        missing = "no such store" in str(error)
+        raise Failure(str(error), hint=hint if missing else "", status=Exit.UNREADABLE) from error
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    empty = False
+    try:
+        with store:
+            try:
+                yield store
+            except BaseException:
+                empty = made is not None and _holds_nothing(store)
+                raise
+            finally:
+                if sync == "interval":
+                    store.sync()
+    except BaseException:
+        if empty and made is not None:
+            with suppress(OSError):
+                remove_empty(path, made)
+        raise
+
+
+def _holds_nothing(store: Store) -> bool:
+    with suppress(StreamkeepError):
+        return next(iter(store.scan_iter()), None) is None
+    return False
+
+
+def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
+    """Name what is about to be lost and ask; go on only when the answer is yes.
+
+    With --json nothing is asked: a program says --yes, or gets an error that names the losses.
+    """
+    if output.as_json():
+        if not yes:
+            raise Failure(f"this would be lost: {'; '.join(losses)}", hint="--yes confirms that")
+        return
+    for loss in losses:
+        output.note(loss)
+    if yes:
+        return
+    sys.stderr.write(f"{visible(question)} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        output.note("")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Failure("nothing was changed", hint="--yes answers the question")
