@@ -1,6 +1,6 @@
 """Write the generated parts of the documentation; `--check` only says which are stale.
 
-A generated part stands in its file between two comments:
+A generated part is between two comments of its file:
 
     <!-- generated: NAME -->
     ...
@@ -204,11 +204,11 @@ PARTS: Final = (
 
 
 def with_part(text: str, part: Part) -> str:
-    """Return the text of a file with one part rendered anew; raise ValueError without the marks."""
+    """Return the text of a file with one part rendered again, or raise ValueError."""
     mark = f"<!-- generated: {part.name} -->"
     before, found, rest = text.partition(mark)
     if not found or END not in rest:
-        raise ValueError(f"docs/{part.file}: no {mark} with {END} behind it")
+        raise ValueError(f"docs/{part.file}: no {mark} with {END} after it")
     after = rest[rest.index(END) :]
     return f"{before}{mark}\n\n{part.render()}\n\n{after}"
 

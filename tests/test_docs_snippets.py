@@ -189,7 +189,18 @@ def test_the_readme_shows_both_languages() -> None:
     assert any(block.text.startswith(">>> ") for block in snippets)
 
 
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as code hosts make them."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_of_a_page_leads_somewhere() -> None:
+    link = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
     for path in FILES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.relative_to(ROOT)}: {target}"
+        for target, anchor in link.findall(path.read_text(encoding="utf-8")):
+            page = path.parent / target if target else path
+            where = f"{path.relative_to(ROOT)}: {target}#{anchor}"
+            assert page.exists(), where
+            assert not anchor or anchor in anchors(page), where
