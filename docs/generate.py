@@ -1,5 +1,7 @@
 """Write the generated parts of the documentation; `--check` only says which are stale.
 
+`--check` also reports files and modules that the pages name and that do not exist.
+
 A generated part is between two comments of its file:
 
     <!-- generated: NAME -->
@@ -13,6 +15,7 @@ types of the asyncio twin, `engine/api/async_commands.pyi`, are generated as a w
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -213,6 +216,36 @@ def with_part(text: str, part: Part) -> str:
     return f"{before}{mark}\n\n{part.render()}\n\n{after}"
 
 
+FOLDERS: Final = (
+    "benchmarks|docs|engine|examples|format|pipeline|recovery|server|src|tests|tools|transfer"
+)
+
+
+def missing_names(root: Path) -> Iterator[str]:
+    """Yield each file, folder and module that a page names in back quotes and that is missing."""
+    for page in [*sorted(root.glob("*.md")), *sorted(root.glob("docs/**/*.md"))]:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            where = f"{page.relative_to(root)}:{number}"
+            for name in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", line):
+                if not any(root.glob(name.rstrip("/"))):
+                    yield f"{where}: `{name}` does not exist"
+            for name in re.findall(r"`(streamkeep(?:\.\w+)+)\b", line):
+                if not is_name(root / "src", name.split(".")):
+                    yield f"{where}: `{name}` does not exist"
+
+
+def is_name(folder: Path, parts: list[str]) -> bool:
+    """Say whether a dotted name is a package, a module, or a word of its last module."""
+    while parts and (folder / parts[0]).is_dir():
+        folder, parts = folder / parts[0], parts[1:]
+    module = folder / "__init__.py"
+    if parts and (folder / f"{parts[0]}.py").is_file():
+        module, parts = folder / f"{parts[0]}.py", parts[1:]
+    if not parts:
+        return True
+    return module.is_file() and re.search(rf"\b{parts[0]}\b", module.read_text()) is not None
+
+
 def main(args: list[str]) -> int:
     """Write or check all parts; return the exit status."""
     if args not in ([], ["--check"]):
@@ -241,6 +274,10 @@ def main(args: list[str]) -> int:
         else:
             STUB.write_text(stub, encoding="utf-8")
             print("wrote engine/api/async_commands.pyi")
+    if args:
+        for problem in missing_names(HERE.parent):
+            print(f"{problem}; correct the page", file=sys.stderr)
+            stale += 1
     return 1 if stale else 0
 
 

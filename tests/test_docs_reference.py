@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
+from pathlib import Path
+from types import ModuleType
 
 import streamkeep
 from conftest import ROOT
 
 PAGES = ROOT / "docs" / "reference"
+
+
+def generator() -> ModuleType:
+    """Load docs/generate.py."""
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_every_error_is_explained_and_no_other() -> None:
@@ -27,3 +40,25 @@ def test_every_option_of_open_is_listed_with_its_default() -> None:
         if option.kind is inspect.Parameter.KEYWORD_ONLY
     }
     assert found == options
+
+
+def test_files_and_modules_that_pages_name_exist() -> None:
+    assert list(generator().missing_names(ROOT)) == []
+
+
+def test_a_name_that_does_not_exist_is_reported_with_its_line(tmp_path: Path) -> None:
+    module = tmp_path / "src" / "streamkeep" / "engine"
+    module.mkdir(parents=True)
+    (module / "store.py").write_text("class Store: ...")
+    (tmp_path / "engine").mkdir()
+    page = tmp_path / "docs" / "guide" / "page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(
+        "`engine/` and `streamkeep.engine.store.Store`\n"
+        "`engine/old.py` and `streamkeep.engine.old` and `streamkeep.engine.store.Old`\n"
+    )
+    assert list(generator().missing_names(tmp_path)) == [
+        "docs/guide/page.md:2: `engine/old.py` does not exist",
+        "docs/guide/page.md:2: `streamkeep.engine.old` does not exist",
+        "docs/guide/page.md:2: `streamkeep.engine.store.Old` does not exist",
+    ]
