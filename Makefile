@@ -55,12 +55,15 @@ demo: $(VENV)/installed ## the main job on real data: 336,776 flights through a 
 test: $(VENV)/installed ## the tests of each day, compiled where that could be done
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
+test-crash: export STREAMKEEP_TESTS = all
 test-crash: $(VENV)/installed ## the long crash and power-loss runs, with their figures
 	$(BIN)/pytest -m 'crash and slow'
 
+test-damage: export STREAMKEEP_TESTS = all
 test-damage: $(VENV)/installed ## 2,000 random damages: fsck, repair, fsck, with their figures
 	$(BIN)/pytest -m slow -s tests/test_damage_run.py
 
+test-all: export STREAMKEEP_TESTS = all
 test-all: $(VENV)/installed ## every test, with all that `test` leaves out; half an hour and more
 	$(BIN)/pytest $(PARALLEL)
 	$(MAKE) --no-print-directory test-pure PURE_TESTS='$(PURE_ALL)'

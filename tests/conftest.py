@@ -20,6 +20,7 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.engine.store import idempotency_sweep
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
+from tiers import slow_but
 
 pytest.register_assert_rewrite("store_machine")  # it asserts, and is no test
 settings.load_profile(profile.ANY_MACHINE)
@@ -43,11 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests that are marked `both_modes` in each sync mode that a store can be open in."""
-    if "sync_mode" in metafunc.fixturenames and metafunc.definition.get_closest_marker(
-        "both_modes"
-    ):
-        metafunc.parametrize("sync_mode", MODES, indirect=True)
+    """Run the tests that are marked `both_modes` in each sync mode that a store can be open in.
+
+    Only `both_modes(daily=True)` has both among the daily tests.
+    """
+    marker = metafunc.definition.get_closest_marker("both_modes")
+    if "sync_mode" in metafunc.fixturenames and marker is not None:
+        daily = MODES if marker.kwargs.get("daily") else MODES[:1]
+        metafunc.parametrize("sync_mode", slow_but(MODES, *daily), indirect=True)
 
 
 @pytest.fixture(autouse=True)

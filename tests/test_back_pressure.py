@@ -20,10 +20,11 @@ from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.store import environment
 from streamkeep.format.core.errors import StoreLockedError
+from tiers import slow_but
 
 LIMIT = 1 << 16
 
-MODES = pytest.mark.parametrize("sync", ["commit", "none"])
+MODES = pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 
 
 @pytest.fixture(autouse=True)

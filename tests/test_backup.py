@@ -29,6 +29,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact
+from tiers import slow_but
 
 Open = Callable[..., Store]
 
@@ -257,15 +258,19 @@ def killed_at(step: str, *args: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "step",
-    [
-        "copy:written",
-        "backup:data",
+    slow_but(
+        [
+            "copy:written",
+            "backup:data",
+            "backup:copied",
+            "backup:checked",
+            "backup:exchanged",
+            "2 backup:aside",
+            "backup:named",
+        ],
         "backup:copied",
-        "backup:checked",
-        "backup:exchanged",
         "2 backup:aside",
-        "backup:named",
-    ],
+    ),
 )
 def test_a_backup_that_is_killed_leaves_a_whole_one(
     store: Store, tmp_path: Path, step: str
@@ -336,7 +341,7 @@ STEPS = ["copy:written", *(name for name in failpoints.NAMES if name.startswith(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", slow_but(STEPS, "compact:ready", "compact:data-moved"))
 def test_a_compaction_that_is_killed_leaves_the_old_store_or_the_new(
     store: Store, step: str
 ) -> None:

@@ -12,7 +12,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.batches import batch_key, encode_batch
 
-pytestmark = pytest.mark.both_modes
+pytestmark = pytest.mark.both_modes(daily=True)
 
 NAMES = [b"", b"/checkpoints/one", b"\xff\x00", b"x" * 600]
 

@@ -17,6 +17,7 @@ from segments import entries_of, nodes_of, opened, write
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
+from tiers import slow_but
 
 SIZE = MAX_BLOCK_BYTES + (1 << 20)
 MODES = pytest.mark.parametrize("sync", ["commit", "none"])
@@ -98,7 +99,7 @@ def test_the_limit_is_for_segments_only(tmp_path: Path) -> None:
     assert "--max-block-bytes is for the blocks of --segment" in ended.stderr
 
 
-@pytest.mark.parametrize("slots", [1, 200_000])
+@pytest.mark.parametrize("slots", slow_but([1, 200_000], 1))
 def test_what_the_limit_lets_through_needs_a_few_times_as_much(tmp_path: Path, slots: int) -> None:
     """In a process that is granted no more: one large entry, and very many small ones."""
     size = (8 << 20) // slots

@@ -22,8 +22,9 @@ from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.system import failpoints, files
 from streamkeep.format.core.errors import RecoveryNeededError, StoreError
+from tiers import slow_but
 
-MODES = pytest.mark.parametrize("sync", ["commit", "none"])
+MODES = pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 
 
 @MODES
@@ -76,7 +77,12 @@ def parts(store: Store[Any]) -> tuple[checkpointer.Checkpointer, Journal]:
 @MODES
 @pytest.mark.parametrize(
     "error",
-    [ZeroDivisionError("unlisted"), MemoryError(), StoreError("listed"), OSError(24, "too many")],
+    [
+        ZeroDivisionError("unlisted"),
+        OSError(24, "too many"),
+        pytest.param(MemoryError(), marks=pytest.mark.slow),
+        pytest.param(StoreError("listed"), marks=pytest.mark.slow),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_no_error_of_a_steady_point_ends_the_thread(

@@ -12,12 +12,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkeep
 from cli_runner import lines, objects, run, start
 from conftest import ROOT, assert_sound
+from model.profile import configured
 from patience import wait_until
 from redis_parts import stream_parts
 from streamkeep.engine.api.store import Store
@@ -94,7 +95,7 @@ def test_a_lossless_format_gives_an_equal_store(kind: str) -> None:
 
 
 @given(st.dictionaries(st.binary(max_size=3), stream_parts(), max_size=3))
-@settings(max_examples=40)
+@configured(40)
 def test_any_store_comes_back_from_every_lossless_format(streams: dict[bytes, list[Part]]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         first = Path(folder, "s")
@@ -159,7 +160,7 @@ def test_a_table_has_a_column_for_each_field_or_those_that_were_asked_for() -> N
 
 
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=4), min_size=2, max_size=3), min_size=1))
-@settings(max_examples=60)
+@configured(60)
 def test_any_bytes_come_back_from_csv_and_commands(rows: list[list[bytes]]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         path, out = Path(folder, "s"), Path(folder, "out")

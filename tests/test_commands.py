@@ -18,7 +18,7 @@ from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import GARBAGE, NODES
 
-pytestmark = pytest.mark.both_modes
+pytestmark = pytest.mark.both_modes(daily=True)
 
 Open = Callable[..., Store]
 

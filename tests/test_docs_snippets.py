@@ -34,7 +34,6 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # tests/spark runs these.
 SPARK_PAGES = [ROOT / "docs" / "guide" / name for name in ("lake.md", "spark.md")]
 PAGES = [path for path in FILES if path not in SPARK_PAGES]
-QUICK_PAGES = [path for path in PAGES if path.name not in ("cli.md", "dump.md")]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = 'streamkeep() { "$PYTHON" -m streamkeep "$@"; }\n'
 
@@ -161,8 +160,14 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         assert_sound(path)
 
 
+def is_quick(path: Path) -> bool:
+    """Say whether a page is among the daily tests: one that starts few processes."""
+    commands = sum(block.text.count("$ streamkeep ") for block in blocks(path))
+    return path.name == "README.md" or commands <= 3
+
+
 @pytest.mark.parametrize(
-    "path", slow_but(PAGES, *QUICK_PAGES), ids=lambda path: str(path.relative_to(ROOT))
+    "path", slow_but(PAGES, *filter(is_quick, PAGES)), ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_the_snippets_of_a_page_do_what_it_says(path: Path, names: dict[str, Any]) -> None:
     run_page(path, names)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import streamkeep
 from conftest import NOW_MS, assert_sound
+from model.profile import configured
 from patience import peak_of
 from redis_parts import comparable, stream_parts
 from streamkeep.engine.api.store import Store
@@ -53,7 +54,7 @@ def payload(parts: list[Part]) -> bytes:
 
 
 @given(stream_parts())
-@settings(max_examples=60)
+@configured(60)
 def test_a_store_takes_every_stream_and_gives_it_back(parts: list[Part]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         path = Path(folder, "store")

@@ -27,6 +27,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ErasureBlockedError, StoreError
 from streamkeep.format.segment.manifest import REWRITTEN
+from tiers import slow_but
 
 SECRET = b"SeCrEt"
 
@@ -59,7 +60,7 @@ def harmless(n: int) -> dict[bytes, bytes]:
     return {b"name": b"visitor %d" % n, b"city": b"y" * (n % 60)}
 
 
-@pytest.fixture(params=["small nodes", "pages"])
+@pytest.fixture(params=slow_but(["small nodes", "pages"], "small nodes"))
 def filled(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
     """A store with 3,000 entries and some rows in every table, its journal in use."""
     options = {"node_max_entries": 7} if request.param == "small nodes" else {}
@@ -337,7 +338,7 @@ def test_snapshots_and_commits_meanwhile_are_not_disturbed(
         snapshot.close()
 
 
-@pytest.mark.parametrize("sync", ["commit", "none"])
+@pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Any
 ) -> None:
@@ -424,7 +425,10 @@ STEPS = [
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    slow_but(STEPS, "commit:journaled", "steady:slot-written", "scrub:page", "scrub:free-clear"),
+)
 def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step: str) -> None:
     path = tmp_path / "store"
     with streamkeep.open(path) as store:
@@ -497,7 +501,7 @@ def test_ids_may_be_given_in_every_form_of_the_commands(store: Store) -> None:
 # --- what was trimmed ---------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["retired", "segments", "both", "dictionary"])
+@pytest.fixture(params=slow_but(["retired", "segments", "both", "dictionary"], "both"))
 def trimmed(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
     """A store whose stream archives: 1-0 to 3000-0 trimmed, 3001-0 and more live.
 
@@ -615,7 +619,10 @@ ARCHIVE_STEPS = [
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("step", ARCHIVE_STEPS)
+@pytest.mark.parametrize(
+    "step",
+    slow_but(ARCHIVE_STEPS, "segment:synced", "erase:written", "erase:segment", "garbage:synced"),
+)
 def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
     tmp_path: Path, step: str
 ) -> None:

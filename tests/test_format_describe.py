@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import NOW_MS
+from model.profile import configured
 from raw_store import raw_store
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
@@ -148,7 +149,7 @@ def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> Non
 
 
 @given(st.binary(max_size=200), st.integers(0, len(TABLES) - 1), st.binary(max_size=20))
-@settings(max_examples=300)
+@configured(300)
 def test_any_bytes_are_told_once_each(data: bytes, table: int, db_key: bytes) -> None:
     assert covered(list(describe_row(table, db_key, data))) == data
     assert covered(list(describe_journal(data))) == data
@@ -167,7 +168,7 @@ def test_a_group_whose_entries_are_cut_off_is_told_to_its_end() -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@configured(200)
 def test_a_node_with_any_damage_is_told_to_the_last_byte(draw: st.DataObject) -> None:
     data = bytearray(node_envelope())
     for _ in range(draw.draw(st.integers(1, 5))):

@@ -6,9 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from model.profile import configured
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, node, tombstones
@@ -245,7 +246,7 @@ def test_every_truncation_gives_our_error() -> None:
         everything(REDIS_NODE[:size], *REDIS_KEY)
 
 
-@settings(max_examples=200)
+@configured(200)
 @given(st.binary(max_size=80), st.tuples(st.integers(0, TOP), st.integers(0, TOP)))
 @example(b"", (0, 0))
 def test_hostile_elements(elements: bytes, key: tuple[int, int]) -> None:
@@ -254,7 +255,7 @@ def test_hostile_elements(elements: bytes, key: tuple[int, int]) -> None:
     everything(data, *key)
 
 
-@settings(max_examples=150)
+@configured(150)
 @given(slots, st.randoms(use_true_random=False))
 def test_damaged_nodes(entries: list[Slot], rng: random.Random) -> None:
     data, ms, seq = build(entries)

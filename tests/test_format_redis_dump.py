@@ -8,9 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from model.profile import configured
 from redis_parts import comparable, stream_parts
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.listpack import encode, spell_backlens, validate
@@ -86,14 +87,14 @@ def test_a_payload_of_redis_8_6_is_read_and_written_byte_by_byte() -> None:
 
 
 @given(stream_parts())
-@settings(max_examples=200)
+@configured(200)
 def test_the_newest_type_gives_back_what_was_written(parts: list[Part]) -> None:
     back = list(read_payload(payload(parts), "test"))
     assert comparable(back) == comparable(with_messages(parts))
 
 
 @given(stream_parts(), st.sampled_from(sorted(TARGETS)))
-@settings(max_examples=100)
+@configured(100)
 def test_every_type_keeps_what_it_has_place_for(parts: list[Part], server: str) -> None:
     target = TARGETS[server]
     losses = Losses()
@@ -119,7 +120,7 @@ def test_every_type_keeps_what_it_has_place_for(parts: list[Part], server: str) 
 
 
 @given(stream_parts(), st.data())
-@settings(max_examples=150)
+@configured(150)
 def test_every_flipped_bit_of_a_payload_is_reported(parts: list[Part], data: st.DataObject) -> None:
     whole = payload(parts)
     for _ in range(20):
@@ -131,7 +132,7 @@ def test_every_flipped_bit_of_a_payload_is_reported(parts: list[Part], data: st.
 
 
 @given(stream_parts(), st.data())
-@settings(max_examples=300)
+@configured(300)
 def test_a_damaged_payload_under_a_right_checksum_is_refused_or_sound(
     parts: list[Part], data: st.DataObject
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_damaged_payload_under_a_right_checksum_is_refused_or_sound(
 
 
 @given(st.binary(max_size=60), st.sampled_from([15, 19, 21, 26, 27]))
-@settings(max_examples=500)
+@configured(500)
 @example(bytes([0x81]) + b"\xff" * 8, 15)
 @example(bytes([1, 0xC3, 1, 0x81]) + b"\xff" * 8, 21)
 @example(bytes([1, 16]) + bytes(16) + bytes([0x81]) + b"\x7f" * 8, 21)
@@ -470,7 +471,7 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(data: bytes, problem: str
 
 
 @given(st.lists(st.tuples(st.binary(max_size=5), stream_parts()), max_size=3), st.integers(1, 9999))
-@settings(max_examples=50)
+@configured(50)
 def test_a_file_gives_back_its_streams(streams: list[tuple[bytes, list[Part]]], size: int) -> None:
     writer = RdbWriter(TARGETS[NEWEST])
     data = writer.begin(len(streams))
@@ -487,7 +488,7 @@ def test_a_file_gives_back_its_streams(streams: list[tuple[bytes, list[Part]]], 
 
 
 @given(stream_parts(), st.data())
-@settings(max_examples=100)
+@configured(100)
 def test_every_flipped_bit_of_a_file_is_reported(parts: list[Part], data: st.DataObject) -> None:
     writer = RdbWriter(TARGETS[NEWEST])
     nodes = sum(isinstance(part, Node) for part in parts)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from model.profile import configured
 from patience import PATIENCE_S, peak_of
 from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
 from streamkeep.format.core.checksum import digest64
@@ -431,7 +432,7 @@ def one_of(block: bytes, raw_size: int) -> str:
     return str(problems(forge([block], [row_of(block, raw_size)]))[0])
 
 
-@settings(max_examples=200)
+@configured(200)
 @given(st.binary(max_size=300))
 @example(b"")
 def test_any_bytes_are_reported(data: bytes) -> None:
@@ -440,7 +441,7 @@ def test_any_bytes_are_reported(data: bytes) -> None:
     assert problems(data + footer)
 
 
-@settings(max_examples=200)
+@configured(200)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_hostile_parts_with_right_checksums(rng: random.Random, damage_index: bool) -> None:
     """Damage behind the checksums: only our errors come out, and nothing hangs."""

@@ -43,8 +43,9 @@ from streamkeep.format.rows.producers import decode_message, decode_producer
 from streamkeep.format.rows.records import encode_key_row, encode_number
 from streamkeep.format.segment.manifest import encode_erasure, erasure_key, segment_key
 from streamkeep.recovery.salvage.repair import repair
+from tiers import daily_or_all
 
-CHANGES: Final = 3  # of each row, in the default run
+CHANGES: Final = daily_or_all(1, 3)  # of each row
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from streamkeep.engine.store import idempotency_sweep
 from streamkeep.engine.store.idempotency_sweep import BEGIN, sweep_step
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn.messages_due import MessagesDue
+from tiers import slow_but
 
-MODES = pytest.mark.parametrize("sync", ["commit", "none"])
+MODES = pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
+from tiers import pairs_of
 
 NOBODY = 65534
 STRANGER = 54321  # a number of no user
@@ -115,8 +116,10 @@ def untouched(path: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
 # --- files and folders that lead elsewhere --------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["symlink", "dangling", "hard link", "pipe", "socket", "folder"])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    pairs_of(FILES, ["symlink", "dangling", "hard link", "pipe", "socket", "folder"]),
+)
 def test_no_file_of_another_kind_is_opened_and_nothing_is_changed(
     path: Path, victim: Path, untouched: Callable[[], None], name: str, kind: str
 ) -> None:
@@ -129,8 +132,13 @@ def test_no_file_of_another_kind_is_opened_and_nothing_is_changed(
         compact(path)
 
 
-@pytest.mark.parametrize("kind", ["symlink", "dangling", "pipe", "socket", "folder"])
-@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb", "steady", "journal/head"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    pairs_of(
+        ["data.mdb", "lock.mdb", "steady", "journal/head"],
+        ["symlink", "dangling", "pipe", "socket", "folder"],
+    ),
+)
 def test_neither_do_readers_and_checks(
     path: Path, victim: Path, untouched: Callable[[], None], name: str, kind: str
 ) -> None:

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -287,4 +286,4 @@ class ArchiveMachine(RuleBasedStateMachine):
 
 
 TestArchive = ArchiveMachine.TestCase
-TestArchive.settings = settings(configured(25), stateful_step_count=25)
+TestArchive.settings = configured(25, steps=25)

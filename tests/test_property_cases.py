@@ -18,7 +18,7 @@ from streamkeep.format.core.errors import (
 )
 from test_property_stream import stored_nodes
 
-pytestmark = pytest.mark.both_modes
+pytestmark = pytest.mark.both_modes(daily=True)
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from model.profile import configured
 from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import restore
@@ -99,7 +100,7 @@ def test_a_range_comes_back(store: Store, archived: list[Pairs], start: str, end
     assert bool(store.exists("copy")) == bool(wanted)
 
 
-@settings(max_examples=60)
+@configured(60)
 @given(st.data())
 def test_any_range_of_any_archive(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -26,6 +26,7 @@ from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.pages.page_file import PageFile
 from streamkeep.recovery.pages.tree import Tables
 from streamkeep.recovery.salvage.repair import repair
+from tiers import daily_or_all, pairs_of
 
 FLAGS_AT: Final = 10
 POINTERS_AT: Final = 16
@@ -52,8 +53,9 @@ def leaves(specimen: Specimen, table: int) -> list[int]:
         return [page.number for page in source.tables.cursor(table).leaves()]
 
 
-@pytest.mark.parametrize("at", [0, FLAGS_AT, POINTERS_AT])
-@pytest.mark.parametrize("table", [KEYS, GROUPS, CONSUMERS])
+@pytest.mark.parametrize(
+    ("table", "at"), pairs_of([KEYS, GROUPS, CONSUMERS], [0, FLAGS_AT, POINTERS_AT])
+)
 def test_rows_of_a_leaf_with_a_damaged_header_come_back(
     specimen: Specimen, damage: Damage, tmp_path: Path, table: int, at: int
 ) -> None:
@@ -128,7 +130,7 @@ def test_swapped_leaves_of_pending_entries_keep_nobody_busy(
     found = leaves(specimen, PEL)
     pairs = list(pairwise(found))
     assert pairs
-    for one, other in pairs:
+    for one, other in pairs[: daily_or_all(1, None)]:
         trial = Damage(specimen, random.Random(0))
         header = (
             trial.data[one * PAGE : one * PAGE + 8],
@@ -191,8 +193,7 @@ OPENINGS: list[Callable[[Path], object]] = [
 ]
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("number", range(len(OPENINGS)))
+@pytest.mark.parametrize(("number", "share"), pairs_of(range(len(OPENINGS)), [0.1, 0.5, 0.9]))
 def test_a_file_that_was_cut_off_does_not_end_a_process_that_opens_it(
     specimen: Specimen, tmp_path: Path, number: int, share: float
 ) -> None:

@@ -30,7 +30,7 @@ from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.records import encode_number
 
-pytestmark = pytest.mark.both_modes
+pytestmark = pytest.mark.both_modes(daily=True)
 
 Open = Callable[..., Store]
 
@@ -372,6 +372,7 @@ with Store(path, sync="none") as store:
 """
 
 
+@pytest.mark.both_modes
 def test_processes_share_a_store(open_store: Open, tmp_path: Path) -> None:
     store = open_store(clock=None)
     children = [
@@ -388,6 +389,7 @@ def test_processes_share_a_store(open_store: Open, tmp_path: Path) -> None:
         assert numbers == list(range(300))
 
 
+@pytest.mark.both_modes
 def test_what_another_process_wrote_is_seen_by_the_next_write(
     open_store: Open, tmp_path: Path
 ) -> None:

@@ -1,11 +1,25 @@
-"""Which cases `make test` runs; `make test-all` runs all of them."""
+"""The two tiers: `make test` runs the daily tests, `make test-all` runs everything.
+
+A test belongs to the daily tier unless it is marked `slow`. STREAMKEEP_TESTS=all, which
+`make test-all` sets, also has the daily tests repeat what they do more often.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pytest
+
+ALL: Final = os.environ.get("STREAMKEEP_TESTS") == "all"
+
+T = TypeVar("T")
+
+
+def daily_or_all(daily: T, everything: T) -> T:
+    """Return the first value in the daily tier, the second in `make test-all`."""
+    return everything if ALL else daily
 
 
 def first_of_each(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -19,9 +33,28 @@ def first_of_each(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     return marked
 
 
-def slow_but(cases: Iterable[Any], *fast: Any) -> list[Any]:
-    """Mark cases `slow` but for some."""
+def slow_but(cases: Iterable[Any], *daily: Any) -> list[Any]:
+    """Mark cases `slow` but for some. A case that is a tuple is a value for each name."""
     cases = list(cases)
-    missing = set(fast).difference(cases)
+    missing = [one for one in daily if one not in cases]
     assert not missing, missing
-    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[] if case in daily else [pytest.mark.slow],
+        )
+        for case in cases
+    ]
+
+
+def pairs_of(names: Iterable[Any], kinds: Iterable[Any]) -> list[Any]:
+    """Return all pairs of two lists, most of them marked `slow`.
+
+    The daily tier has one pair for each name, and each kind if there are enough names.
+    """
+    kinds = list(kinds)
+    return [
+        pytest.param(name, kind, marks=[] if number % len(kinds) == place else [pytest.mark.slow])
+        for number, name in enumerate(names)
+        for place, kind in enumerate(kinds)
+    ]

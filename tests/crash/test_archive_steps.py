@@ -271,7 +271,7 @@ def test_the_tasks_pass_every_step_of_the_archive(made: Path, tmp_path: Path) ->
     assert {name for name in failpoints.NAMES if name.startswith(PREFIXES)} <= hits
 
 
-@pytest.mark.parametrize("name", slow_but(list(TASKS), "trim", "archive", "adopt"))
+@pytest.mark.parametrize("name", slow_but(list(TASKS), "archive"))
 def test_a_kill_at_any_step_leaves_each_entry_in_one_place(
     made: Path, tmp_path: Path, name: str
 ) -> None:
@@ -325,7 +325,7 @@ def test_an_erasure_that_was_cut_off_is_finished_without_its_ids(
     assert_left(path, "archive", done_erased)
 
 
-@pytest.mark.parametrize("name", slow_but(list(TASKS), "restore", "drop", "archive"))
+@pytest.mark.parametrize("name", slow_but(list(TASKS), "restore"))
 def test_a_power_loss_at_any_step_leaves_each_entry_in_one_place(
     made: Path, tmp_path: Path, name: str
 ) -> None:

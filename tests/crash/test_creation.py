@@ -17,6 +17,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
+from tiers import slow_but
 
 PAGE = 4096
 
@@ -46,7 +47,7 @@ def unfinished(folder: Path) -> Iterator[Path]:
         yield path
 
 
-@pytest.mark.parametrize("boot", [another_boot, nullcontext])
+@pytest.mark.parametrize("boot", slow_but([another_boot, nullcontext], another_boot))
 def test_a_creation_that_was_cut_off_begins_again(
     tmp_path: Path, boot: Callable[[], AbstractContextManager[None]]
 ) -> None:

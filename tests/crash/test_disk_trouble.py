@@ -25,6 +25,7 @@ from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.checkpoint import checkpoint
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
+from tiers import pairs_of
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FIELDS = {"pad": "x" * 300}
@@ -55,8 +56,9 @@ def assert_sound(path: Path) -> None:
 # --- no room ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [*FULL, errno.EIO])
-@pytest.mark.parametrize("name", ["reserve", "write_at", "open"])
+@pytest.mark.parametrize(
+    ("name", "code"), pairs_of(["reserve", "write_at", "open"], [*FULL, errno.EIO])
+)
 def test_a_journal_file_that_cannot_be_made_fails_the_call_and_nothing_else(
     tmp_path: Path, name: str, code: int
 ) -> None:

@@ -16,11 +16,23 @@ from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from fork_server import Server, forking
 from streamkeep.engine.system import failpoints
+from tiers import slow_but
 
 LONG_KILLS = 1500
 ARCHIVE_KILLS = 500
 # What this workload passes; the tests of blocking reads, of archives and of Spark have the others.
 PLACES = ("create", "commit", "journal", "steady", "scrub", "recover")
+DAILY = (  # one of each kind
+    "create:written",
+    "commit:journaled",
+    "commit:made",
+    "journal:new-file",
+    "journal:sync",
+    "steady:slot-written",
+    "scrub:free",
+    "recover:meta-written",
+    "recover:batch",
+)
 PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
 
 
@@ -73,7 +85,7 @@ def test_many_kills_of_archivers(
     )
 
 
-@pytest.mark.parametrize("name", PASSED)
+@pytest.mark.parametrize("name", slow_but(PASSED, *DAILY))
 def test_a_process_killed_at_a_failpoint_loses_nothing(
     server: Server, tmp_path: Path, name: str
 ) -> None:

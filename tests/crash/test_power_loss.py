@@ -38,6 +38,7 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
+from tiers import daily_or_all, slow_but
 
 LONG_DIRECTORIES = 1500
 LONG_CONTROLS = 10
@@ -49,7 +50,11 @@ CONTROLS: tuple[tuple[str, tuple[Mode, ...], dict[str, Any]], ...] = (
 MIXES: tuple[tuple[Mode, ...], ...] = (("commit",), ("interval",), ("none",), MODES)
 
 
-@pytest.mark.parametrize("modes", MIXES, ids="+".join)
+@pytest.mark.parametrize(
+    "modes",
+    [MIXES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in MIXES[1:-1]), MIXES[-1]],
+    ids="+".join,
+)
 def test_a_store_opens_whole_after_a_power_loss(tmp_path: Path, modes: tuple[Mode, ...]) -> None:
     losses = run_losses(tmp_path, 1, modes, steps=60, every=6)
     assert losses.count >= 10
@@ -61,7 +66,7 @@ def test_a_recovery_that_is_killed_begins_again(tmp_path: Path) -> None:
     assert losses.replayed > 50
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_but(range(4), 0))
 def test_a_store_whose_creation_was_cut_off_opens_or_is_made_anew(
     tmp_path: Path, seed: int
 ) -> None:
@@ -111,7 +116,7 @@ def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
 
 def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
     """Killed between writing the point and its sync: the next process must not rely on it."""
-    for seed in range(12):
+    for seed in range(daily_or_all(3, 12)):
         path = tmp_path / f"store-{seed}"
         losses = Losses(tmp_path, seed)
         states = []

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkeep
 from cli_runner import objects, run
 from conftest import assert_sound
+from model.profile import configured
 from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from redis_parts import stream_parts
@@ -184,7 +185,7 @@ def test_a_server_starts_from_our_file_and_holds_the_same(real_redis: RealRedis)
 
 
 @given(stream_parts())
-@settings(max_examples=60)
+@configured(60)
 def test_a_server_takes_any_stream_of_a_store(real_redis: RealRedis, parts: list[Part]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         with Store(Path(folder, "s"), sync="none") as store, Load(store) as load:
@@ -278,7 +279,7 @@ def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> 
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@configured(100)
 def test_what_a_server_refuses_we_do_not_take(real_redis: RealRedis, data: st.DataObject) -> None:
     """Damage under a right checksum: the server checks payloads deeply, and so do we."""
     from streamkeep.format.core.errors import CorruptionError

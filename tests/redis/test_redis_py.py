@@ -15,6 +15,7 @@ import pytest
 import redis
 import streamkeep
 from real_redis.server import running_redis
+from tiers import slow_but
 
 pytestmark = pytest.mark.redis
 
@@ -243,7 +244,7 @@ def fill(target: Any) -> None:
 SITUATIONS: dict[str, Callable[[Any], None]] = {"missing": lambda target: None, "group": fill}
 
 
-@pytest.fixture(scope="module", params=["none", "commit"])
+@pytest.fixture(scope="module", params=slow_but(["none", "commit"], "commit"))
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:

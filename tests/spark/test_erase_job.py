@@ -59,6 +59,7 @@ def files_with(folder: str, secret: str) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 def test_an_entry_is_erased_from_store_archive_and_every_version_of_a_lake(
     spark: SparkSession, path: str, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_an_erasure_that_loses_to_another_job_tries_again(
     assert files_with(lake, SECRET) == []
 
 
+@pytest.mark.slow
 def test_unfinished_files_of_other_jobs_are_told_of(
     spark: SparkSession, path: str, tmp_path: Path
 ) -> None:

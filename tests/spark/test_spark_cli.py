@@ -99,6 +99,7 @@ def test_jobs_say_what_they_did() -> None:
 
 
 @pytest.mark.usefixtures("running", "orders")
+@pytest.mark.slow
 def test_a_report_is_a_page_that_needs_nothing_else() -> None:
     pytest.importorskip("matplotlib")
     run("group", "create", "orders.store", "orders", "mail", "--id", "0")

@@ -57,6 +57,7 @@ def dying(work: Callable[[Any], list[str]], failpoint: str, folder: Path) -> Any
     return first_dies
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_are_replaced_and_nothing_comes_twice(
     spark: SparkSession,
     open_store: Callable[..., Store[bytes]],

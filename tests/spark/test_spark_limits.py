@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
+@pytest.mark.slow
 def test_pushed_filters_still_leak_into_other_queries(spark: SparkSession) -> None:
     """The reason why our reader takes no filters. Should this fail, Spark was mended: take them."""
     from pyspark.sql.datasource import (

@@ -38,6 +38,7 @@ def fail_first(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     return step
 
 
+@pytest.mark.slow
 def test_tasks_that_fail_leave_no_trace(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:

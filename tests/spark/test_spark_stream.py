@@ -61,6 +61,7 @@ def test_a_query_goes_on_where_it_stopped(
     assert batches == []
 
 
+@pytest.mark.slow
 def test_a_listener_hears_how_far_behind_queries_are(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def follow(spark: SparkSession, store: Store[bytes], target: str, path: Path) ->
     return done.entries
 
 
+@pytest.mark.slow
 def test_a_tail_goes_on_where_it_was(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
