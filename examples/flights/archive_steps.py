@@ -50,7 +50,7 @@ def run(store: streamkeep.Store[str], flights: list[Flight], folder: Path, batch
             expect("the entries restored", done.entries, len(month))
             expect("the month", [entry.fields for entry in other.scan("march")], month)
         facts.append(f"{done.entries:,} entries, the same ones")
-    with step("erase one flight for ever") as facts:
+    with step("erase one flight for good") as facts:
         doomed = store.xrange(KEY, day_ms("2013-05-04"), "+", 1, history=True)[0]
         expect("the entries erased", store.erase(KEY, doomed.id), ERASED)
         gone = store.xrange(KEY, doomed.id, doomed.id, history=True)
