@@ -1,4 +1,4 @@
-"""The archive: what trimming into it costs writers, how fast it is written, how fast it is read."""
+"""The archive: what trimming into it costs writers, and how fast it is written and read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _append(batch: list[dict[bytes, bytes]], approximate: bool, archiving: bool)
 
 
 def segments(report: Report, count: int) -> None:
-    """Archive a stream, beside gzip JSON Lines; read it back, beside the live stream."""
+    """Archive a stream and read it back, against gzip JSON Lines and the live stream."""
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         for start in range(0, count, 10_000):
             batch = entries(min(10_000, count - start))

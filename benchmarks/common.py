@@ -38,7 +38,7 @@ def entries(count: int, seed: int = 1) -> list[dict[bytes, bytes]]:
 
 
 def best(call: Callable[[], object], repeat: int = 5) -> float:
-    """Return the shortest of several runs, in seconds: noise only ever adds."""
+    """Return the shortest of several runs, in seconds, because noise only adds."""
     shortest = float("inf")
     for _ in range(repeat):
         start = time.perf_counter()
@@ -58,10 +58,10 @@ def median_us(call: Callable[[], object], count: int) -> float:
 
 
 class _Nothing:
-    """Stands in for a pin that holds no page."""
+    """Takes the place of a pin and holds no page."""
 
     def abort(self) -> None:
-        """Nothing to let go."""
+        """There is nothing to release."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def unpinned(store: streamkeep.Store[bytes]) -> Iterator[None]:
     checkpoints.unpin()
     environment.context.pin = _Nothing()
     environment.checkpoints = environment.checkpointer = None
-    environment.context.watched = True  # nobody is to be woken
+    environment.context.watched = True  # no reader is woken
     try:
         yield
     finally:
@@ -101,13 +101,13 @@ def process_figure(name: str, file: str = "status") -> int:
 
 
 class Report:
-    """Prints figures beside what they should reach, and remembers whether they did."""
+    """Prints figures next to their targets, and remembers whether all were reached."""
 
     def __init__(self) -> None:
         self.missed: list[str] = []
 
     def header(self) -> None:
-        """Print what the figures depend on."""
+        """Print machine and versions, which the figures depend on."""
         compiled = not str(listpack.__file__).endswith(".py")
         print(f"machine    {platform.platform()}, {os.cpu_count()} cores, {_cpu()}")
         print(

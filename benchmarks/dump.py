@@ -40,7 +40,7 @@ def _fill(path: Path, count: int) -> None:
     with streamkeep.open(path, sync="none") as store:
         for start in range(0, count, len(batch)):
             store.xadd_many("k", batch)
-            if start == 0:  # its tombstone is not written to jsonl: all nodes behind are cut anew
+            if start == 0:  # its tombstone is not written to jsonl: all later nodes are cut again
                 store.xdel("k", store.xrange("k", count=2)[1].id)
         store.xadd("k", {"last": 1})
         store.xgroup_create("k", "g", 0)

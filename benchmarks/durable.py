@@ -1,6 +1,6 @@
 """What durability costs: a sync per commit, alone and shared.
 
-Beside the disk itself, LMDB, SQLite, and RocksDB where `rocksdict` is installed.
+Compared with the disk itself, LMDB, SQLite, and RocksDB if `rocksdict` is installed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def relaxed(report: Report, *, quick: bool) -> None:
 
 
 def idle(report: Report, *, quick: bool) -> None:
-    """Let a store lie open while another process writes: its file must not grow for that."""
+    """Keep an idle store open while another process writes: its file must not grow for that."""
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         store.xadd(KEY, {"f": "v"})
         time.sleep(4)  # until the pin has gone
@@ -136,7 +136,7 @@ def _seconds_each(call: Callable[[int], object], count: int) -> float:
 
 
 def _side_by_side(calls: dict[str, Callable[[int], object]], count: int) -> dict[str, float]:
-    """Return the calls per second of each, made in turns: the disk is not the same all the time."""
+    """Return the calls per second of each, made in turns, because the speed of the disk changes."""
     seconds = dict.fromkeys(calls, 0.0)
     turn = max(1, count // _ROUNDS)
     for first in range(0, count, turn):

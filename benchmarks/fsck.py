@@ -32,7 +32,7 @@ def measure(report: Report, count: int) -> None:
             for _ in range(0, count, len(batch)):
                 store.xadd_many("s", batch)
             size = sum(one.node_bytes for one in store.snapshot().stats())
-        _read(path)  # into the system's cache, for all alike
+        _read(path)  # into the system's cache, so that all runs are alike
         disk = _read(path)
         full, quick = (_run(what, path) for what in ("full", "quick"))
         _break(path)
@@ -83,7 +83,7 @@ def _read_device(path: Path) -> float:
 
 
 def _break(path: Path) -> None:
-    """Leave no meta page and no checkpoint."""
+    """Remove all meta pages and checkpoints."""
     with (path / "data.mdb").open("r+b") as file:
         file.write(bytes(2 * 4096))
     (path / "steady").write_bytes(bytes(8192))

@@ -1,4 +1,4 @@
-"""Consumer groups: deliver and acknowledge, what pending entries cost, and how a group goes."""
+"""Consumer groups: deliver and acknowledge, the cost of pending entries, destroying a group."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def alternate(
 
 
 def _young(report: Report, store: Store, count: int) -> None:
-    """Look for something to claim where everything is too young."""
+    """Try to claim where every entry is too young."""
 
     def sweep() -> None:
         cursor = b"0-0"

@@ -1,7 +1,7 @@
 """The jobs of the pipeline: to-lake beside a write by Spark; audit, small segments, restore.
 
-On a machine that others use, too, the clock says little. So each figure stands with the processor
-time of all processes that worked for it, and the load is said.
+On a shared machine the clock says little. So each figure comes with the processor time of all
+processes that worked for it, and with the load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUICK: Final = 100_000
 
 
 def take_over(report: Report, spark: SparkSession, folder: Path, count: int) -> None:
-    """Bring all entries of a store into a lake, and write the same columns with Spark, in turns."""
+    """Copy all entries of a store into a lake, and write the same columns with Spark, in turns."""
     from streamkeep.pipeline.jobs.to_lake import to_lake
 
     store = folder / "store"
@@ -88,7 +88,7 @@ def audits(report: Report, spark: SparkSession, folder: Path, count: int) -> Non
 
 
 def restores(report: Report, spark: SparkSession, folder: Path, count: int) -> None:
-    """Bring all entries of a lake back into an empty store."""
+    """Restore all entries of a lake into an empty store."""
     from streamkeep.pipeline.jobs.restore import restore
 
     target = folder / "restored"
@@ -126,7 +126,7 @@ def processor_time() -> float:
         parents[pid] = int(words[1])
         used[pid] = sum(map(int, words[11:15]))  # its own, and that of children that have ended
     mine = {os.getpid()}
-    for pid in sorted(parents):  # children have higher numbers, but for those after an overflow
+    for pid in sorted(parents):  # children have higher numbers, except after an overflow
         if parents[pid] in mine:
             mine.add(pid)
     return sum(used.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")

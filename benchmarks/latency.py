@@ -8,10 +8,10 @@ acknowledge. Redis's documentation reports, for its own server on older hardware
 - with a store, each mode and COUNT, and with millions of entries pending;
 - with a Redis server, which the benchmark starts and stops, where there is one.
 
-An age begins right before the append is called. A producer that is not called in time by a busy
-machine makes no entry older, so how late it was is told apart. Processor time is that of all
-processes together, the server among them, for an entry; two cores that serve 10,000 entries/s have
-200 us for each.
+An age begins right before the call of the append. If a busy machine delays the producer, entries do
+not get older, so the delay of the producer is reported separately. Processor time per entry is that
+of all processes together, the server included; two cores that serve 10,000 entries/s have 200 us
+for each.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ VARIANTS: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How long, how fast, how much, and what of it."""
+    """Duration, rate, amount, and which variants."""
 
     seconds: float = SECONDS
     rate: int = RATE
@@ -123,7 +123,7 @@ class Options:
 
 
 class Run:
-    """What one run of the test has seen; ages and lateness in microseconds, ascending."""
+    """The result of one run; ages and lateness in microseconds, ascending."""
 
     def __init__(
         self, variant: Variant, consumers: list[Any], producer: Any, server_s: float

@@ -29,7 +29,7 @@ _PR_SET_TIMERSLACK: Final = 29
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One run: against what, and how.
+    """One run: which system, and how.
 
     Args:
         engine: "streamkeep", "redis", or "pipe": no database at all, what the machine allows.
@@ -131,7 +131,7 @@ async def produce_together(spec: Spec) -> None:
 
 
 def consume(spec: Spec) -> None:
-    """Read, note how old each entry is, acknowledge; until nothing comes any more."""
+    """Read entries, note their ages and acknowledge, until no more come."""
     client = _connect(spec)
     ages: list[int] = []
     calls = 0
@@ -195,7 +195,7 @@ def _tell(**seen: Any) -> None:
 
 
 def _sleep_exactly() -> None:
-    """Have sleeps of this process end on time: Linux lets them last 50 us longer otherwise."""
+    """Make sleeps of this process end on time; otherwise Linux lets them last 50 us longer."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 

@@ -112,12 +112,12 @@ def _compare(
 
 
 def consume(frame: DataFrame) -> Callable[[], object]:
-    """Return a call that makes Spark take every row, and do nothing with it."""
+    """Return a call that makes Spark read every row and ignore it."""
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
 def in_turns(calls: list[Callable[[], object]], repeat: int) -> list[list[float]]:
-    """Return the times of each call; they take turns, so that noise hits all of them."""
+    """Return the times of each call; they take turns, so that noise affects all of them."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeat):
         for call, its in zip(calls, times, strict=True):

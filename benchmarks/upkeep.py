@@ -1,4 +1,4 @@
-"""Erasing, backing up and compacting: seconds on a store of so many MiB, nobody else at work.
+"""Erasing, backing up and compacting: seconds on an otherwise unused store.
 
 python benchmarks/upkeep.py [MIB]
 """

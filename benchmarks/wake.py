@@ -24,7 +24,7 @@ LATER_MS = 60_000
 def wakes(report: Report) -> None:
     """From the commit until a reader in another process has the entry.
 
-    Beside a bare pipe: what the machine, and whoever shares it, allows in the same minute.
+    A bare pipe shows what the machine, with its other load, allows in the same minute.
     """
     took = sorted(_wake_by_pipe())
     report.figure("a bare pipe: wake-up, median", took[len(took) // 2], "us")
@@ -116,7 +116,7 @@ def read(command: str, path: str) -> None:
 
 
 def idle(report: Report) -> None:
-    """What readers cost that wait for nothing, and what an append costs meanwhile."""
+    """What readers cost that wait in vain, and what an append costs while they wait."""
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         stop = threading.Event()
         threads = [
@@ -137,7 +137,7 @@ def idle(report: Report) -> None:
         for thread in threads:
             thread.join()
         alone = median_us(lambda: store.xadd("busy", {"f": "v"}), 20_000)
-        report.figure("xadd, nobody waits", alone, "us, median")
+        report.figure("xadd, no reader waits", alone, "us, median")
         report.figure(f"xadd, {WAITERS} wait for other keys", others, "us, median")
         report.figure("  more", others - alone, "us", most=2)
 

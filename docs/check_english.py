@@ -59,7 +59,6 @@ PHRASES: Final = (
 ANY: Final = re.compile("|".join(rf"\b(?:{pattern})" for pattern, _ in PHRASES), re.IGNORECASE)
 
 NOT_YET: Final = (
-    "benchmarks",
     "docs/cli.md",
     "engine/admin",
     "engine/api",
