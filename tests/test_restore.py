@@ -139,14 +139,14 @@ def test_a_restore_that_would_break_the_order_changes_nothing(
     store: Store, archived: list[Pairs]
 ) -> None:
     store.xadd("copy", {"a": 1}, "1000-0")
-    with pytest.raises(IdTooSmallError, match="goes up to 1000-0: restoring from 1000-0"):
+    with pytest.raises(IdTooSmallError, match="is 1000-0, and IDs must rise: entries from 1000-0"):
         store.restore_archive("copy", "orders")
     assert store.xlen("copy") == 1
     store.restore_archive("copy", "orders", start="(1000-0")
     assert [entry[:2] for entry in pairs_of(store, "copy")] == [one[:2] for one in archived]
-    with pytest.raises(IdTooSmallError, match="entry 1000-0 has other fields there; delete the"):
+    with pytest.raises(IdTooSmallError, match="entry 1000-0 has other fields there; next: "):
         store.restore_archive("copy", "orders")
-    with pytest.raises(ArgumentError, match="into that stream itself"):
+    with pytest.raises(ArgumentError, match="cannot be restored into itself"):
         store.restore_archive("orders", "orders")
     with pytest.raises(ArgumentError, match="not both"):
         store.archived_segments("orders", stream_number=1)
@@ -248,10 +248,13 @@ def test_a_restore_that_was_complete_changes_nothing(store: Store, archived: lis
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("deleted", r"entry 1003-0 is not there; delete the stream, or restore into another one"),
+        (
+            "deleted",
+            r"entry 1003-0 is missing there; next: delete the stream, or restore",
+        ),
         ("other", r"entry 1003-0 has other fields there"),
-        ("between", r"there is an entry 1003-5, which is none of them"),
-        ("short", r"has the first 4 of the entries already, up to 1003-0; .* from 1004-0 on"),
+        ("between", r"there is an entry 1003-5, which is not one of them"),
+        ("short", r"already has the first 4 of the entries, up to 1003-0; .* from 1004-0 on"),
     ],
 )
 def test_what_differs_from_a_restore_is_told(store: Store, change: str, message: str) -> None:
@@ -285,7 +288,7 @@ def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(store: Store) -
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
     store.xadd("copy", {"a": 1})
-    with pytest.raises(CommandError, match="was appended to while it was being restored"):
+    with pytest.raises(CommandError, match="was appended to during the restore"):
         store.restore_archive("copy", "orders")
 
 

@@ -1,5 +1,5 @@
-"""Work on a store as a whole: erasing for good, compacting, copying, batches of pipelines.
+"""Operations on a whole store: erasing, compacting, copying, and batches of pipelines.
 
-May import: `engine.archive`, `engine.store` and what is below. For the rest: `erase.erase`,
-`compact.compact`, `copying`, `batches`.
+May import: `engine.archive`, `engine.store` and the rooms below them. Other rooms may use
+`erase.erase`, `compact.compact`, `copying` and `batches`.
 """

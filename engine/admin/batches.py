@@ -1,4 +1,4 @@
-"""Exactly once for a writer that repeats: the newest batch of each application.
+"""The newest batch of each application, so that a writer that repeats a batch writes it only once.
 
 See `format/rows/batches`.
 """
@@ -11,12 +11,12 @@ from streamkeep.format.rows.batches import batch_key, decode_batch, encode_batch
 
 
 def newest_batch(txn: Txn, application: bytes) -> int | None:
-    """Return the number of the newest batch of an application; None before its first."""
+    """Return the number of the newest batch of an application; None before its first one."""
     db_key = batch_key(application)
     body = txn.get_row(META, db_key, "meta batch row")
     return None if body is None else decode_batch(body, db_key)[0]
 
 
 def note_batch(txn: WriteTxn, application: bytes, batch: int) -> None:
-    """Note that this transaction applies a batch."""
+    """Record that this transaction applies a batch."""
     txn.put_row(META, batch_key(application), encode_batch(batch, txn.now_ms(), application))

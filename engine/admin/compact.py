@@ -1,10 +1,10 @@
-"""Compaction: `data.mdb` written anew without free pages, under the exclusive lock of the store.
+"""Compaction: `data.mdb` is rewritten without free pages, under the exclusive lock of the store.
 
-Three files change together: `data.mdb`, the checkpoints that hold its meta page, and the
-journal. They are prepared as a store of their own in `compact.new`. The rename of that folder to
-`compact.ready` decides: before, whoever opens the store next removes it; after, whoever opens the
-store next moves what is in it to its place, in steps that may be repeated, before it looks at
-anything else. So a crash leaves the old store or the new one.
+Three things change together: `data.mdb`, the checkpoints, which hold its meta page, and the
+journal. They are prepared as a complete store in `compact.new`. The rename of that folder to
+`compact.ready` decides. After a crash before the rename, the next opening removes the folder. After
+a crash later, the next opening first moves its files into place, in steps that may be repeated. So
+a crash leaves the old store or the new one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MAX_READERS: Final = 512
 
 
 class Compacted(NamedTuple):
-    """What compaction did.
+    """The result of a compaction.
 
-    Args:
-        before_bytes, after_bytes: size of `data.mdb`.
-        epoch: of the store from now on.
+    Attributes:
+        before_bytes, after_bytes: the size of `data.mdb`.
+        epoch: the new epoch of the store.
     """
 
     before_bytes: int
@@ -48,23 +48,23 @@ class Compacted(NamedTuple):
 def compact(
     path: str | Path, progress: Progress | None = None, clock: Clock | None = None
 ) -> Compacted:
-    """Rewrite the data file of a store that nobody has open, without its free pages.
+    """Rewrite the data file of a store without its free pages; no process may have it open.
 
-    Atomic: a crash at any step leaves the store as it was, or compacted. Needs as much free room
-    on the disk as the compacted file takes. Entries, IDs, groups and counters stay as they are.
+    Atomic: a crash at any step leaves the store unchanged or compacted. It needs as much free disk
+    space as the compacted file takes. Entries, IDs, groups and counters do not change.
 
     Args:
-        progress: takes the bytes written so far.
+        progress: called with the number of bytes written so far.
 
     Raises:
         StoreLockedError: the store is open, in this process or another.
-        StoreFullError: no room for the copy; nothing was changed.
+        StoreFullError: there is no room for the copy; nothing was changed.
     """
     path = Path(path).absolute()
     clock = clock or Clock()
     if registry.find(path) is not None:
-        raise StoreLockedError(f"{path}: open in this process; close it to compact it")
-    # Whatever is due (recovery, an earlier compaction) is done by opening it.
+        raise StoreLockedError(f"{path}: open in this process; next: close it, then compact it")
+    # Opening the store recovers it and finishes an earlier compaction, if that is due.
     open_environment(
         path,
         readonly=False,
@@ -77,9 +77,14 @@ def compact(
     lock = CheckpointFile(folder, readonly=False)
     try:
         if not lock.try_exclusive():
-            raise StoreLockedError(f"{path}: open in another process; close it there to compact it")
+            raise StoreLockedError(
+                f"{path}: open in another process; next: close it there, then compact it"
+            )
         if needs_recovery(folder, lock):
-            raise StoreError(f"{path}: the store was used meanwhile; compact it again")
+            raise StoreError(
+                f"{path}: another process has used the store since the compaction began; next: "
+                "compact it again"
+            )
         return _compact(folder, lock, progress, clock)
     except OSError as error:
         raise translate_os(error) from error

@@ -1,8 +1,8 @@
 """A compacted copy of `data.mdb`, for backups and compaction.
 
-LMDB writes the pages in use, one after the other, as of one snapshot; free pages are left out. It
-also begins to count its transactions anew. So the copy gets the next epoch: what was written with
-the old numbers, such as a journal, can never be taken for a part of it.
+LMDB writes the used pages of one snapshot, without free pages, and restarts its transaction
+numbers. So the copy gets the next epoch: then a file with the old numbers, such as a journal, can
+never be taken for a part of the copy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.rows.records import encode_number
 
-Progress = Callable[[int], None]  # takes the bytes that were written so far
+Progress = Callable[[int], None]  # called with the number of bytes written so far
 
-_ROOM: Final = 64 << 20  # of the copy's map, for the commit that raises the epoch
+_ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
 _TICK_S: Final = 0.2
 _MAX_READERS: Final = 512
 
@@ -42,10 +42,10 @@ def copy_data(
 
     Args:
         txn: the snapshot to copy; None for the newest commit.
-        rows: takes the number of the commit that they are written in; more rows for `meta`.
+        rows: returns more rows for `meta`, given the number of the commit that writes them.
 
     Raises:
-        StoreFullError: no room; what was written is left to the caller.
+        StoreFullError: there is no room. The caller removes the partial copy.
         CorruptionError: LMDB has found damage.
     """
     path = str(folder.path)
@@ -76,7 +76,7 @@ def copy_data(
 
 
 def finish_copy(folder: Folder, clock: Clock) -> int:
-    """Make a store of a folder with a copied `data.mdb`; return its epoch."""
+    """Complete the store in a folder with a copied `data.mdb`; return its epoch."""
     environment = open_environment(
         folder.path,
         readonly=False,
@@ -92,7 +92,7 @@ def finish_copy(folder: Folder, clock: Clock) -> int:
 
 
 def _watched(work: Callable[[], None], folder: Folder, progress: Progress | None) -> None:
-    """Do some work; meanwhile tell how big the data file of a folder has become."""
+    """Run `work`, and report the growing size of a folder's data file to `progress`."""
     if progress is None:
         work()
         return
@@ -112,6 +112,6 @@ def _watched(work: Callable[[], None], folder: Folder, progress: Progress | None
             if folder.exists(DATA_FILE):
                 progress(folder.size(DATA_FILE))
     finally:
-        thread.join()  # LMDB must not be closed under it, whatever `progress` raises
+        thread.join()  # even if `progress` raises: the caller closes LMDB next
     if caught:
         raise caught[0]

@@ -1,11 +1,12 @@
-"""Erasing entries: deleted for readers, and their bytes gone from every file of the store.
+"""Erasing entries: readers see them as deleted, and their bytes are removed from every file.
 
-First the contents leave all that is stored: macro nodes (also of entries that were deleted or
-trimmed before, and left a tombstone), retired ones, segments, and what idempotent XADD remembers
-of them, in bounded transactions; each node is written once per transaction. To everybody who
-reads, an erased entry is one that XDEL deleted. That it was erased, and when, stands in
-`erasures`, for copies of the entry that come back from elsewhere. Then `scrub` overwrites what
-LMDB and the journal have left.
+1. Bounded transactions remove the contents from all stored data: macro nodes (including tombstones
+   of entries deleted or trimmed before), retired nodes, segments, and the messages of idempotent
+   XADD. A row in `erasures` records each erased entry, so that a copy of it from elsewhere is
+   recognized.
+2. `scrub` overwrites the old bytes that LMDB and the journal have left.
+
+For readers, an erased entry is the same as one that XDEL has deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from streamkeep.format.node.erase import Erased, erase_slots
 
 Ids = list[tuple[int, int]]
 
-_STEP: Final = 512  # IDs, and so nodes at most, per transaction
+_STEP: Final = 512  # IDs per transaction, and so the limit for nodes, too
 
 
 def erase(
@@ -46,13 +47,13 @@ def erase(
     timeout: float,
     progress: Progress | None = None,
 ) -> int:
-    """Erase entries of the stream `name`; return how many there were.
+    """Erase entries of the stream `name`; return the number of erased entries.
 
     Args:
-        timeout: how many seconds to wait for readers of older states.
+        timeout: how many seconds to wait for readers of old snapshots.
 
     Raises:
-        ErasureBlockedError: see `scrub`; the entries are deleted, and erasing again goes on.
+        ErasureBlockedError: see `scrub`. The entries are deleted; erasing again continues the work.
     """
     wanted = sorted(set(ids))
     count = 0
@@ -79,10 +80,10 @@ def erase(
 
 
 def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
-    """Return (stream number, IDs) of erasures that segments may have yet to see.
+    """Return (stream number, IDs) of the erasures that segments may still lack.
 
-    The transaction that erases live and retired entries notes them, too; the segments come after
-    it. So when an erasure was cut off, what is noted tells all that is left to be done.
+    The transaction that erases live and retired entries also records them; segments are rewritten
+    later. So after an interrupted erasure, the recorded IDs are all that is left to do.
     """
     if not is_due(txn):
         return []
@@ -93,11 +94,11 @@ def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
 
 
 def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
-    """Take the contents of entries out of live and retired nodes; return how many there were.
+    """Remove the contents of entries from live and retired nodes; return the number of entries.
 
     Args:
-        numbers: of the streams that are, or were, stored under the name.
-        ids: ascending.
+        numbers: of the streams that have, or had, this name.
+        ids: in ascending order.
     """
     mark_due(txn)
     count = 0
@@ -106,7 +107,7 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
         found = erase_retired(txn, number, ids)
         count += found
         if found and (stream is None or number != stream.number):
-            for ms, seq in ids:  # an archiver may be writing them
+            for ms, seq in ids:  # an archiver may be writing them to a segment
                 put_erasure(txn, number, ms, seq)
     if stream is None:
         return count
@@ -118,7 +119,7 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
 
 
 def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
-    """Erase entries in the live nodes of a stream, all those of one node together."""
+    """Erase entries in the live nodes of a stream; each node is written only once."""
     record = stream.record
     first = record.first_ms, record.first_seq
     last = record.last_live_ms, record.last_live_seq
@@ -146,7 +147,7 @@ def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
 
 
 def _store_erased(walk: NodeWalk, erased: Erased, trimmed: set[int]) -> None:
-    """Store a node, or remove it with its last live entry."""
+    """Store a node, or remove it if it has no live entry left."""
     record = walk.stream.record
     bitmap = set_trimmed(b"", sorted(trimmed))
     if erased.live == 0:
@@ -169,7 +170,7 @@ def _find_messages(txn: Txn, name: bytes, ids: set[tuple[int, int]]) -> list[tup
 def _forget_messages(
     txn: WriteTxn, name: bytes, messages: list[tuple[int, int]], ids: set[tuple[int, int]]
 ) -> None:
-    """Forget messages that became erased entries: a message ID may be, or tell, the contents."""
+    """Forget the messages of erased entries: a message ID may be, or reveal, the contents."""
     mark_due(txn)
     stream = txn.find_stream(name)
     if stream is not None:

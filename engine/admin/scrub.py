@@ -1,31 +1,26 @@
-"""Scrubbing: nothing that was removed from a store is left in its files.
+"""Scrubbing: overwriting all removed data in the files of a store.
 
-What LMDB deletes stays in the file: in free pages, and in the space between the pointers and the
-nodes of pages in use. It cannot be overwritten through LMDB. Filling all free pages with zeros in
-a transaction leaves the free space inside of pages as it is; worse, LMDB uses the memory of
-changed pages again without clearing it, so that what was just overwritten is written once more,
-into the unused part of some other page. (A trial deleted 450 KB; 1,603 copies of the text were
-left after such a transaction, and of a file that had been cleaned by hand, 3,342 copies came back
-with the next hundred unrelated commits.) So the pages are cleared here, beside LMDB:
+Data that LMDB deletes remains in its file, in free pages and in the free space between the pointers
+and the nodes of used pages. It cannot be overwritten through LMDB: see decision 9 in
+`docs/decisions`. So the pages are cleared here, directly in the file:
 
-1. A transaction begins a clean file of the journal, and raises a number in `journal/head`. Every
-   process that sees it clears LMDB's memory before its next write (`memory.clear_memory`): whatever
-   is written from now on is clean.
-2. A checkpoint is made, and the old files of the journal are overwritten and removed.
-3. We wait until nobody reads an older state of the store than that point, which a snapshot of
-   ours holds. A pin of another process goes on within a second (`upkeep`).
-4. All pages of that state are visited, without a lock, and their free space is overwritten where
-   it is not zero. Nobody else writes there: the pages are in use, so LMDB does not, and a page
-   in use does not change. No reader looks into the free space either, so this is safe for every
-   process, and at whatever sector a crash cuts it off.
-5. The free pages are overwritten, under the write lock, a tenth of a second at a time: those that
-   the free list has had since that point. Neither a reader nor a recovery can need them. Which
-   ones are left is read from a snapshot, without the lock; under it, only as much of the list is
-   read as is overwritten, since other commits may have used a page meanwhile.
-6. What the file has behind its last page is cut off.
+1. A transaction begins a clean journal file and raises the number of erasures in the control file.
+   Every process that sees the new number clears LMDB's memory before its next write
+   (`page_memory.clear_memory`), so that old bytes are not written again.
+2. A checkpoint is made, and the old journal files are overwritten and removed.
+3. The caller waits until no process reads a commit before that checkpoint, which a snapshot holds.
+   The checkpointer of another process moves its pin within a second.
+4. The free space of all pages of that checkpoint is overwritten, without a lock. A used page does
+   not change, and neither LMDB nor a reader uses its free space. So this is safe for all processes,
+   and a crash may interrupt it at any sector.
+5. The pages that were free at the checkpoint and still are, are overwritten under the write lock, a
+   tenth of a second at a time. No reader and no recovery needs them. The list of remaining pages
+   comes from a snapshot, without the lock. Under the lock, only the part of the free list is read
+   that is about to be overwritten, because other commits may have taken pages.
+6. The file is truncated after its last page.
 
-Only then is the mark removed (`META_SCRUB`) that the transaction of the erasure has set: an
-erasure that was cut off at any step is finished by the next one, and `open` says that it is due.
+Only then is the mark `META_SCRUB` removed, which the transaction of the erasure has set. So an
+interrupted erasure is finished by the next one, and `open` reports that one is due.
 """
 
 from __future__ import annotations
@@ -64,22 +59,20 @@ from streamkeep.format.log.lmdb_pages import (
 META_SCRUB: Final = b"scrub_due"
 
 _POLL_S: Final = 0.01
-_LOCK_S: Final = 0.1  # how long writers wait at once
-_RUN: Final = 256  # free pages that are read and overwritten together
+_LOCK_S: Final = 0.1  # the longest time that writers wait
+_RUN: Final = 256  # free pages that are overwritten together
 _CHUNK: Final = 4096  # page numbers of the free list that are read together
 
-Progress = Callable[[int, int], None]  # pages done, pages in all
-ScrubPlace = tuple[
-    int, int
-]  # in the free list: the key of a record, and how many pages come before
+Progress = Callable[[int, int], None]  # (pages done, of)
+ScrubPlace = tuple[int, int]  # in the free list: the key of a record, an index in its pages
 
 
 class Scrubbed(NamedTuple):
-    """What scrubbing found to do.
+    """The result of scrubbing.
 
-    Args:
-        pages: pages in use that had something in their free space.
-        free_pages: free pages that were not empty.
+    Attributes:
+        pages: the number of used pages whose free space was not empty.
+        free_pages: the number of free pages that were not empty.
     """
 
     pages: int
@@ -87,24 +80,24 @@ class Scrubbed(NamedTuple):
 
 
 def mark_due(txn: WriteTxn) -> None:
-    """Note, in the transaction that removes something, that the files must be scrubbed."""
+    """Record, in the transaction that removes data, that the files must be scrubbed."""
     txn.put_row(META, META_SCRUB, pack_id(txn.context.epoch, txn.commit_number))
 
 
 def is_due(txn: Txn) -> bool:
-    """Say whether an erasure has not come to its end."""
+    """Return whether an erasure is unfinished."""
     return txn.get(META, META_SCRUB) is not None
 
 
 def scrub(environment: Environment, timeout: float, progress: Progress | None = None) -> Scrubbed:
-    """Overwrite all that has been removed from the store; it is on disk on return.
+    """Overwrite all data that was removed from the store; this is on disk on return.
 
     Args:
-        timeout: how many seconds to wait for readers of older states.
+        timeout: how many seconds to wait for readers of old snapshots.
 
     Raises:
-        ErasureBlockedError: somebody still reads an older state; nothing was overwritten but the
-            journal.
+        ErasureBlockedError: a process still reads an old snapshot; only the journal was
+            overwritten.
     """
     environment.context.check_not_writing()
     hold = environment.make_clean_checkpoint(mark_due)
@@ -128,7 +121,7 @@ def scrub(environment: Environment, timeout: float, progress: Progress | None = 
 
 
 def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
-    """Remove the mark, unless another erasure has been begun since."""
+    """Remove the mark, unless another erasure has begun since."""
     if mark is not None and txn.get(META, META_SCRUB) == mark:
         txn.delete(META, META_SCRUB)
 
@@ -137,7 +130,7 @@ def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
 
 
 def _wait_for_readers(environment: Environment, commit_number: int, timeout: float) -> None:
-    """Return when nobody reads a state before a commit."""
+    """Return when no process reads a commit before `commit_number`."""
     deadline = time.monotonic() + timeout
     raw = environment.raw
     while True:
@@ -149,12 +142,12 @@ def _wait_for_readers(environment: Environment, commit_number: int, timeout: flo
         if time.monotonic() >= deadline:
             names = {f"process {one.process} (thread {one.thread})" for one in older}
             own = os.getpid()
-            what = "close its snapshots and iterators on the store, or end it"
+            advice = "close its snapshots and iterators on the store, or end it"
             if all(one.process == own for one in older):
-                what = "close the snapshots and iterators that this process has open"
+                advice = "close the snapshots and iterators that this process has open"
             error = ErasureBlockedError(
-                f"old pages are still read by {', '.join(sorted(names))}; {what}, and erase "
-                "again: the entries are deleted, their bytes are still in the file"
+                f"old pages are still read by {', '.join(sorted(names))}: the entries are "
+                f"deleted, but their bytes remain in the file; next: {advice}, then erase again"
             )
             error.processes = tuple(sorted({one.process for one in older}))
             raise error
@@ -165,10 +158,10 @@ def _wait_for_readers(environment: Environment, commit_number: int, timeout: flo
 
 
 class _DataFile:
-    """`data.mdb`, opened beside LMDB.
+    """`data.mdb`, opened in addition to LMDB.
 
     Args:
-        meta: the meta page of the state that is held.
+        meta: the meta page of the checkpoint that is held.
     """
 
     def __init__(self, environment: Environment, meta: MetaPage) -> None:
@@ -185,13 +178,13 @@ class _DataFile:
         os.close(self._handle)
 
     def sync(self) -> None:
-        """Return when what was overwritten is on disk."""
+        """Return after the overwritten pages are on disk."""
         files.sync_data(self._handle)
 
     # --- pages in use -----------------------------------------------------------------------
 
     def clear_pages(self, progress: Progress | None) -> int:
-        """Overwrite the free space of every page of the state; return of how many."""
+        """Overwrite the free space of every used page; return how many were not empty."""
         size = (self.meta.last_page + 1) * self.page_size
         cleared = visited = 0
         with mmap.mmap(self._handle, size, access=mmap.ACCESS_READ) as data:
@@ -206,7 +199,7 @@ class _DataFile:
         return cleared
 
     def _free_spaces(self, data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-        """Yield the free space of every page in use: its bounds, and how many pages it closes."""
+        """Yield the free space of every used page: (start, end, number of pages it completes)."""
         roots = [self.meta.main_root, self.meta.free_root]
         stack = [(root, 0) for root in roots if root is not None]
         size = self.page_size
@@ -228,7 +221,9 @@ class _DataFile:
                     header = decode_overflow_header(data[first : first + HEADER_SIZE])
                     end = first + header.pages * size
                     if header.number != place or end > len(data) or HEADER_SIZE + length > end:
-                        raise CorruptionError(f"LMDB page {place}", "not the value it should be")
+                        raise CorruptionError(
+                            f"LMDB page {place}", f"not the overflow value of page {number}"
+                        )
                     yield first + HEADER_SIZE + length, end, header.pages
                 elif flags == TABLE:
                     root = decode_database(page.inline(index), f"LMDB page {number}").root
@@ -238,10 +233,10 @@ class _DataFile:
     # --- free pages -------------------------------------------------------------------------
 
     def clear_free(self, progress: Progress | None) -> int:
-        """Overwrite every page that has been free since the state; return how many were not empty.
+        """Overwrite every page that has stayed free; return how many were not empty.
 
-        Also cuts off what is behind the last page: a transaction that did not come to its end may
-        have left it.
+        Also truncate the file after its last page, where an unfinished transaction may have left
+        bytes.
         """
         done: set[int] = set()
         cleared = 0
@@ -253,39 +248,39 @@ class _DataFile:
                 cleared += count
                 if progress is not None:
                     progress(self.meta.last_page + 1 - len(todo), self.meta.last_page + 1)
-                time.sleep(_POLL_S)  # writers who wait for the lock get it
+                time.sleep(_POLL_S)  # lets waiting writers take the lock
         with self._newest() as newest:
             self._cut_end(newest)
         return cleared
 
     def _free_pages(self) -> set[int]:
-        """Return the pages that were freed before the state that is held, and never used since.
+        """Return the pages that were freed before the checkpoint and never used since.
 
-        Read from a snapshot of the newest commit, without a lock: it may be a long list. A page
-        that was used and freed again stands in a record of a later commit.
+        The list may be long, so it is read from a snapshot of the newest commit, without a lock. A
+        page that was used and freed again is in a record of a later commit, which is not read.
         """
         with self._newest() as newest:
             snapshot = begin_read(self.environment.context)
         with snapshot:
             free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
         if free and not 2 <= min(free) <= max(free) <= newest.last_page:
-            raise CorruptionError(DATA_FILE, "the free list names pages that are not there")
+            raise CorruptionError(DATA_FILE, "the free list names pages that do not exist")
         return free
 
     def _clear_some(
         self, newest: MetaPage, place: ScrubPlace, todo: set[int], done: set[int]
     ) -> tuple[int, ScrubPlace | None]:
-        """Overwrite pages that are free at present, under the write lock, for `_LOCK_S` seconds.
+        """Overwrite pages that are free now, under the write lock, for `_LOCK_S` seconds.
 
-        Commits between two calls may move pages to records before `place`. Then they are still
-        free the next time that `_free_pages` is asked.
+        Commits between two calls may move pages to records before `place`. The next call of
+        `_free_pages` still returns these.
 
         Args:
-            place: where in the free list to begin.
-            todo: the pages to overwrite; those that were are taken out, and added to `done`.
+            place: where to begin in the free list.
+            todo: the pages to overwrite; overwritten ones move from here to `done`.
 
         Returns:
-            how many were not empty, and where to go on; None at the end of the list.
+            How many were not empty, and where to continue; None at the end of the list.
         """
         deadline = time.monotonic() + _LOCK_S
         cleared = 0
@@ -302,7 +297,7 @@ class _DataFile:
 
     @contextlib.contextmanager
     def _newest(self) -> Iterator[MetaPage]:
-        """Hold the write lock; give the meta page of the newest commit."""
+        """Hold the write lock in a `with` block; provide the meta page of the newest commit."""
         context = self.environment.context
         with context.write_lock:
             context.check_open()
@@ -313,21 +308,21 @@ class _DataFile:
                     if page.commit_number == wanted:
                         yield page
                         return
-                raise CorruptionError(DATA_FILE, f"no meta page of commit {wanted}")
+                raise CorruptionError(DATA_FILE, f"there is no meta page of commit {wanted}")
             finally:
-                writer.commit()  # nothing was written; an abort would wait for readers
+                writer.commit()  # it wrote nothing; an abort would wait for readers
 
     def _chunks(
         self, meta: MetaPage, start: ScrubPlace
     ) -> Iterator[tuple[ScrubPlace, Sequence[int]]]:
-        """Yield the free list up to the state that is held, a bounded number of pages at a time."""
+        """Yield the free list up to the checkpoint, a bounded number of pages at a time."""
         stack = [] if meta.free_root is None else [meta.free_root]
         while stack:
             number = stack.pop()
             page = decode_tree_page(self._read(number, self.page_size), number)
             keys = [int.from_bytes(db_key, "little") for db_key in page.keys]
             if not page.leaf:
-                ends = [*keys[1:], start[0] + 1]  # a child holds keys below that of the next
+                ends = [*keys[1:], start[0] + 1]  # the keys of a child are below those of the next
                 stack += [
                     child
                     for child, end in zip(reversed(page.children), reversed(ends), strict=True)
@@ -345,7 +340,7 @@ class _DataFile:
     def _record(
         self, page: TreePage, index: int, number: int, first: int
     ) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield the pages of one record of the free list, from the one at `first` on."""
+        """Yield the pages of one record of the free list, from index `first` on."""
         where = f"LMDB page {number}"
         if page.flags[index] != BIG:
             yield 0, tuple(free_pages(page.inline(index), where))
@@ -363,7 +358,7 @@ class _DataFile:
         return os.pread(self._handle, size, number * self.page_size + skip)
 
     def _clear_run(self, number: int, pages: int) -> int:
-        """Overwrite pages that follow each other; return how many were not empty."""
+        """Overwrite consecutive pages; return how many were not empty."""
         size = self.page_size
         data = self._read(number, pages * size)
         if data.count(0) == len(data):
@@ -379,7 +374,7 @@ class _DataFile:
 
 
 def _runs(pages: list[int]) -> Iterator[list[int]]:
-    """Yield pages that follow each other, up to so many at once."""
+    """Yield runs of consecutive pages, each of at most `_RUN` pages."""
     start = 0
     for at in range(1, len(pages) + 1):
         if at == len(pages) or pages[at] != pages[at - 1] + 1 or at - start == _RUN:

@@ -1,6 +1,6 @@
-"""The archive: trimmed entries in zstd segment files, read as one history with the live ones.
+"""The archive: trimmed entries in compressed segment files, read together with the live ones.
 
-`archiver` writes segments, `iterate` reads entries back, `adopt` and `restore` take segments in,
-`erase` takes entries out of them, `back_pressure` archives when too much waits.
-May import: `engine.store` and what is below.
+`archiver` writes segments, and `iterate` reads their entries. `adopt` and `restore` bring segments
+into a store, `erase` removes entries from them, and `back_pressure` archives when too much has been
+retired. May import: `engine.store` and the rooms below it.
 """

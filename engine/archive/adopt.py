@@ -1,16 +1,15 @@
-"""Adopting segment files that no manifest names: copied from elsewhere, or left by a crash.
+"""Adopting segment files that no manifest names: files from elsewhere, or left by a crash.
 
-A file is checked to the last byte, and its range of IDs against everything that the stream has.
-No entry is in two places: a segment may overlap no macro node, of which the newest grows upwards,
-nor what else is archived; it may well lie between nodes, where a range was trimmed. Then the file
-is copied to a name of its own below `archive/` (or stays, if it is there already), and a row of the
-manifest names it. A file without its row changes nothing, so a crash leaves at worst a file to
-adopt again.
+A file is checked to the last byte, and its range of IDs is compared with everything that the stream
+has, so that no entry is in two places. It may not overlap a macro node or another archived range,
+nor follow the beginning of the newest node, which still grows. It may lie between nodes, where a
+range was trimmed. Then the file is copied to a new name below `archive/`, unless it is already
+there, and a row of the manifest names it. A file without a row changes nothing, so after a crash
+the user can adopt it again.
 
-A segment that the manifest names already is passed over, unless its file is gone: then the copy
-takes the place of that, and the manifest stays as it is.
-
-Entries that were erased here do not come back: a file that has some is written anew without them.
+A segment that the manifest already names is skipped. If its file is missing, the adopted file
+replaces it, and the manifest is unchanged. Entries that were erased from this store do not return:
+a file with such entries is rewritten without them.
 """
 
 from __future__ import annotations
@@ -51,21 +50,21 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class Adopted(NamedTuple):
-    """What became of one file."""
+    """The result for one file."""
 
     source: Path
-    record: SegmentRecord | None  # None: the archive has this very segment already
-    erased: int  # entries that were left out, because they were erased here
+    record: SegmentRecord | None  # None if the archive already has this segment
+    erased: int  # the number of entries left out because they were erased from this store
 
 
 class _Place(NamedTuple):
-    """Where a segment belongs."""
+    """The stream that a segment belongs to."""
 
     number: int  # of the stream, which may be a deleted one
     key: bytes
-    create: bool  # the stream is to be created; the number is the next one then
-    named: SegmentRecord | None  # the row of this very segment, where the manifest has one
-    erased: set[Id]  # what may not come back
+    create: bool  # the stream does not exist; `number` is then the next free one
+    named: SegmentRecord | None  # the row of this segment, if the manifest has one
+    erased: set[Id]  # entries that must not return
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:
@@ -92,25 +91,25 @@ def adopt(
     progress: Progress | None,
     max_block_bytes: int,
 ) -> Iterator[Adopted]:
-    """Adopt segment files, one after the other; yield what became of each.
+    """Adopt segment files one after the other; yield the result for each.
 
     Args:
-        key: the stream that they are to belong to; it is created when it is missing. None for the
-            stream they were written for: the one of that number where this store wrote them, else
-            the one of that key.
-        max_block_bytes: what a block may take when it is decompressed.
+        key: the stream that they will belong to; it is created if it is missing. None for the
+            stream for which they were written: the stream of that number if this store wrote them,
+            or else the stream of that key.
+        max_block_bytes: the limit for the decompressed size of a block.
 
     Raises:
-        StoreError: a block takes more. Files before it stay adopted.
-        CorruptionError: a file is damaged. Those before it stay adopted.
-        CommandError: it does not fit to what the stream has.
+        StoreError: a block is larger. Files before it remain adopted.
+        CorruptionError: a file is damaged. Files before it remain adopted.
+        CommandError: a file overlaps with what the stream has. Files before it remain adopted.
     """
     wanted = find_files(paths)
     total = sum(path.stat().st_size for path in wanted)
     done = 0
     for path in wanted:
         segment = open_segment(path, max_block_bytes=max_block_bytes)
-        with archive_lock(environment):  # not while the caller works: it may archive meanwhile
+        with archive_lock(environment):  # released before the yield: the caller may archive
             adopted = _adopt_one(environment, path, segment, key)
         environment.settle()
         yield adopted
@@ -122,7 +121,7 @@ def adopt(
 def _adopt_one(
     environment: Environment, path: Path, segment: Segment, key: bytes | None
 ) -> Adopted:
-    """Adopt one file, under the archive's lock."""
+    """Adopt one file; the caller holds the archive's lock."""
     own_uuid = environment.uuid.bytes
     place = environment.read(_find_place, own_uuid, segment, key)
     if place.named is not None and environment.folder.exists(stored_name(place.named.path)):
@@ -154,16 +153,16 @@ def _adopt_one(
 
 
 def _copy(environment: Environment, segment: Segment, path: str) -> None:
-    """Write the file of a segment, as it is, under a name in the archive that is free."""
+    """Copy the file of a segment unchanged to a free name in the archive."""
     with segment_output(environment.folder, stored_name(path)) as output:
         for part in _bytes_of(segment):
             output.write(part)
 
 
 def _new_path(environment: Environment, place: _Place, segment: Segment) -> tuple[int, str]:
-    """Return a file number and the path of a new file, which is not there.
+    """Return a file number and the path of a new file that does not exist.
 
-    After a power loss, a file may be there whose number is forgotten, and given out again.
+    After a power loss, a file may exist whose number was lost and is given out again.
     """
     first, last = segment.trailer.first_id, segment.trailer.last_id
     while True:
@@ -175,7 +174,7 @@ def _new_path(environment: Environment, place: _Place, segment: Segment) -> tupl
 
 
 def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) -> _Place:
-    """Return where a segment belongs; raise CommandError when it does not fit there."""
+    """Return the stream that a segment belongs to; raise CommandError if it does not fit there."""
     index, trailer = segment.index, segment.trailer
     first, last = trailer.first_id, trailer.last_id
     body = txn.get_row(META, NEXT_STREAM, "meta")
@@ -189,12 +188,16 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
             return _Place(number, name, False, other, set())
-        raise _unfit(segment, f"it overlaps {other.where}")
+        raise _unfit(segment, f"it overlaps with {other.where}")
     if txn.get(STREAMS, pack_number(number)) is not None:
         _check_live(txn, txn.load_numbered(number, name), segment)
     for node in retired_from(txn, number, first, None, 1):
         if (node.ms, node.seq) <= last:
-            raise _unfit(segment, "its entries are still to be archived here; archive them first")
+            raise _unfit(
+                segment,
+                "this store has trimmed entries of that range that are not archived yet; next: "
+                "archive them, then adopt the file",
+            )
     erased = erased_ids(txn, number, first, last)
     if ours:
         erased |= erased_ids(txn, index.stream_number, first, last)
@@ -202,7 +205,7 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
 
 
 def _check_live(txn: Txn, stream: Stream, segment: Segment) -> None:
-    """Raise CommandError when a macro node of the stream is in the range of a segment."""
+    """Raise CommandError if a macro node of the stream is in the range of a segment."""
     walk = NodeWalk(txn, stream)
     if not stream.nodes() or not walk.seek(*segment.trailer.last_id):
         return
@@ -210,9 +213,9 @@ def _check_live(txn: Txn, stream: Stream, segment: Segment) -> None:
     if key > segment.trailer.last_id:
         return
     if walk.on_tail:
-        raise _unfit(segment, f"the newest live entries begin at {StreamId(*key)}, not behind it")
+        raise _unfit(segment, f"the newest live entries begin at {StreamId(*key)}, not after it")
     if end_ids(walk.load(), *key).last_slot >= segment.trailer.first_id:
-        raise _unfit(segment, f"it overlaps the live entries from {StreamId(*key)} on")
+        raise _unfit(segment, f"it overlaps with the live entries from {StreamId(*key)} on")
 
 
 def _unfit(segment: Segment, problem: str) -> CommandError:
@@ -229,7 +232,7 @@ def _register(
     erased: int,
     replaced: str | None,
 ) -> SegmentRecord:
-    """Write the row of a file that is in its place; create the stream where it is missing."""
+    """Write the row of a file that is in place; create the stream if it is missing."""
     place = _find_place(txn, own_uuid, segment, key)
     if place.create:
         txn.create_stream(place.key)
@@ -253,7 +256,7 @@ def _register(
 
 
 def _raise_last_id(txn: WriteTxn, place: _Place, last: Id) -> None:
-    """Have the next entry of a stream, if it exists, come after the segment."""
+    """Raise the last ID of a stream, if it exists, so that its next entry follows the segment."""
     name = name_of(txn, place.number, [place.key])
     stream = None if name is None else txn.find_stream(name)
     if stream is not None and (stream.record.last_ms, stream.record.last_seq) < last:
@@ -261,7 +264,7 @@ def _raise_last_id(txn: WriteTxn, place: _Place, last: Id) -> None:
 
 
 def _below_archive(environment: Environment, path: Path) -> str | None:
-    """Return the path of a file below `archive/`; None for a file elsewhere."""
+    """Return the path of a file relative to `archive/`; None for a file elsewhere."""
     folder = (environment.path / ARCHIVE_FOLDER).resolve()
     try:
         inside = path.resolve().relative_to(folder).as_posix()
@@ -270,7 +273,7 @@ def _below_archive(environment: Environment, path: Path) -> str | None:
     return inside if is_safe_path(inside) else None
 
 
-# --- what goes into the file --------------------------------------------------------------------
+# --- the contents of the file -------------------------------------------------------------------
 
 
 def _bytes_of(segment: Segment) -> Iterator[bytes]:
@@ -280,7 +283,7 @@ def _bytes_of(segment: Segment) -> Iterator[bytes]:
 
 
 def _has(segment: Segment, wanted: Id) -> bool:
-    """Say whether a segment has an entry."""
+    """Return whether a segment has an entry."""
     number = segment.seek(*wanted)
     if number == len(segment.index.blocks):
         return False
@@ -294,7 +297,7 @@ def _without(
 ) -> Iterator[bytes]:
     """Yield the bytes of a segment without some of its entries.
 
-    It has no dictionary: that of the old one may hold what is to go.
+    The new segment has no dictionary, because the old one may contain parts of those entries.
     """
     writer = SegmentWriter(
         store_uuid=segment.index.store_uuid,

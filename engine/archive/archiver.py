@@ -1,24 +1,24 @@
-"""The archiver: retired nodes become segments.
+"""The archiver: it turns retired nodes into segments.
 
-One step takes a run of retired nodes of one stream and makes a segment of them:
+Each step takes a run of retired nodes of one stream and makes one segment:
 
-1. read the rows of `retired` from a snapshot, and write the file under a temporary name;
-2. sync the file, name it, sync the folder (`segment_output`);
-3. one transaction: the row of the manifest is written, the rows of `retired` go. It only commits
-   if each row still is what was read; an erasure may have changed one.
+1. Read the rows of `retired` from a snapshot, and write the file under a temporary name.
+2. Sync the file, name it, and sync the folder (`segment_output`).
+3. In one transaction, write the row of the manifest and delete the rows of `retired`. It commits
+   only if each row is unchanged since step 1; an erasure may have changed one.
 
-Until 3 is on disk the entries are in `retired`, and from then on in the segment: never in both,
-never in neither. What a crash leaves before 3 is a file without a row, which `clean` removes: a
-temporary one, or a whole one whose entries are still retired. Files that somebody else put below
-`archive/`, to adopt them, are left alone.
+Until step 3 is on disk, the entries are in `retired`; after it, they are in the segment. They are
+never in both, and never in neither. A crash before step 3 leaves a file without a row, which
+`clean` removes: a temporary file, or a complete one whose entries are still retired. Other files
+below `archive/`, which a user may want to adopt, are left alone.
 
-A run ends at its target size, and wherever a live node or another segment lies between two retired
-ones, so that the segments of a stream never overlap with anything. There is one segment per run,
-and none are merged later: a segment is immutable, and pipelines that follow the manifest read each
-entry once. So that there are not too many small ones, the thread of a store (`archive_thread`)
-leaves a few retired nodes where they are until they are worth a file.
+A run ends at its target size, or where a live node or another segment lies between two retired
+nodes. So the segments of a stream never overlap with anything. Segments are not merged later: a
+segment is immutable, and pipelines that follow the manifest read each entry once. To avoid many
+small segments, the thread of a store (`archive.thread`) waits until the retired nodes of a stream
+are worth a file.
 
-Memory is bounded by a block and the keys of a run, and a transaction by a run.
+Memory is bounded by one block and the keys of a run, and a transaction by one run.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TARGET_BYTES: Final = 32 << 20
 _NOWHERE: Final = (MAX, MAX)
 
 Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # bytes of nodes archived, and of all there were, about
+Progress = Callable[[int, int], None]  # (bytes of nodes archived, of about)
 
 log = logging.getLogger("streamkeep")
 
@@ -72,11 +72,11 @@ class ArchiveOptions(NamedTuple):
     """How segments are written.
 
     Attributes:
-        target_bytes: a segment ends when its nodes take as much, uncompressed.
-        level: zstd's.
-        block_bytes: of a block, uncompressed: what a point read decompresses.
-        dictionary: whether one is trained and used where it pays.
-        least_bytes: streams with less retired are left for later.
+        target_bytes: the uncompressed size of nodes at which a segment ends.
+        level: the level of zstd.
+        block_bytes: the uncompressed size of a block, which is what a point read decompresses.
+        dictionary: whether to train a dictionary and use it if it saves space.
+        least_bytes: streams with fewer retired bytes are left for later.
     """
 
     target_bytes: int = TARGET_BYTES
@@ -87,14 +87,14 @@ class ArchiveOptions(NamedTuple):
 
 
 class ArchiveReport(NamedTuple):
-    """What a run of the archiver did.
+    """The result of a run of the archiver.
 
     Attributes:
-        entries: how many were archived.
-        segments: how many files they are in.
-        raw_bytes: their macro nodes, uncompressed.
-        size_bytes: the files.
-        removed: files that an interrupted run had left, and that were removed.
+        entries: the number of archived entries.
+        segments: the number of new segment files.
+        raw_bytes: the size of the archived macro nodes, uncompressed.
+        size_bytes: the size of the new files.
+        removed: the number of removed files of an interrupted run.
     """
 
     entries: int = 0
@@ -104,7 +104,7 @@ class ArchiveReport(NamedTuple):
     removed: int = 0
 
     def with_segment(self, record: SegmentRecord) -> ArchiveReport:
-        """Return the report with one more segment."""
+        """Return the report with one segment added."""
         return self._replace(
             entries=self.entries + record.entries,
             segments=self.segments + 1,
@@ -123,14 +123,14 @@ def archive(
     wait: bool = True,
     progress: Progress | None = None,
 ) -> ArchiveReport:
-    """Make segments of everything that is retired; return what was done.
+    """Make segments of everything that is retired.
 
     Args:
-        wait: for another archiver, in whatever process; then do what it has left.
+        wait: wait for another archiver of any process, then archive what it has left.
 
     Raises:
-        StoreLockedError: another one is at work, and `wait` is False.
-        StoreFullError: no room for a segment; what was archived before is.
+        StoreLockedError: another archiver is at work, and `wait` is False.
+        StoreFullError: there is no room for a segment. Segments made before remain.
     """
     with archive_lock(environment, wait=wait):
         report = ArchiveReport(removed=len(clean(environment)))
@@ -153,7 +153,7 @@ def archive(
 
 
 def retired_bytes(txn: Txn) -> int:
-    """Return what `retired` takes in the data file."""
+    """Return the size of `retired` in the data file."""
     return txn.table_bytes(RETIRED)
 
 
@@ -164,18 +164,18 @@ def retired_streams(txn: Txn) -> list[int]:
     found = cursor.first()
     while found:
         number = unpack_node_key(cursor.key())[0]
-        if numbers and number <= numbers[-1]:  # damaged pages: do not go round in circles
-            raise CorruptionError("retired nodes", f"stream {number} is behind {numbers[-1]}")
+        if numbers and number <= numbers[-1]:  # damaged pages could make this loop endless
+            raise CorruptionError("retired nodes", f"stream {number} follows {numbers[-1]}")
         numbers.append(number)
         found = cursor.set_range(pack_number(number + 1))
     return numbers
 
 
 def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
-    """Return the key of a stream that has something retired; also of a deleted one.
+    """Return the key of a stream with retired nodes, which may be a deleted stream.
 
     Args:
-        likely: its key, as far as the caller knows.
+        likely: its key, if the caller has a guess.
     """
     row = txn.get(RETIRED, former_name_key(number))
     if row is not None:
@@ -187,7 +187,7 @@ def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
 
 
 def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
-    """Return the keys of streams whose newest segment has none, or another, in one pass."""
+    """Return, in one pass, the keys of streams whose newest segment does not give the key."""
     unknown = set()
     for number in numbers:
         record = find_segment(txn, number, *_NOWHERE)
@@ -199,7 +199,7 @@ def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
 
 
 def _retired_of(txn: Txn, number: int, enough: int) -> int:
-    """Return the bytes of the retired nodes of a stream, counting no further than `enough`."""
+    """Return the bytes of the retired nodes of a stream; the count stops at `enough`."""
     total = 0
     cursor = txn.cursor(RETIRED)
     found = enough > 0 and cursor.set_range(pack_number(number))
@@ -210,14 +210,14 @@ def _retired_of(txn: Txn, number: int, enough: int) -> int:
 
 
 class _Row(NamedTuple):
-    """A retired node of a run, and the checksum that tells whether it has changed since."""
+    """A retired node of a run, and its checksum, which shows whether it has changed since."""
 
     db_key: bytes
     checksum: bytes
 
 
 def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (LMDB key, envelope) of the retired nodes that are to be one segment."""
+    """Yield (LMDB key, envelope) of the retired nodes that will form one segment."""
     cursor = txn.cursor(RETIRED)
     found = cursor.set_range(pack_number(number))
     barrier: Id | None = None
@@ -239,7 +239,7 @@ def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, 
 
 
 def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
-    """Return where the next live node or segment behind a retired node begins."""
+    """Return the first ID of the next live node or segment after a retired node."""
     other = _NOWHERE
     after = next_id(ms, seq)
     cursor = txn.cursor(NODES)
@@ -262,15 +262,15 @@ def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
 
 
 class Changed(Exception):
-    """A retired node has changed while its segment was written."""
+    """A retired node changed while its segment was written."""
 
 
 def _archive_run(
     environment: Environment, number: int, name: bytes, options: ArchiveOptions
 ) -> SegmentRecord | None:
-    """Make a segment of the first run of a stream; None when nothing is retired any more.
+    """Make a segment of the first run of a stream; return None if nothing is retired any more.
 
-    A record with no entries says that there were only nodes of which nothing is left to show.
+    A record without entries means that the run had only nodes without visible entries.
     """
     while environment.read(_has_rows, number):
         file_number = environment.write(take_file_number, frees=True)
@@ -306,11 +306,11 @@ def _write_run(
     file_number: int,
     options: ArchiveOptions,
 ) -> tuple[list[_Row], SegmentRecord | None]:
-    """Write the file; return the rows that it holds, and the row of the manifest to be."""
+    """Write the file; return the rows that it holds, and its future row of the manifest."""
     rows: list[_Row] = []
     with environment.begin_read() as txn:
         nodes = iter_run(txn, number, options.target_bytes)
-        held: list[bytes] = []  # the first nodes, to train a dictionary from
+        held: list[bytes] = []  # the first nodes, from which a dictionary is trained
         size = 0
         while size < (SAMPLE_BYTES if options.dictionary else 1):
             node = next(nodes, None)
@@ -375,7 +375,7 @@ def _write_run(
 
 
 class _Empty(Exception):
-    """History shows nothing of the nodes of a run."""
+    """The nodes of a run have no entries that history shows."""
 
 
 def _where(number: int, envelope: bytes) -> str:
@@ -385,7 +385,7 @@ def _where(number: int, envelope: bytes) -> str:
 def _commit_run(
     txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None
 ) -> SegmentRecord:
-    """Write the row of the manifest, and take the rows of `retired` out."""
+    """Write the row of the manifest, and delete the rows of `retired`."""
     for row in rows:
         value = txn.get(RETIRED, row.db_key)
         if value is None or value[-CHECKSUM_SIZE:] != row.checksum:
@@ -403,7 +403,7 @@ def _commit_run(
 
 
 def _has_nodes(txn: Txn, number: int) -> bool:
-    """Say whether nodes of a deleted stream are still to be collected, which may retire more."""
+    """Return whether a deleted stream still has nodes; removing them may retire more."""
     cursor = txn.cursor(NODES)
     prefix = pack_number(number)
     return cursor.set_range(prefix) and cursor.key()[:8] == prefix
@@ -425,10 +425,11 @@ def _remove(environment: Environment, path: str) -> None:
 
 
 def clean(environment: Environment) -> list[Path]:
-    """Remove what a killed archiver has left below `archive/`; the caller holds the lock.
+    """Remove the files that a killed archiver has left below `archive/`; the caller has the lock.
 
     Returns:
-        the files: temporary ones, and segments of this store whose entries are still retired.
+        The removed files: temporary ones, and segments of this store whose entries are still
+        retired.
     """
     store = environment.folder
     there = store.files_below(ARCHIVE_FOLDER)
@@ -443,7 +444,7 @@ def clean(environment: Environment) -> list[Path]:
     for path in removed:
         store.remove(stored_name(path))
         log.warning(
-            "removed %s, which an archiver that was killed has left", store.path / stored_name(path)
+            "removed %s, a file that a killed archiver has left", store.path / stored_name(path)
         )
     for parent in {stored_name(path).rpartition("/")[0] for path in removed}:
         store.sync(parent)
@@ -451,7 +452,7 @@ def clean(environment: Environment) -> list[Path]:
 
 
 def segments_by_stream(paths: list[str]) -> dict[str, list[str]]:
-    """Return which files of an archive are segments, by the number that their folder says."""
+    """Return the segment files of an archive by the stream number in the name of their folder."""
     found: dict[str, list[str]] = {}
     for path in paths:
         if path.endswith(SUFFIX):
@@ -460,8 +461,8 @@ def segments_by_stream(paths: list[str]) -> dict[str, list[str]]:
 
 
 def _is_undone(environment: Environment, path: str) -> bool:
-    """Say whether a file without a row was written here, of entries that are still retired."""
-    # Ours takes no more than what is retired, of which it was made; another may be hostile.
+    """Return whether this store wrote a file without a row, from entries that are still retired."""
+    # A file of this store is no larger than what is retired. Any other one may be hostile.
     most = max(environment.read(retired_bytes), MAX_BLOCK_BYTES)
     try:
         segment = open_stored(environment.folder, path, max_block_bytes=most)

@@ -1,14 +1,13 @@
-"""Back pressure: what is retired is bounded, whether anybody archives or not.
+"""Back pressure: the retired entries are bounded, even if no archiver runs.
 
-What was trimmed waits in `retired` for the archiver, and takes as much room there as before. When
-it takes more than `retired_max_bytes`, or half of what the disk has left, the writers make segments
-of it on the spot: they pay for the archive themselves, instead of filling the disk. They do so
-after their own command, when they hold no lock (`Environment.settle`). While another archiver is
-at work they leave it to that one, unless twice as much is retired; then they wait for it.
+Trimmed entries wait in `retired` for the archiver, and take as much room there as before. If they
+exceed `retired_max_bytes`, or half of the free disk space, writers archive them at once, so that
+they slow down instead of filling the disk. A writer does so after its own command, when it holds no
+lock (`Environment.settle`). If another archiver is at work, the writer leaves the work to it; above
+twice the limit it waits for it.
 
-When that fails, for want of room or rights, the log says so, and trimming goes on: it moves entries
-and needs no more room. But appends to streams that archive raise StoreFullError from twice the
-limit on, since they would only add to what nobody can put away.
+If archiving fails, for lack of space or permission, the error is logged. Trimming goes on, because
+it only moves entries. Above twice the limit, appends to streams that archive raise StoreFullError.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ log = logging.getLogger("streamkeep")
 
 
 class BackPressure:
-    """Called after commits that left much retired; see the module."""
+    """Archives after commits that left much retired; see the top of this module."""
 
     def __init__(self, environment: Environment, most: int | None = None) -> None:
         self._environment = environment
         self.most = RETIRED_MAX_BYTES if most is None else most
-        self._lock = threading.Lock()  # one thread of this process archives, the others may wait
-        self._not_before = 0.0  # by the clock that only goes forward; after a failure
+        self._lock = threading.Lock()  # held by the thread of this process that archives
+        self._not_before = 0.0  # monotonic time of the next try after a failure
 
     def __call__(self) -> None:
-        """Archive when too much is retired.
+        """Archive if too much is retired; the caller holds no lock of the store.
 
-        The caller holds no lock of the store; or it was called back by the archiver, which it then
-        leaves this to: a thread that waits for the archiver may have the lock of this object.
+        If the caller was called back by the archiver, nothing is done: another thread may hold the
+        lock of this object and wait for the archiver.
         """
         context = self._environment.context
         most = self._limit()
@@ -78,7 +77,10 @@ class BackPressure:
             context.refuse_above = 2 * most
             self._not_before = context.clock.monotonic() + _RETRY_S
             log.error(
-                "%s bytes of trimmed entries cannot be archived: %s", context.retired_bytes, error
+                "%s: %s bytes of trimmed entries cannot be archived: %s",
+                environment.path,
+                f"{context.retired_bytes:,}",
+                error,
             )
 
     def _limit(self) -> int:
@@ -90,11 +92,11 @@ class BackPressure:
 
 
 def clean_after_crash(environment: Environment) -> None:
-    """When the store is opened: remove what a killed archiver has left, if there may be any."""
+    """Remove the files that a killed archiver has left; called when the store is opened."""
     if not environment.read(retired_bytes) or not environment.folder.has_folder(ARCHIVE_FOLDER):
         return
     try:
         with archive_lock(environment, wait=False):
             clean(environment)
     except StoreLockedError:
-        return  # it is alive
+        return  # an archiver is at work

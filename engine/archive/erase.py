@@ -1,14 +1,14 @@
-"""Erasing entries that were trimmed: in retired nodes, and in the segments of the archive.
+"""Erasing trimmed entries, in retired nodes and in the segments of the archive.
 
-Segments never change, so one with an erased entry is written anew, into a file of another name:
-nodes without such an entry as they are, the others encoded from what is left, so that not even
-field names of an erased entry stay in a master entry. A dictionary is made of pieces of entries;
-the new file gets one that was trained from what it holds, or none, and so does every other segment
-of the stream that has the same dictionary.
+Segments are immutable. So a segment with an erased entry is rewritten into a file of another name.
+Nodes without such an entry are copied; the others are encoded from their remaining entries, so that
+not even the field names of an erased entry remain in a master entry. A dictionary consists of
+pieces of entries. So the new file gets one that is trained from its own contents, or none, and so
+does every other segment of the stream with the same dictionary.
 
-One transaction then takes the old row out of the manifest, puts the new one in, notes the
-erasures, and leaves the old file as garbage. Killed before, there is a file that no row names and
-no erased entry is in; killed after, a file that is garbage.
+One transaction then replaces the row of the manifest, records the erasures, and makes the old file
+garbage. A process that is killed before leaves a file without a row and without the erased entries;
+one that is killed after leaves a garbage file.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
 Id = tuple[int, int]
 Ids = list[Id]
 
-_LEVEL: Final = 9  # a file is written anew once, and read often
+_LEVEL: Final = 9  # a file is rewritten once and read often
 
 
 class _Plan(NamedTuple):
-    """A segment that is to be written anew, and which of its entries go."""
+    """A segment to rewrite, and the entries to leave out."""
 
     record: SegmentRecord
     ids: Ids
@@ -70,10 +70,10 @@ class _Plan(NamedTuple):
 
 
 def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
-    """Erase entries in the retired nodes of a stream; return how many there were.
+    """Erase entries in the retired nodes of a stream; return the number of erased entries.
 
     Args:
-        ids: ascending.
+        ids: in ascending order.
     """
     wanted = set(ids)
     count = start = 0
@@ -88,7 +88,7 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
             continue
         db_key = cursor.key()
         owner, ms, seq = unpack_node_key(db_key)
-        if owner != number or (ms, seq) == (0, 0):  # the latter is the name of a deleted stream
+        if owner != number or (ms, seq) == (0, 0):  # 0-0 is the row with a deleted stream's name
             continue
         where = f"retired node {ms}-{seq} of stream {number}"
         envelope = decode_envelope(cursor.value(), where)
@@ -112,10 +112,10 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
 
 
 def archived_under(txn: Txn, name: bytes) -> set[int]:
-    """Return the numbers of the streams whose archive belongs to a key, deleted ones, too.
+    """Return the numbers of the streams, including deleted ones, whose archive belongs to a key.
 
-    A segment keeps the key under which it was written; a stream that is alive has the one it has
-    now. What is retired of deleted ones has their last key.
+    A live stream belongs to its present key. A segment of a deleted stream belongs to the key under
+    which it was written, and its retired nodes belong to its last key.
     """
     numbers = {record.stream_number for record in iter_segments(txn) if record.key == name}
     gone = {one for one in numbers if not _is_alive(txn, one)}
@@ -131,10 +131,10 @@ def _is_alive(txn: Txn, number: int) -> bool:
 
 
 def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
-    """Remove files that a killed archiver or erasure has left: they may hold erased entries.
+    """Remove files that a killed archiver or erasure has left, since they may hold erased entries.
 
-    A file of this store that no row names, and whose IDs lie in a segment that one names, holds
-    nothing that is not there, too.
+    If a file of this store has no row, and its IDs lie within a segment that has one, then it holds
+    nothing that the segment lacks.
     """
     store = environment.folder
     if not store.has_folder(ARCHIVE_FOLDER):
@@ -155,7 +155,7 @@ def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord])
     try:
         segment = open_stored(environment.folder, path)
     except (CorruptionError, FormatVersionError):
-        return False  # not a whole segment: not written here, or damaged; fsck names it
+        return False  # incomplete, foreign or damaged; fsck reports it
     first, last = segment.trailer.first_id, segment.trailer.last_id
     return segment.index.store_uuid == environment.uuid.bytes and any(
         row.first_id <= first and last <= row.last_id for row in rows
@@ -163,35 +163,33 @@ def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord])
 
 
 def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
-    """Erase entries in the segments of a stream; return how many there were.
-
-    The archive's lock is held meanwhile.
+    """Erase entries in the segments of a stream, under the archive's lock; return their number.
 
     Args:
-        ids: ascending.
+        ids: in ascending order.
 
     Raises:
-        CorruptionError: a segment that may hold an entry is missing or damaged; those before it
-            have been written anew.
-        StoreFullError: no room for a new file.
+        CorruptionError: a segment that may hold an entry is missing or damaged. The segments
+            before it are rewritten.
+        StoreFullError: there is no room for a new file.
     """
     if not environment.folder.has_folder(ARCHIVE_FOLDER):
         return 0
     count = 0
     with archive_lock(environment):
         for plan in environment.read(_plans, environment, number, ids):
-            count += _write_anew(environment, plan)
+            count += _rewrite(environment, plan)
     return count
 
 
 def _plans(txn: Txn, environment: Environment, number: int, ids: Ids) -> list[_Plan]:
-    """Return what is to be written anew: segments with an entry, or with pieces of one."""
+    """Return the segments to rewrite: those with one of the entries, or with pieces of one."""
     plans: list[_Plan] = []
     others: list[tuple[SegmentRecord, int]] = []
     dictionaries: set[int] = set()
     start = 0
     for record in iter_segments(txn, number):
-        # IDs in the gap before a segment may have given its first node the names of its fields.
+        # An ID in the gap before a segment may be the source of field names in its first node.
         end = bisect_right(ids, record.last_id)
         mine, start = ids[start:end], end
         segment = environment.segments.open(record)
@@ -206,7 +204,7 @@ def _plans(txn: Txn, environment: Environment, number: int, ids: Ids) -> list[_P
 
 
 def _is_affected(segment: Segment, ids: Ids) -> bool:
-    """Say whether a segment has anything of one of the entries."""
+    """Return whether a segment has any part of one of the entries."""
     for number in sorted({segment.seek(*one) for one in ids}):
         if number < len(segment.index.blocks):
             for node in segment.block(number):
@@ -215,8 +213,8 @@ def _is_affected(segment: Segment, ids: Ids) -> bool:
     return False
 
 
-def _write_anew(environment: Environment, plan: _Plan) -> int:
-    """Have a segment without some entries in the place of one; return how many there were."""
+def _rewrite(environment: Environment, plan: _Plan) -> int:
+    """Replace a segment by one without some entries; return the number of those entries."""
     record, ids = plan
     segment = environment.segments.open(record)
     dictionary = None
@@ -262,7 +260,7 @@ def _write_anew(environment: Environment, plan: _Plan) -> int:
 
 
 def _sample(segment: Segment, ids: Ids) -> list[bytes]:
-    """Return the first nodes of a segment, to train a dictionary from."""
+    """Return the first nodes of a segment, from which a dictionary is trained."""
     sample: list[bytes] = []
     size = 0
     for node in nodes_without(segment, ids):
@@ -281,7 +279,7 @@ def _replace(
     ids: Ids,
     count: int,
 ) -> None:
-    """Name the new file in place of the old one."""
+    """Replace the row of the old file by one of the new file."""
     delete_segment(txn, record)
     txn.add_garbage(encode_file_garbage(record.path))
     for ms, seq in ids:

@@ -1,9 +1,9 @@
 """Removing archive files that no row of the manifest names any more.
 
-The transaction that takes a file out of the manifest leaves a row in `garbage` with its path. The
-file goes when that transaction is on disk: after a power loss, no manifest may name a file that is
-gone. The row goes when the folder's new state is on disk: no file may stay behind unnamed. Killed
-anywhere between, the next store that is opened does it again.
+The transaction that removes a file from the manifest adds a row to `garbage` with its path. The
+file is removed once that transaction is on disk, so that no manifest names a missing file after a
+power loss. The row is deleted once the folder is synced, so that no file is left without a row. If
+the process is killed in between, the next opening of the store repeats the steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("streamkeep")
 def remove(environment: Environment) -> None:
     """Remove the files that are garbage, and then their rows.
 
-    A file that cannot be removed is named in the log, and tried again when the store is opened.
+    If a file cannot be removed, that is logged, and the next opening of the store tries again.
     """
     doomed = environment.read(doomed_files)
     if not doomed:
@@ -40,7 +40,7 @@ def remove(environment: Environment) -> None:
         try:
             store.remove(name)
         except (OSError, StoreError) as error:
-            log.warning("cannot remove %s: %s", store.path / name, error)
+            log.warning("cannot remove %s, will try again: %s", store.path / name, error)
             continue
         folders.add(name.rpartition("/")[0])
         done.append(db_key)

@@ -1,9 +1,9 @@
-"""What the archive of a stream holds: its segments and what is retired, in ID order, node by node.
+"""Iterating over the archive of a stream: its segments and retired nodes, in ID order.
 
-The walk holds no snapshot while it reads files or while the caller works, so it may take hours and
-pins no pages. It goes by ID: each step asks the newest manifest what comes next. So it sees each
-entry once, also when retired nodes become segments and segments are rewritten behind or before
-it; what is dropped before it comes there, it does not see.
+The iteration holds no snapshot while it reads files or while the caller works, so it may take hours
+and pins no pages. Each step asks the newest manifest for the next ID. So it yields each entry once,
+even if retired nodes become segments and segments are rewritten at the same time. It does not see
+segments that are dropped before it reaches them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
 Id = tuple[int, int]
-# (store that wrote it, stream there, first ID, last ID) -> IDs that may not be shown
+# (UUID of the writing store, stream number there, first ID, last ID) -> IDs that must not be shown
 Erased = Callable[[bytes, int, Id, Id], set[Id]]
 
 _RETIRED_AT_ONCE: Final = 64  # nodes read with one snapshot
 
 
 class ArchivedNode(NamedTuple):
-    """A macro node as history shows it, without tombstones; every byte was checked."""
+    """A macro node as history shows it, without tombstones, and fully validated."""
 
     ms: int
     seq: int
@@ -60,10 +60,10 @@ def archived_nodes(
     """Yield the archived entries of a stream from `start` to `end`, both included, as nodes.
 
     Nodes at the ends of the range are cut to it. Entries that were erased from the stream are left
-    out, also where a file or a retired row still has them. The key of a node is its first ID.
+    out, even if a file or a retired row still has them. The key of a node is its first ID.
 
     Args:
-        erased: what else is to be left out, by the store and stream that a segment was written by.
+        erased: returns more IDs to leave out, by the store and stream that wrote a segment.
 
     Raises:
         CorruptionError: a segment that the manifest names is missing or damaged.
@@ -92,7 +92,7 @@ def archived_nodes(
                 if environment.read(is_named, record):
                     raise
                 environment.segments.forget(record.path)
-                continue  # it was replaced or dropped while it was read
+                continue  # the segment was replaced or dropped while it was read
             last: Id = record.last_id
         elif retired:
             for each in retired:
@@ -106,7 +106,7 @@ def archived_nodes(
 
 
 def count_archived(environment: Environment, number: int, start: Id, end: Id) -> int:
-    """Return how many entries the segments have that touch a range; for progress bars."""
+    """Return the number of entries in the segments that overlap a range; for progress bars."""
 
     def count(txn: Txn) -> int:
         total = 0
@@ -135,12 +135,12 @@ def _next_part(txn: Txn, number: int, at: Id) -> tuple[SegmentRecord | None, lis
 def retired_from(
     txn: Txn, number: int, at: Id, before: Id | None, most: int = _RETIRED_AT_ONCE
 ) -> list[_RetiredRow]:
-    """Return the first retired nodes with slots not below `at` and keys below `before`."""
+    """Return the first retired nodes with entries from `at` on and keys below `before`."""
     cursor = txn.cursor(RETIRED)
     prefix = pack_number(number)
     key = node_key(number, *at)
     found = cursor.set_range(key)
-    if not (found and cursor.key() == key):  # the node before may reach up to `at`
+    if not (found and cursor.key() == key):  # the node before may contain `at`
         found = cursor.prev() if found else cursor.last()
         if not (found and cursor.key().startswith(prefix)):
             found = cursor.set_range(key)
@@ -155,7 +155,7 @@ def retired_from(
         where = f"retired node {ms}-{seq} of stream {number}"
         envelope = decode_envelope(cursor.value(), where)
         if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
-            raise CorruptionError(where, "the envelope is of another node")
+            raise CorruptionError(where, "the envelope belongs to another node")
         last_slot = end_ids(envelope.listpack, ms, seq).last_slot
         if last_slot >= at:
             data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
@@ -173,7 +173,7 @@ def _cut(
     start: Id,
     end: Id,
 ) -> Iterator[ArchivedNode]:
-    """Yield a node, or what is left of it from `start` to `end` without what is hidden."""
+    """Yield a node, or its part from `start` to `end` without the hidden entries."""
     if not data:
         return
     ids = validate(data, ms, seq)
@@ -192,12 +192,12 @@ def _cut(
 def cut_node(
     ms: int, seq: int, data: bytes, start: Id, end: Id, gone: set[Id]
 ) -> list[tuple[int, int, bytes]]:
-    """Encode anew what a node has from `start` to `end`, without the entries `gone`.
+    """Encode the entries of a node from `start` to `end` again, without the entries `gone`.
 
-    Nothing of those is left, not even in the master entry.
+    Nothing of those remains, not even in the master entry.
 
     Returns:
-        (ms, seq, listpack) of the nodes that it takes: mostly one, none when no entry is left.
+        (ms, seq, listpack) of the new nodes: mostly one, none if no entry is left.
     """
     found: list[Any] = []
     read_range(data, ms, seq, Range(*start, *end, NO_LIMIT, False, PAIRS), found)
@@ -206,7 +206,7 @@ def cut_node(
 
 
 def has_slot_of(ms: int, seq: int, data: bytes, ids: list[Id]) -> bool:
-    """Say whether a node has one of the entries, or one may have given its fields their names."""
+    """Return whether a node has one of the entries, or its field names may come from one."""
     start = bisect_left(ids, (ms, seq))
     end = bisect_right(ids, end_ids(data, ms, seq).last_slot)
     return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])

@@ -1,4 +1,4 @@
-"""What `maintain` does: retention, also of streams without appends; old segments; old messages."""
+"""`maintain`: retention of all streams, dropping of old segments, forgetting of old messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from streamkeep.format.segment.manifest import SegmentRecord
 
 
 class MaintenanceReport(NamedTuple):
-    """What a call of `maintain` did.
+    """The result of a call of `maintain`.
 
     Attributes:
-        trimmed: entries that went, over all streams.
-        streams: streams that lost some.
-        dropped: segments that were too old.
-        forgotten: messages of idempotent XADD that had expired.
+        trimmed: the number of trimmed entries, over all streams.
+        streams: the number of trimmed streams.
+        dropped: the number of dropped segments, which were too old.
+        forgotten: the number of forgotten messages of idempotent XADD, which had expired.
     """
 
     trimmed: int = 0
@@ -32,7 +32,7 @@ class MaintenanceReport(NamedTuple):
 
 
 def maintain(environment: Environment) -> MaintenanceReport:
-    """Do all that is due now, in transactions of a bounded number of nodes or messages."""
+    """Do everything that is due, in transactions of a bounded number of nodes or messages."""
     report = MaintenanceReport()
     for name in environment.read(_with_limits):
         trimmed = 0
@@ -66,7 +66,7 @@ def _with_messages(txn: Txn) -> list[bytes]:
 
 
 def _too_old(txn: Txn, now_ms: int) -> list[SegmentRecord]:
-    """Return the segments whose last entry is older than their stream's archive keeps."""
+    """Return the segments whose newest entry is older than their stream's limit for the archive."""
     doomed = []
     for name, number in iter_keys(txn):
         policy = txn.load_numbered(number, name).retention()

@@ -1,10 +1,11 @@
-"""Restoring archived entries into a stream: same IDs, in order, exactly once.
+"""Restoring archived entries into a stream: the same IDs, in order, exactly once.
 
-Nodes are written as nodes, some per transaction. With each step the target's record notes how far
-the restore has come (`format/rows/restoring.py`), in the same transaction: killed at any moment, it
-holds what it holds, and asked for the same again it goes on behind that. The note goes with the
-last step. Entries cannot come in behind others: where the stream has higher IDs already, it is
-either the same restore, done before, and nothing is changed, or it is refused (`restore_check`).
+Whole nodes are written, several per transaction. Each transaction also records the progress of the
+restore in the target's record (`format/rows/restoring.py`). So after a crash, the same call goes on
+where the restore stopped. The last transaction removes that record.
+
+Entries cannot be inserted before existing ones. If the stream already has higher IDs, then either
+it has exactly these entries, and nothing is changed, or the restore is refused (`restore_check`).
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from streamkeep.format.rows.restoring import Restoring, restoring_of
 Id = tuple[int, int]
 Progress = Callable[[int, int], None]  # (entries done, of about)
 
-_STEP_BYTES: Final = 1 << 20  # of listpacks per transaction: a few milliseconds
+_STEP_BYTES: Final = 1 << 20  # of listpacks per transaction, which then takes a few milliseconds
 _STEP_NODES: Final = 256
 
 
 class RestoreReport(NamedTuple):
-    """What a restore did."""
+    """The result of a restore."""
 
-    entries: int  # written by this call
+    entries: int  # the number of entries that this call has written
     first_id: StreamId | None
     last_id: StreamId | None
-    resumed: bool  # it went on where an earlier call was interrupted
-    already: int = 0  # were there, all of them: nothing was changed
+    resumed: bool  # this call went on where an earlier one was interrupted
+    already: int = 0  # the number of entries, if the stream had all of them and was not changed
 
 
 def restore(
@@ -60,22 +61,24 @@ def restore(
 
     Args:
         start, end: the range of IDs, both included.
-        wait: return when all of it is on disk.
+        wait: return only after all entries are on disk.
 
     Raises:
-        IdTooSmallError: the target has an ID that is not below the first to be restored, and not
-            the same entries.
-        CommandError: something else is being restored into the target, or it was appended to.
-        CorruptionError: a segment is missing or damaged. What came before it is restored; asked
-            again, the restore goes on there.
+        IdTooSmallError: the target has the first ID or a higher one, and not the same entries.
+        CommandError: another restore into the target is unfinished, or the target was appended to
+            during this one.
+        CorruptionError: a segment is missing or damaged. The entries before it are restored, and
+            the same call goes on there.
     """
     asked = Restoring(source.uuid.bytes, number, *start, *end)
     checked = number if source.uuid == target.uuid else None
     if source is target and target.read(_number_of, name) == number:
-        raise ArgumentError("the archive of a stream cannot be restored into that stream itself")
+        raise ArgumentError(
+            f"stream {name!r} cannot be restored into itself; next: name another stream"
+        )
 
     def erased(store_uuid: bytes, stream: int, first: Id, last: Id) -> set[Id]:
-        """Return what was erased here, though a segment from elsewhere has it."""
+        """Return the entries that were erased from the target but are in a segment."""
         here = store_uuid == target.uuid.bytes
         return target.read(erased_ids, stream, first, last) if here else set()
 
@@ -107,19 +110,19 @@ def restore_nodes(
     wait: bool,
     progress: Progress | None = None,
 ) -> RestoreReport:
-    """Write ready nodes into the stream `name`, in steps; go on where an earlier call ended.
+    """Write nodes into the stream `name`, in steps; go on where an earlier call stopped.
 
     Args:
-        asked: what is restored; the same again means the same restore.
-        nodes_from: yields the nodes with entries from an ID on, ascending, without lower ones.
-        count_from: about how many entries those are; asked where there is `progress`.
-        first_from: the first ID of them, or a lower one, in short; None where there are none.
-        checked: a stream of the target's store; what was erased from it does not come in.
+        asked: identifies the restore; the same value means the same restore.
+        nodes_from: yields the nodes with entries from an ID on, ascending, without lower IDs.
+        count_from: returns about how many entries those are; called only with `progress`.
+        first_from: returns, quickly, their first ID or a lower one; None if there are none.
+        checked: a stream of the target's store; entries that were erased from it are left out.
 
     Raises:
-        IdTooSmallError: the target has an ID that is not below the first to be restored, and not
-            the same entries.
-        CommandError: something else is being restored into the target, or it was appended to.
+        IdTooSmallError: the target has the first ID or a higher one, and not the same entries.
+        CommandError: another restore into the target is unfinished, or the target was appended to
+            during this one.
     """
     begun = target.read(_begun, name, asked)
     newest = target.read(last_id_of, name)
@@ -140,7 +143,7 @@ def restore_nodes(
         for step in _steps(nodes_from(at)):
             written = target.write(_write_step, name, asked, step, checked)
             if not written:
-                going = True  # something of it was erased since it was read: read it again
+                going = True  # an entry was erased since it was read; read the nodes again
                 break
             first = first or step[0].first_id
             last = step[-1].last_id
@@ -161,40 +164,40 @@ def restore_nodes(
 
 
 def _number_of(txn: Txn, name: bytes) -> int | None:
-    """Return the number of a stream; None when it does not exist."""
+    """Return the number of a stream; None if it does not exist."""
     stream = txn.find_stream(name)
     return None if stream is None else stream.number
 
 
 def _begun(txn: Txn, name: bytes, asked: Restoring) -> Restoring | None:
-    """Return how far the same restore has come before; None when it has not begun."""
+    """Return the progress of an earlier call of the same restore; None if there was none."""
     stream = txn.find_stream(name)
     return None if stream is None else _noted(stream, asked)
 
 
 def _noted(stream: Stream, asked: Restoring) -> Restoring | None:
-    """Return how far the same restore has come before; None when it has not begun."""
+    """Return the progress that a stream's record holds; None if it holds none."""
     record = stream.record
     noted = restoring_of(record.extension, f"stream {stream.number}")
     if noted is None:
         return None
     if not noted.same_as(asked):
         raise CommandError(
-            f"another restore into {stream.name!r} is not finished: stream "
+            f"another restore into {stream.name!r} is not finished: stream number "
             f"{noted.stream_number}, {noted.start_ms}-{noted.start_seq} to "
-            f"{noted.end_ms}-{noted.end_seq}; finish it, or delete the stream"
+            f"{noted.end_ms}-{noted.end_seq}; next: finish it, or delete {stream.name!r}"
         )
     if (record.last_ms, record.last_seq) != (noted.last_ms, noted.last_seq):
         raise CommandError(
-            f"{stream.name!r} was appended to while it was being restored: what is missing between "
-            f"{noted.last_ms}-{noted.last_seq} and {record.last_ms}-{record.last_seq} cannot come "
-            "in any more; delete the stream, or restore into another one"
+            f"{stream.name!r} was appended to during the restore: entries between "
+            f"{noted.last_ms}-{noted.last_seq} and {record.last_ms}-{record.last_seq} can no "
+            "longer be added; next: delete the stream, or restore into another one"
         )
     return noted
 
 
 def _steps(nodes: Iterator[ArchivedNode]) -> Iterator[list[ArchivedNode]]:
-    """Yield nodes in the portions that one transaction writes."""
+    """Yield lists of nodes, each for one transaction."""
     step: list[ArchivedNode] = []
     size = 0
     for node in nodes:
@@ -210,11 +213,11 @@ def _steps(nodes: Iterator[ArchivedNode]) -> Iterator[list[ArchivedNode]]:
 def _write_step(
     txn: WriteTxn, name: bytes, asked: Restoring, step: list[ArchivedNode], number: int | None
 ) -> int:
-    """Append nodes, and note how far the restore has come; return how many entries those are.
+    """Append nodes and record the progress; return the number of entries.
 
     Args:
-        number: a stream of this store; nothing is written when one of the entries was erased from
-            it.
+        number: a stream of this store; if one of the entries was erased from it, nothing is
+            written.
     """
     if number is not None:
         for ms, seq in erased_ids(txn, number, step[0].first_id, step[-1].last_id):
@@ -229,8 +232,8 @@ def _write_step(
     first = step[0].first_id
     if first <= last:
         raise IdTooSmallError(
-            f"{name!r} goes up to {StreamId(*last)}: restoring from {StreamId(*first)} on would "
-            "break the order of its IDs; restore into another stream"
+            f"the last ID of {name!r} is {StreamId(*last)}, and IDs must rise: entries from "
+            f"{StreamId(*first)} on cannot be restored into it; next: restore into another stream"
         )
     if noted is None:
         seal_tail(txn, stream)
@@ -252,7 +255,7 @@ def _write_step(
 
 
 def _finish(txn: WriteTxn, name: bytes, asked: Restoring) -> None:
-    """Take the note away: the restore is whole."""
+    """Remove the progress from the record: the restore is complete."""
     stream = txn.find_stream(name)
     if stream is not None and _noted(stream, asked) is not None:
         stream.record.extension = without_section(stream.record.extension, RESTORING)

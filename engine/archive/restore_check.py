@@ -1,13 +1,12 @@
-"""Asked for a second time: is what a restore would write there already?
+"""The check whether a stream already has the entries of a restore.
 
-A restore into a stream that has its first ID, or a higher one, cannot write. Mostly that is a
-restore that was done before, by a job that runs again because nobody told its scheduler. So the
-entries are compared, ID by ID and field by field, a node at a time: where the stream has all of
-them, and nothing else between, there is nothing to do; where it differs, the first difference is
-named. Nothing is written in either case.
+A restore cannot write into a stream that has its first ID or a higher one. Usually such a restore
+was already done, by a job that its scheduler runs again. So the entries are compared, ID by ID and
+field by field, one node at a time. If the stream has all of them and no other between them, there
+is nothing to do. Otherwise the first difference is reported. Nothing is written in either case.
 
-What the stream has below the first entry to be restored, and above the last, is left aside: a
-restore says nothing about that. What it has trimmed and archived counts as there.
+Entries of the stream below the first restored ID and above the last one do not matter. Entries that
+the stream has trimmed and archived count as present.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ _ALL: Final = 1 << 40
 
 
 class Compared(NamedTuple):
-    """What is there of a restore.
+    """The result of the comparison.
 
     Attributes:
-        entries: that the stream has, all those of the restore; 0: it may begin.
+        entries: the number of entries of the restore, all of which the stream has; 0 if the
+            restore may begin.
     """
 
     entries: int
@@ -42,20 +42,20 @@ class Compared(NamedTuple):
 
 
 def last_id_of(txn: Txn, name: bytes) -> Id | None:
-    """Return the last generated ID of a stream; None when it does not exist."""
+    """Return the last generated ID of a stream; None if it does not exist."""
     stream = txn.find_stream(name)
     return None if stream is None else (stream.record.last_ms, stream.record.last_seq)
 
 
 def compare(target: Environment, name: bytes, last: Id, nodes: Iterable[ArchivedNode]) -> Compared:
-    """Compare the nodes of a restore with the stream it would write to.
+    """Compare the nodes of a restore with its target stream.
 
     Args:
         last: the last generated ID of the stream.
-        nodes: of the restore, ascending.
+        nodes: the nodes of the restore, ascending.
 
     Raises:
-        IdTooSmallError: the stream lacks entries, or has others.
+        IdTooSmallError: the stream lacks some of the entries, or has others.
     """
     count = 0
     first: Id | None = None
@@ -63,7 +63,7 @@ def compare(target: Environment, name: bytes, last: Id, nodes: Iterable[Archived
     for node in nodes:
         if first is None:
             if node.first_id > last:
-                return Compared(0, None, None)  # all of it is above: it may come in
+                return Compared(0, None, None)  # all entries are above the last ID
             first = at = node.first_id
         wanted = _entries(node.data, node.ms, node.seq)
         there = _stream_entries(target, name, at, node.last_id)
@@ -85,7 +85,7 @@ def _entries(data: bytes, ms: int, seq: int) -> list[Any]:
 
 
 def _stream_entries(target: Environment, name: bytes, start: Id, end: Id) -> list[Any]:
-    """Return what a stream has from `start` to `end`, both included, live or archived."""
+    """Return the live and archived entries of a stream from `start` to `end`, both included."""
     while True:
         try:
             return target.read(xrange, name, Range(*start, *end, _ALL, False, int(PAIRS)))
@@ -97,7 +97,7 @@ def _stream_entries(target: Environment, name: bytes, start: Id, end: Id) -> lis
 def _difference(
     name: bytes, first: Id, last: Id, count: int, wanted: list[Any], there: list[Any]
 ) -> str:
-    """Say what the first difference is, and what to do."""
+    """Return a message that names the first difference and what to do."""
     same = 0
     while same < min(len(wanted), len(there)) and wanted[same] == there[same]:
         same += 1
@@ -106,17 +106,17 @@ def _difference(
     found = StreamId(*there[same][:2]) if same < len(there) else None
     if expected is not None and expected > last and count:
         return (
-            f"{name!r} has the first {count} of the entries already, up to {StreamId(*last)}; to "
-            f"add the others, restore from {expected} on"
+            f"{name!r} already has the first {count} of the entries, up to {StreamId(*last)}; "
+            f"next: to add the others, restore from {expected} on"
         )
     if expected is not None and expected == found:
-        what = f"entry {expected} has other fields there"
+        difference = f"entry {expected} has other fields there"
     elif expected is not None and (found is None or expected < found):
-        what = f"entry {expected} is not there"
+        difference = f"entry {expected} is missing there"
     else:
-        what = f"there is an entry {found}, which is none of them"
+        difference = f"there is an entry {found}, which is not one of them"
     return (
-        f"{name!r} goes up to {StreamId(*last)}: restoring from {StreamId(*first)} on would break "
-        f"the order of its IDs, and what it has is not the same: {what}; delete the stream, or "
-        "restore into another one"
+        f"the last ID of {name!r} is {StreamId(*last)}, and IDs must rise: entries from "
+        f"{StreamId(*first)} on cannot be restored into it, and its entries differ: {difference}; "
+        "next: delete the stream, or restore into another one"
     )

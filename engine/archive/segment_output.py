@@ -1,7 +1,7 @@
-"""Writing a segment file: under a temporary name, synced, named, and the name synced.
+"""Writing a segment file: it is written under a temporary name, synced, renamed, and synced again.
 
-So a file with its final name is whole, whatever happens. What a crash leaves is a file ending in
-`.tmp`, which no row ever names, or a whole file that no row names yet.
+So a file with its final name is always complete. A crash leaves a file ending in `.tmp`, which no
+row names, or a complete file that no row names yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SegmentOutput:
     """A segment file that is being written; `finish` names it, `abandon` removes it."""
 
     def __init__(self, folder: Folder, name: str) -> None:
-        """Begin a file below a folder; the folders on the way to it are made when missing."""
+        """Begin a file below a folder; missing folders on the way to it are made."""
         self._handle = -1
         self.folder = folder
         self.name = name
@@ -35,15 +35,15 @@ class SegmentOutput:
         failpoints.hit("segment:begun")
 
     def write(self, data: bytes) -> None:
-        """Go on with `data`."""
+        """Append `data` to the file."""
         files.write_at(self._handle, data, self.size)
         self.size += len(data)
 
     def finish(self) -> None:
-        """Have the file on disk under its name, which must be new.
+        """Sync the file and give it its name, which must be new.
 
         Raises:
-            StoreError: there is a file of that name; names of segments are never used twice.
+            StoreError: a file of that name exists; names of segments are never used twice.
         """
         failpoints.hit("segment:written")
         files.sync_data(self._handle)
@@ -51,14 +51,16 @@ class SegmentOutput:
         failpoints.hit("segment:synced")
         if self.folder.exists(self.name):
             path = self.folder.path / self.name
-            raise StoreError(f"{path} exists; no segment may take its place")
+            raise StoreError(
+                f"{path} exists, and a segment never replaces a file; next: move that file away"
+            )
         self.folder.rename(self._temporary, self.name)
         failpoints.hit("segment:renamed")
         self.folder.sync(self.name.rpartition("/")[0])
         failpoints.hit("segment:named")
 
     def abandon(self) -> None:
-        """Remove what was written, unless it has its name."""
+        """Remove the file, unless it has its name."""
         self._close()
         self.folder.remove(self._temporary)
 
@@ -70,13 +72,13 @@ class SegmentOutput:
 
 @contextmanager
 def segment_output(folder: Folder, name: str) -> Iterator[SegmentOutput]:
-    """Write a segment file in a `with` block; it is named when the block ends without an error.
+    """Write a segment file in a `with` block; it gets its name if the block raises no error.
 
     Args:
-        name: of the file, below the folder; a block may change it before it ends.
+        name: of the file, below the folder. The block may change it in the `SegmentOutput`.
 
     Raises:
-        StoreFullError: the disk is full; nothing of the file is left.
+        StoreFullError: the disk is full; nothing of the file remains.
     """
     output: SegmentOutput | None = None
     try:

@@ -1,4 +1,4 @@
-"""Looking after segments: listing them, verifying them, copying them out, dropping old ones."""
+"""Segments of the archive: listing, verifying, exporting and dropping them."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _DROP_AT_ONCE: Final = 256
 
 
 class Verified(NamedTuple):
-    """What was found wrong with one segment; nothing, when it is whole."""
+    """The problems of one segment; none if it is sound."""
 
     record: SegmentRecord
     problems: list[StreamkeepError]
 
 
 class ArchivedStream(NamedTuple):
-    """What the archive holds of one stream, all segments together, and what it is about to get."""
+    """The archive of one stream: all its segments, and the retired nodes to archive next."""
 
     stream_number: int
-    key: bytes  # as the stream is called; of a deleted one, as it was when it was archived
+    key: bytes  # the present key; of a deleted stream, the key at the time of archiving
     exists: bool
     segments: int
     entries: int
@@ -72,7 +72,7 @@ class RetiredNode(NamedTuple):
 
 
 def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
-    """Yield what is to be archived of one stream, or of all, in order."""
+    """Yield the retired nodes of one stream, or of all streams, in order."""
     cursor = txn.cursor(RETIRED)
     prefix = b"" if number is None else pack_number(number)
     found = cursor.set_range(prefix) if prefix else cursor.first()
@@ -92,7 +92,7 @@ def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
 
 
 def list_streams(txn: Txn) -> list[ArchivedStream]:
-    """Return what the archive holds of each stream, by number; deleted streams, too."""
+    """Return the archive of each stream, including deleted ones, by stream number."""
     names = {number: name for name, number in iter_keys(txn)}
     found: dict[int, ArchivedStream] = {}
 
@@ -125,7 +125,7 @@ def list_streams(txn: Txn) -> list[ArchivedStream]:
 
 
 def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[SegmentRecord]:
-    """Return the segments of one stream, or of all, with IDs from `start` to `end`."""
+    """Return the segments of one stream, or of all, that overlap the IDs from `start` to `end`."""
     return [
         record
         for record in iter_segments(txn, number)
@@ -136,9 +136,9 @@ def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[Segm
 def verify(
     environment: Environment, records: list[SegmentRecord], progress: Progress | None = None
 ) -> Iterator[Verified]:
-    """Read segments to the last byte; yield what is wrong with each.
+    """Read segments to the last byte; yield the problems of each.
 
-    Segments that leave the manifest meanwhile are passed over.
+    A segment that leaves the manifest during the check is left out.
     """
     total = sum(record.size_bytes for record in records)
     done = 0
@@ -152,7 +152,7 @@ def verify(
 
 
 def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
-    """Return everything that is wrong with the file of a row."""
+    """Return all problems of the file of a row."""
     try:
         segment = open_stored(environment.folder, record.path, record.where)
         check_means(record, segment)
@@ -167,13 +167,13 @@ def export(
     folder: Path,
     progress: Progress | None = None,
 ) -> Iterator[Path]:
-    """Copy segments into a folder, by their paths in the archive; yield each copy's path.
+    """Copy segments into a folder, under their paths in the archive; yield the path of each copy.
 
-    Each is verified before, and on disk when it is yielded.
+    Each segment is verified first, and its copy is on disk when it is yielded.
 
     Raises:
         CorruptionError: a segment is missing or damaged.
-        StoreError: a file of that name is there already.
+        StoreError: a file of that name exists.
     """
     target: Folder | None = None
     total = sum(record.size_bytes for record in records)
@@ -195,9 +195,9 @@ def export(
 
 
 def drop(environment: Environment, records: list[SegmentRecord]) -> list[SegmentRecord]:
-    """Take segments out of the manifest, for good; return those that were still in it.
+    """Remove segments from the manifest for good; return those that were still in it.
 
-    Their files are left as garbage, to be removed when this is on disk.
+    Their files become garbage, which is removed when this transaction is on disk.
     """
     dropped: list[SegmentRecord] = []
     with archive_lock(environment):

@@ -1,9 +1,9 @@
 """The archiver as a thread of a store: `streamkeep.open(path, archive_every=seconds)`.
 
-Each round enforces retention and archives. What is too little for a file of its own is left
-retired, where history shows it all the same, until it is enough or has waited for some rounds.
-When another archiver is at work, in whatever process, a round has nothing to do. No error ends the
-thread: a round that failed is logged, reported by `Store.durability`, and tried again.
+Each round enforces retention and archives. Entries that are too few for a file remain retired,
+where history shows them, until they are enough or have waited for some rounds. A round does nothing
+while another archiver of any process is at work. No error ends the thread: a failed round is
+logged, reported by `Store.durability`, and tried again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import StoreClosedError, StoreLockedError
 
 WORTH_A_FILE: Final = 4 << 20  # bytes of nodes
-PATIENCE: Final = 20  # rounds after which less is archived, too
+PATIENCE: Final = 20  # every so many rounds, smaller segments are made, too
 _WORK: Final = "archiving"
 
 
 class ArchiveThread:
-    """Maintains and archives a store now and then."""
+    """Maintains and archives a store at regular intervals."""
 
     def __init__(self, environment: Environment, every_s: float) -> None:
         self._environment = environment
@@ -34,7 +34,7 @@ class ArchiveThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after the segment it is writing."""
+        """End the thread, after its present round."""
         self._stopping.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -354,7 +354,7 @@ def test_what_a_lake_has_comes_back_once(
     again = restore_job.restore(*arguments)
     assert (again.entries, again.details["already"]) == (0, 6000)
     target.xdel("orders", "120000-0")
-    with pytest.raises(IdTooSmallError, match="entry 120000-0 is not there; delete the stream"):
+    with pytest.raises(IdTooSmallError, match="entry 120000-0 is missing there; next: delete"):
         restore_job.restore(*arguments)
     assert target.xlen("orders") == 5999
     assert not list((Path(target.path) / "staging").glob("*"))

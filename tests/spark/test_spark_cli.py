@@ -133,7 +133,7 @@ def test_a_restore_that_was_complete_says_so() -> None:
     assert again.startswith("nothing to do: 20 entries already there, 1718004800000-0 to ")
     run("delete", "copy.store", "orders", "1718004800007-0")
     again = run(*command, status=1).stderr
-    assert "entry 1718004800007-0 is not there; delete the stream, or restore into" in again
+    assert "entry 1718004800007-0 is missing there; next: delete the stream" in again
 
 
 @pytest.mark.usefixtures("orders")
