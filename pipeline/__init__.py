@@ -1,7 +1,7 @@
-"""The data pipeline on Spark: streams as DataFrames, in and out, and the jobs built on that.
+"""The data pipeline on Spark: reading and writing streams as DataFrames, and the jobs on top.
 
-Needs the extra `streamkeep[spark]`. Names are loaded when they are first used: Spark's workers
-import single modules of this package, some of which need neither PySpark nor LMDB.
+It needs the extra `streamkeep[spark]`. Names are loaded at first use, because Spark's workers
+import single modules of this package, and some of these need neither PySpark nor LMDB.
 
     >>> from streamkeep import pipeline
     >>> spark = pipeline.session()
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamkeep.pipeline.java import ensure_java
     from streamkeep.pipeline.lake_reading import read_lake
-    from streamkeep.pipeline.launch import register, session
     from streamkeep.pipeline.progress import Lag, ProgressListener
+    from streamkeep.pipeline.spark_session import register, session
 
 _HOMES = {
     "Lag": "streamkeep.pipeline.progress",
     "ProgressListener": "streamkeep.pipeline.progress",
     "ensure_java": "streamkeep.pipeline.java",
     "read_lake": "streamkeep.pipeline.lake_reading",
-    "register": "streamkeep.pipeline.launch",
-    "session": "streamkeep.pipeline.launch",
+    "register": "streamkeep.pipeline.spark_session",
+    "session": "streamkeep.pipeline.spark_session",
 }
 
 __all__ = ["Lag", "ProgressListener", "ensure_java", "read_lake", "register", "session"]
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(home), name)
     except ModuleNotFoundError as error:
-        from streamkeep.pipeline.launch import missing
+        from streamkeep.pipeline.spark_session import missing
 
         raise missing(error) from error
     globals()[name] = value

@@ -1,4 +1,4 @@
-"""Macro nodes to Arrow record batches of a given schema.
+"""Macro nodes as Arrow record batches of a given schema.
 
 The schema decides what is decoded. Its columns are
 
@@ -10,20 +10,20 @@ The schema decides what is decoded. Its columns are
     ms, seq              bigint, decimal(20,0) or wider           the two halves of the ID
     ts                   timestamp, timestamp_ntz                 ms as a time, UTC
     fields               array<struct<field,value>>, map<...>,    all fields in order; a map keeps
-                         of binary or string                      the last of those with one name
+                         of binary or string                      the last value of a repeated field
     field.NAME           see below                                the field NAME
     any other            see below                                the field of that name
 
-A field with a column of its own is *promoted*: its value is text in the store, and is converted to
-string, binary, boolean, a number, decimal, date or timestamp. An entry without the field gives
-null, and so does a value that is not of the type, unless the mode is FAILFAST; how many there
-were is counted. A column that the schema does not have costs nothing: nothing of it is decoded.
+A field with a column of its own is *promoted*: its value, which is text in the store, is converted
+to string, binary, boolean, a number, decimal, date or timestamp. An entry without the field gives
+null. A value that is not of the type also gives null and is counted, or is an error in the mode
+FAILFAST. Fields that are not in the schema are not decoded and cost nothing.
 
-IDs are unsigned 64-bit numbers, and a bigint is signed: an ID beyond 2^63-1 in a bigint column is
-an error that names it, in either mode, and never another number.
+IDs are unsigned 64-bit numbers, and a bigint is signed. An ID above 2^63-1 in a bigint column is an
+error in either mode.
 
-Batches have exactly the schema asked for, as Spark insists: order, nullability, names inside of
-nested types. Needs pyarrow, and neither Spark nor LMDB.
+Batches have exactly the requested schema, as Spark requires: order, nullability, and names inside
+nested types. This module needs pyarrow, but neither Spark nor LMDB.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
 from streamkeep.format.node.columns import FULL, PAST_END, Columns, ColumnWriter, CopiedNode
+from streamkeep.pipeline.arrow_types import TIMESTAMP, cast, cast_each, converter, spark_name
 from streamkeep.pipeline.options import FAILFAST, PERMISSIVE
 
 BATCH_ENTRIES: Final = 65_536
@@ -48,58 +49,49 @@ BATCH_BYTES: Final = 8 << 20
 SYSTEM_COLUMNS: Final = ("stream", "id", "ms", "seq", "ts", "fields")
 _FIELD_PREFIX: Final = "field."
 
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _PAIR: Final = pa.struct([pa.field("field", pa.binary()), pa.field("value", pa.binary())])
 
-# What Spark makes of the default schema, to the letter.
+# Exactly the Arrow form of the source's default schema in Spark.
 DEFAULT_SCHEMA: Final = pa.schema(
     [
         pa.field("stream", pa.string()),
         pa.field("id", pa.string()),
         pa.field("ms", pa.int64()),
         pa.field("seq", pa.int64()),
-        pa.field("ts", _TIMESTAMP),
+        pa.field("ts", TIMESTAMP),
         pa.field("fields", pa.list_(pa.field("element", _PAIR))),
     ]
 )
-
-# Text that conversion to a type may take; what it does not match is not tried.
-_NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
-_INTEGER: Final = r"^-?\d+$"
-_BOOLEAN: Final = r"^(?i:true|false|0|1)$"
-_DATE: Final = r"^\d{4}-\d\d-\d\d$"
-_TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
-_ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 Maker = Callable[[Columns, str], Any]
 
 
 class SchemaError(StreamkeepError):
-    """A schema has a column that entries cannot be made into."""
+    """A schema has a column that entries cannot fill."""
 
 
 class ValueMismatchError(StreamkeepError):
-    """A stored value is not of the type that its column was given."""
+    """A stored value is not of the type of its column."""
 
 
 class IdRangeError(StreamkeepError):
-    """An entry ID is beyond what the type of a column holds."""
+    """An entry ID does not fit into the type of a column."""
 
 
 class RowShape:
-    """What the batches of one read look like: made once, used for every batch.
+    """The form of the batches of one read; made once, used for every batch.
 
     Args:
         schema: of the batches.
         key: of the stream that the entries belong to.
-        mode: what becomes of a promoted value that is not of its type, PERMISSIVE (null) or
-            FAILFAST (ValueMismatchError).
+        mode: PERMISSIVE makes a promoted value that is not of its type null; FAILFAST raises
+            ValueMismatchError.
 
     Attributes:
-        mismatched: for each promoted column how many values were made null.
+        mismatched: for each promoted column, the number of values that were made null.
 
     Raises:
-        SchemaError: entries cannot be made into a column; the message says into which types.
+        SchemaError: entries cannot fill a column; the message names the possible types.
     """
 
     def __init__(self, schema: pa.Schema, key: bytes, mode: str = PERMISSIVE) -> None:
@@ -107,7 +99,7 @@ class RowShape:
         self.key = key
         self.strict = mode == FAILFAST
         self.mismatched: Counter[str] = Counter()
-        self.texts: list[bytes] = []  # the promoted fields, as text and as numbers
+        self.texts: list[bytes] = []  # the promoted fields that are decoded as text, and as numbers
         self.numbers: list[bytes] = []
         self.pairs = False
         self._makers: list[Maker] = [self._maker(field) for field in schema]
@@ -125,11 +117,11 @@ class RowShape:
             made = make(columns, field.name)
             if not field.nullable and made.null_count:
                 raise ValueMismatchError(
-                    f"column {field.name!r} is declared NOT NULL, and {made.null_count} entries "
-                    "have no such value"
+                    f"column {field.name!r} is declared NOT NULL, but {made.null_count} entries "
+                    "have no value for it; next: make the column nullable"
                 )
             arrays.append(made)
-        if not arrays:  # count(*) asks for rows without columns
+        if not arrays:  # count(*) needs rows without columns
             return pa.RecordBatch.from_struct_array(pa.array([{}] * columns.entries, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -158,8 +150,8 @@ class RowShape:
                 value = pa.scalar(self.key.decode(), kind)
             except UnicodeDecodeError:
                 raise SchemaError(
-                    f"the key {self.key!r} is not UTF-8, which column 'stream' needs; give it the "
-                    "type binary, or leave it out"
+                    f"the key {self.key!r} is not UTF-8, which column 'stream' needs; next: give "
+                    "the column the type binary, or leave it out"
                 ) from None
         else:
             raise _no_such_type("stream", kind, "string or binary")
@@ -239,25 +231,25 @@ class RowShape:
         return pairs
 
     def _text(self, columns: Columns, offsets: bytes, array: Any, kind: pa.DataType) -> Any:
-        """Return names or values of all pairs as binary or string."""
+        """Return the names or the values of all pairs as binary or string."""
         if pa.types.is_binary(kind):
             return array
         try:
             return array.cast(kind)
         except pa.ArrowInvalid:
-            bad = _cast_each(array, kind)[1]
+            bad = cast_each(array, kind)[1]
         ends = _plain(offsets[4:], len(offsets) // 4 - 1, pa.int32()).to_pylist()
         at = next(entry for entry, end in enumerate(ends) if bad[0] < end)
         raise ValueMismatchError(
             f"{self._entry(columns, at)}: {array[bad[0]].as_py()!r} is not UTF-8, which column "
-            "'fields' needs; use array<struct<field:binary,value:binary>>"
+            "'fields' needs; next: use array<struct<field:binary,value:binary>>"
         )
 
     # --- promoted fields --------------------------------------------------------------------
 
     def _promoted_maker(self, name: str, kind: pa.DataType) -> Maker:
         field = name.removeprefix(_FIELD_PREFIX).encode()
-        convert = _converter(kind)
+        convert = converter(kind)
         if convert is None:
             raise _no_such_type(
                 name, kind, "string, binary, boolean, a number, decimal, date or timestamp"
@@ -280,7 +272,7 @@ class RowShape:
                 at = pc.index(pc.and_(pc.is_valid(raw), pc.is_null(array)), True).as_py()
                 raise ValueMismatchError(
                     f"{self._entry(columns, at)}: field {field.decode()!r} is {raw[at].as_py()!r}, "
-                    f"which is no {_spark_name(kind)}; mode=PERMISSIVE makes it null"
+                    f"which is not a {spark_name(kind)}; next: mode=PERMISSIVE makes it null"
                 )
             if wrong:
                 self.mismatched[name] += wrong
@@ -296,7 +288,7 @@ class RowShape:
     def _refuse_below_zero(
         self, columns: Columns, array: Any, name: str, instead: str | None
     ) -> None:
-        """Raise for the first number of which bigint made a negative one."""
+        """Raise for the first number that is negative as a bigint."""
         at = pc.index(pc.less(array, 0), True).as_py()
         if at >= 0:
             raise self._beyond(columns, at, name, instead)
@@ -304,7 +296,7 @@ class RowShape:
     def _beyond(self, columns: Columns, at: int, name: str, instead: str | None) -> IdRangeError:
         advice = f"give it the type {instead}, or leave it out" if instead else "leave it out"
         return IdRangeError(
-            f"{self._entry(columns, at)}: the ID is beyond what column {name!r} holds; {advice} "
+            f"{self._entry(columns, at)}: the ID is too large for column {name!r}; next: {advice} "
             "with .schema(...)"
         )
 
@@ -334,7 +326,7 @@ def decode(
     start: StreamId = MIN_ID,
     end: StreamId = MAX_ID,
 ) -> Iterator[Columns]:
-    """Yield the entries of ascending nodes as columns, as many at a time as a writer takes.
+    """Yield the entries of ascending nodes as columns; each time as many as a writer holds.
 
     Args:
         chunks: of the nodes of one stream.
@@ -377,7 +369,7 @@ def _marked(marks: bytes) -> Any:
 def _numbers(
     column: NumberColumn, kind: pa.DataType, convert: Callable[[Any], Any]
 ) -> tuple[Any, int]:
-    """Return a number column as `kind`, and how many of its values are not of it."""
+    """Return a number column as `kind`, and the number of values that are not of that type."""
     numbers, others = column.buffers()
     array = _plain(numbers, len(numbers) // 8, pa.int64())
     texts = _binary(column.texts)
@@ -391,14 +383,14 @@ def _numbers(
 
 
 def _fitting(numbers: Any, kind: pa.DataType) -> Any:
-    """Return int64 as another type of numbers, null where the type does not hold the number."""
+    """Return int64 as another numeric type; null where the number does not fit."""
     if pa.types.is_floating(kind):
-        return numbers.cast(kind, safe=False)  # the nearest one, as for text
-    return _cast(numbers, kind)
+        return numbers.cast(kind, safe=False)  # rounded, as for text
+    return cast(numbers, kind)
 
 
 def _texts_of(column: NumberColumn) -> Any:
-    """Return all values of a number column as the text that they are."""
+    """Return all values of a number column as their stored text."""
     numbers, others = column.buffers()
     texts = _plain(numbers, len(numbers) // 8, pa.int64()).cast(pa.string()).cast(pa.binary())
     return pc.replace_with_mask(texts, _marked(others), _binary(column.texts)) if others else texts
@@ -434,7 +426,7 @@ def _id_at(columns: Columns, at: int) -> StreamId:
 
 
 def _last_of_each(names: Any, values: Any, offsets: bytes) -> tuple[Any, Any, bytes]:
-    """Return pairs without those whose name comes again later in the same entry."""
+    """Return the pairs without those whose field comes again later in the same entry."""
     ends = _plain(offsets, len(offsets) // 4, pa.int32()).to_pylist()
     plain = names.to_pylist()
     kept: list[int] = []
@@ -451,88 +443,5 @@ def _last_of_each(names: Any, values: Any, offsets: bytes) -> tuple[Any, Any, by
     )
 
 
-# --- text to types --------------------------------------------------------------------------------
-
-
-def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what turns stored values into `kind`, null where they are not of it."""
-    types = pa.types
-    if types.is_binary(kind):
-        return lambda raw: raw
-    if types.is_string(kind):
-        return lambda raw: _cast(raw, kind)
-    if types.is_signed_integer(kind):
-        return lambda raw: _parsed(raw, _INTEGER, kind)
-    if types.is_floating(kind) or types.is_decimal(kind):
-        return lambda raw: _parsed(raw, _NUMBER, kind)
-    if types.is_boolean(kind):
-        return lambda raw: _parsed(raw, _BOOLEAN, kind)
-    if types.is_date32(kind):
-        return lambda raw: _parsed(raw, _DATE, kind)
-    if types.is_timestamp(kind):
-        return lambda raw: _times(raw, kind)
-    return None
-
-
-def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:
-    """Return text as `kind`; the usual case, that all of it is, costs one pass."""
-    try:
-        return raw.cast(pa.string()).cast(kind)
-    except pa.ArrowInvalid:
-        text = _matching(_cast(raw, pa.string()), pattern)
-        return _cast(text, kind)
-
-
-def _times(raw: Any, kind: pa.DataType) -> Any:
-    """Return text as times: with an offset those of that zone, without one UTC."""
-    text = _matching(_cast(raw, pa.string()), _TIME)
-    zoned = pc.match_substring_regex(text, _ZONED)
-    nothing = pa.scalar(None, pa.string())
-    with_zone = _cast(pc.if_else(zoned, text, nothing), _TIMESTAMP)
-    without = _cast(pc.if_else(zoned, nothing, text), pa.timestamp("us"))
-    return pc.coalesce(with_zone, without.view(_TIMESTAMP)).view(pa.timestamp("us")).view(kind)
-
-
-def _matching(text: Any, pattern: str) -> Any:
-    """Return the text, null where it does not match."""
-    return pc.if_else(pc.match_substring_regex(text, pattern), text, pa.scalar(None, pa.string()))
-
-
-def _cast(array: Any, kind: pa.DataType) -> Any:
-    """Return the array as `kind`, null where a value cannot be converted."""
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid:
-        return _cast_each(array, kind)[0]
-
-
-def _cast_each(array: Any, kind: pa.DataType) -> tuple[Any, list[int]]:
-    """Return the array as `kind`, null where that fails, and where it failed.
-
-    Halves are tried until what fails stands alone: a few bad values among many cost little.
-    """
-    done: list[Any] = []
-    bad: list[int] = []
-    todo = [(0, len(array))]
-    while todo:
-        start, stop = todo.pop()
-        try:
-            done.append(array.slice(start, stop - start).cast(kind))
-        except pa.ArrowInvalid:
-            if stop - start == 1:
-                done.append(pa.nulls(1, kind))
-                bad.append(start)
-            else:
-                middle = (start + stop) // 2
-                todo += [(middle, stop), (start, middle)]
-    return pa.concat_arrays(done), bad
-
-
-def _spark_name(kind: pa.DataType) -> str:
-    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
-    text = str(kind).replace("decimal128", "decimal")
-    return "timestamp" if text.startswith("timestamp") else names.get(text, text)
-
-
 def _no_such_type(name: str, kind: pa.DataType, expected: str) -> SchemaError:
-    return SchemaError(f"column {name!r} cannot be {_spark_name(kind)}: {expected} expected")
+    return SchemaError(f"column {name!r} cannot be {spark_name(kind)}, expected {expected}")

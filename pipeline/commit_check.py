@@ -1,14 +1,14 @@
-"""Whether an S3 server keeps two commits at once apart.
+"""The check that an S3 server lets only one of two simultaneous commits succeed.
 
-A commit of a Delta table is a file with the next number, which must not be there yet: delta-rs asks
-for that with the header `If-None-Match: *`. Amazon's S3 has honoured it since 2024. A server that
-does not know the header takes the second file, too: both jobs are told that they have won, and what
-one of them committed is gone. Nothing in the answers tells such a server from a good one.
+A commit of a Delta table creates the file with the next number, which must not exist. delta-rs
+requests that with the header `If-None-Match: *`, which Amazon's S3 has honoured since 2024. A
+server that ignores the header also accepts a second file: both jobs believe that they succeeded,
+and the commit of one is lost. The answers of such a server look like those of a good one.
 
-So a lake is not made on a server other than Amazon's before this was tried: a few threads commit
-to a table of their own at the same moment, some times over. Where the table has fewer versions
-than commits have won, the server is refused. In a trial with a server that ignores the header, each
-of the rounds showed it; a few dozen small requests are what it costs, once in the life of a lake.
+So before a lake is made on a server other than Amazon's, several threads commit to a temporary
+table at the same moment, in several rounds. If the table has fewer versions than successful
+commits, the server is refused. In a trial with a server that ignores the header, every round showed
+it. The check takes a few dozen small requests, once in the life of a lake.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from streamkeep.pipeline.places import PlaceError, endpoint, file_system
+from streamkeep.pipeline.storage import StorageError, endpoint, file_system
 
 _THREADS: Final = 4
 _ROUNDS: Final = 3
@@ -31,28 +31,28 @@ _SCHEMA: Final = pa.schema([pa.field("a", pa.int64())])
 
 
 def check_commits(table: str, settings: dict[str, str]) -> None:
-    """Make sure, where there is no table yet, that of two commits at once one fails.
+    """Check, unless the table exists, that only one of two simultaneous commits succeeds.
 
     Args:
-        table: path or URI below which it is tried, where that is not known; nothing stays there.
+        table: path or URI of the future table. The check is made below it and leaves nothing there.
         settings: of delta-rs.
 
     Raises:
-        PlaceError: both win.
-        OSError: the place cannot be reached, or not be written to.
+        StorageError: both commits succeed.
+        OSError: the storage cannot be reached or written to.
     """
     if not table.startswith(("s3://", "s3a://")) or endpoint() is None:
         return
-    if not _is_there(table, settings) and not _one_wins(table, settings):
-        raise PlaceError(
-            f"{table}: the server {endpoint()} ignores `If-None-Match`, so two jobs that commit "
-            "at once would both win, and the entries of one be lost: use a server that honours it, "
-            "or a disk"
+    if not _exists(table, settings) and not _one_wins(table, settings):
+        raise StorageError(
+            f"{table}: the server {endpoint()} ignores `If-None-Match`, so of two jobs that commit "
+            "at the same time, both would succeed, and the entries of one would be lost; next: use "
+            "a server that honours it, or a disk"
         )
 
 
-def _is_there(table: str, settings: dict[str, str]) -> bool:
-    """Say whether there is a table; delta-rs' own function keeps all threads waiting."""
+def _exists(table: str, settings: dict[str, str]) -> bool:
+    """Return whether the table exists; delta-rs' own function would block all threads."""
     try:
         DeltaTable(table, storage_options=settings)
     except TableNotFoundError:
@@ -61,14 +61,14 @@ def _is_there(table: str, settings: dict[str, str]) -> bool:
 
 
 def _one_wins(lake: str, settings: dict[str, str]) -> bool:
-    """Try it."""
+    """Return whether each successful commit of several threads made a version of a table."""
     place = f"{lake}/_commit-check-{secrets.token_hex(8)}"
     try:
         DeltaTable.create(place, _SCHEMA, storage_options=settings)
         together = Barrier(_THREADS)
 
         def commit(number: int) -> int:
-            """Commit once per round; return how often that was told good."""
+            """Commit once per round; return the number of commits that the server accepted."""
             won = 0
             try:
                 for _ in range(_ROUNDS):
@@ -77,7 +77,7 @@ def _one_wins(lake: str, settings: dict[str, str]) -> bool:
                     together.wait()
                     won += _commit(table, name)
             except BrokenBarrierError:
-                pass  # another thread failed, and tells why
+                pass  # another thread failed and raises its error
             except BaseException:
                 together.abort()
                 raise
@@ -92,7 +92,7 @@ def _one_wins(lake: str, settings: dict[str, str]) -> bool:
 
 
 def _commit(table: DeltaTable, name: str) -> int:
-    """Commit a file to a table; return 1 when that won, 0 when it lost and was told so."""
+    """Commit a file to a table; return 1 if the server accepted it, 0 if it refused."""
     actions: list[AddAction | RemoveAction] = [AddAction(name, 1, {}, 0, True, "{}")]
     try:
         table.create_write_transaction(actions, "append", _SCHEMA, partition_by=[])

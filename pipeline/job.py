@@ -1,13 +1,12 @@
-"""What all jobs have in common: their report, and how their work is spread.
+"""The common parts of all jobs: their report, and the distribution of their work.
 
-A job plans on the driver, where all facts are that the plan needs, and ends there, with one commit.
-In between stands `run_units`: units of work go to Spark's workers, which do all of it, reading and
-writing files themselves, and give back a few facts each. Entries never pass through the JVM; Spark
-gives distribution, retries and a view of what is going on. Against a DataFrame of entries that is
-written by Spark this took a third of the time.
+A job makes its plan on the driver and ends there with one commit. Between the two, `run_units`
+sends units of work to Spark's workers, which read and write files themselves and return a few facts
+each. Entries never pass through the JVM; Spark provides distribution, retries and monitoring. That
+took a third of the time of a DataFrame of entries that Spark writes.
 
-A unit may run twice (a retry, a speculative task), so it must not do harm when it does: it writes
-files under names of its own, which count only once the driver has committed them.
+A unit may run twice (a retry, a speculative task), and that must be harmless: it writes files under
+unique names, which are valid only after the driver has committed them.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.prompt import PromptCall
+from streamkeep.pipeline.quick_ack import QuickAckCall
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Unit = TypeVar("Unit")
 
-Progress = Callable[[int, int], None]  # units done, units in all
+Progress = Callable[[int, int], None]  # (units done, of)
 
 _RESULT: Final = pa.schema([pa.field("result", pa.string())])
 _POLL_S: Final = 0.2
@@ -39,21 +38,21 @@ _OURS: Final = re.compile(r"^streamkeep\.\S+: (.+)$", re.MULTILINE)
 
 
 class TaskError(StreamkeepError):
-    """A task of a job failed, after all the tries that Spark gives it."""
+    """A task of a job failed in all the tries that Spark gives it."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a job did.
+    """The result of a job.
 
     Attributes:
         job: its name on the command line.
-        entries: processed.
-        files: written.
-        size_bytes: of these files.
-        seconds: it took.
-        details: what else there is to say, plain values by name; JSON shows it as it is.
-        problems: what is wrong, one line each; a job that only looks finds them.
+        entries: the number of processed entries.
+        files: the number of written files.
+        size_bytes: the size of these files.
+        seconds: the duration of the job.
+        details: more values by name; JSON shows them unchanged.
+        problems: the problems that the job has found, one line each.
     """
 
     job: str
@@ -79,7 +78,7 @@ class Report:
 
 
 class Stopwatch:
-    """Fills in how long a job took."""
+    """Sets the duration of a job in its report."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -98,15 +97,15 @@ def run_units(
     work: Callable[[Unit], list[str]],
     progress: Progress | None = None,
 ) -> list[str]:
-    """Run `work` for each unit on Spark's workers; return what all of them returned.
+    """Run `work` for each unit on Spark's workers; return the lines of all of them.
 
     Args:
-        units: one task each, so pack small ones together. They are pickled.
-        work: returns lines of text. It has to be a function that workers can import.
-        progress: called on the driver now and then.
+        units: one task each, so the caller packs small ones together. They are pickled.
+        work: returns lines of text. Workers must be able to import it.
+        progress: called on the driver from time to time.
 
     Raises:
-        TaskError: a worker failed, with what it said.
+        TaskError: a worker failed; the message has its error.
     """
     if not units:
         return []
@@ -118,24 +117,24 @@ def run_units(
                 lines = work(units[number])
                 yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_RESULT)
 
-    frame = spark.range(0, count, 1, count).mapInArrow(PromptCall(each), "result string")
+    frame = spark.range(0, count, 1, count).mapInArrow(QuickAckCall(each), "result string")
     from pyspark.errors import PySparkException
 
     try:
-        with _Watch(spark, count, progress):
+        with _ProgressThread(spark, count, progress):
             return [row.result for row in frame.collect()]
     except PySparkException as error:
-        said = _OURS.findall(str(error))
-        if not said:
-            raise  # nothing that we know more about than Spark
-        raise TaskError(f"on a worker: {said[-1]}") from error
+        ours = _OURS.findall(str(error))
+        if not ours:
+            raise  # an error of Spark itself
+        raise TaskError(f"on a worker: {ours[-1]}") from error
 
 
-class _Watch:
-    """Tells `progress` how many tasks of the jobs begun inside have ended."""
+class _ProgressThread:
+    """Reports to `progress` how many tasks of the jobs that begin in its block have ended."""
 
     def __init__(self, spark: SparkSession, count: int, progress: Progress | None) -> None:
-        # Spark Connect has no context to ask.
+        # Spark Connect has no context.
         self._context = getattr(spark, "_sc", None) if progress is not None else None
         self._count = count
         self._progress = progress
@@ -159,7 +158,7 @@ class _Watch:
     def _watch(self) -> None:
         assert self._context is not None
         tracker = self._context.statusTracker()
-        said = -1
+        reported = -1
         while not self._ended.wait(_POLL_S):
             done = 0
             for job in tracker.getJobIdsForGroup(self._group):
@@ -168,8 +167,8 @@ class _Watch:
                     state = tracker.getStageInfo(stage)
                     done += state.numCompletedTasks if state is not None else 0
             assert self._progress is not None
-            if done != said:
-                said = done
+            if done != reported:
+                reported = done
                 self._progress(min(done, self._count), self._count)
 
 

@@ -8,21 +8,22 @@ One row per entry, in columns
     fields         all fields in order, array<struct<field: binary, value: binary>>
     ...            promoted fields, chosen when the lake is made
 
-The files of a partition stand in `stream=<key>/date=<day>/`, and are named by the first and the
-last ID they hold and by the checksum of their bytes. Which files count is said by the log of the
-Delta table alone: a directory listing also finds files that a job did not live to commit, and those
-that were replaced. Commits go through delta-rs, from the driver, on disks and in object stores;
-`lake_reading` has Spark read the files that the log names. The table uses the lowest protocol
-version, so any reader of Delta reads it.
+The files of a partition are in `stream=<key>/date=<day>/`. Their names contain the first and the
+last ID and a checksum of the file. Only the log of the Delta table says which files are valid: a
+directory listing also finds files of unfinished jobs, and replaced ones. The driver commits through
+delta-rs, on disks and in object stores; `lake_reading` lets Spark read the files that the log
+names. The table uses the lowest protocol version, so that any reader of Delta can read it.
 
-How far a stream has come is part of each commit: two of Delta's application transactions,
-`streamkeep/<store>/<number>/ms` and `.../seq`, whose versions are the halves of the last ID (as
-signed numbers of the same bits). They live as long as the table, and two commits that both
-move the same one conflict: of two jobs at once, one wins, and the other learns of it. What brings
-entries of a stream, and what erases some, moves `streamkeep/key/<key>`, too, so that a job that
-read an entry before it was erased cannot bring it back. And what replaces files of a stream moves
-`streamkeep/files/<key>`: delta-rs lets two transactions remove the same file when the first says
-that it moves no data, and the entries would then stand in the files of both.
+Each commit updates several of Delta's application transactions. Two commits that update the same
+one conflict: one succeeds, and the other gets an error.
+
+- `streamkeep/<store>/<number>/ms` and `.../seq` are the position of a stream: their versions are
+  the halves of its last ID, as signed numbers of the same bits. They live as long as the table.
+- `streamkeep/key/<key>` is updated by every commit that adds or erases entries of a stream. So a
+  job that has read an entry before it was erased cannot add it afterwards.
+- `streamkeep/files/<key>` is updated by every commit that replaces files of a stream. delta-rs lets
+  two transactions remove the same file if the first one moves no data, and the entries would then
+  be in the new files of both.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.id_codec import bits, unsigned
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.pipeline.commit_check import check_commits
-from streamkeep.pipeline.places import (
+from streamkeep.pipeline.storage import (
     check,
     file_system,
     is_uri,
@@ -61,7 +62,7 @@ from streamkeep.pipeline.places import (
 
 PARTITIONS: Final = ("stream", "date")
 _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
-_LAST_MS: Final = 253_402_300_799_999  # of the year 9999: no later day has a name in ISO 8601
+_LAST_MS: Final = 253_402_300_799_999  # the end of 9999, the last year of ISO 8601
 _DAY_MS: Final = 86_400_000
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^]")
@@ -71,11 +72,11 @@ _FILE_NAME: Final = re.compile(
 
 
 class LakeError(StreamkeepError):
-    """A lake cannot be opened, or cannot hold what it was given."""
+    """A lake cannot be opened, or cannot hold some data."""
 
 
 class LakeConflictError(LakeError):
-    """Another job committed to the lake first; what this one wrote does not count."""
+    """Another job committed to the lake first; the files of this one are not valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ class LakeFile:
     """One Parquet file of a lake.
 
     Attributes:
-        path: below the lake, as it is on disk.
-        entries: rows.
-        first, last: IDs, in order.
+        path: relative to the lake, as on disk.
+        entries: the number of rows.
+        first, last: the lowest and the highest ID.
     """
 
     path: str
@@ -97,14 +98,14 @@ class LakeFile:
     last: StreamId
 
     def as_json(self) -> str:
-        """Return the file as text, for the way from a worker to the driver."""
+        """Return the file as text, which a worker sends to the driver."""
         key = self.key.hex()
         ids = (str(self.first), str(self.last))
         return json.dumps([self.path, key, self.date, self.entries, self.size_bytes, *ids])
 
     @classmethod
     def from_json(cls, text: str) -> LakeFile:
-        """Return the file that `as_json` told of."""
+        """Return the file from the text of `as_json`."""
         path, key, day, entries, size, first, last = json.loads(text)
         ids = (StreamId.parse(first), StreamId.parse(last))
         return cls(path, bytes.fromhex(key), day, entries, size, *ids)
@@ -128,20 +129,20 @@ def partition_name(key: bytes) -> str:
         text = ""
     if not text:
         raise LakeError(
-            f"the key {key!r} cannot name a partition of a lake: UTF-8 is needed, and not empty; "
-            "rename the stream, or restore it under another key first"
+            f"the key {key!r} cannot name a partition of a lake, which takes UTF-8 that is not "
+            "empty; next: rename the stream, or restore it under another key first"
         )
     return text
 
 
 def folder_of(key: bytes, day: str | None) -> str:
-    """Return the folder of a partition, with the escapes that Hive and Spark use."""
+    """Return the folder of a partition, with the escapes of Hive and Spark."""
     escaped = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", partition_name(key))
     return f"stream={escaped}/date={day or _NO_VALUE}"
 
 
 def new_path(key: bytes, day: str | None, first: StreamId, last: StreamId, checksum: str) -> str:
-    """Return a path for a new file, which no other job can choose.
+    """Return a unique path for a new file.
 
     Args:
         checksum: XXH3-64 of the file, 16 hexadecimal digits.
@@ -151,13 +152,13 @@ def new_path(key: bytes, day: str | None, first: StreamId, last: StreamId, check
 
 
 def checksum_of_path(path: str) -> str | None:
-    """Return the checksum of a file, by its name; None for names of others."""
+    """Return the checksum in the name of a file; None for a file of another program."""
     found = _FILE_NAME.fullmatch(path.rsplit("/", 1)[-1])
     return None if found is None else found[3]
 
 
 def ids_of_path(path: str) -> tuple[StreamId, StreamId] | None:
-    """Return the first and the last ID in a file, by its name; None for names of others."""
+    """Return the first and the last ID in the name of a file; None for one of another program."""
     found = _FILE_NAME.fullmatch(path.rsplit("/", 1)[-1])
     return None if found is None else (StreamId.parse(found[1]), StreamId.parse(found[2]))
 
@@ -166,7 +167,7 @@ def ids_of_path(path: str) -> tuple[StreamId, StreamId] | None:
 
 
 class Lake:
-    """A lake at one version of its table; `commit` moves it on."""
+    """A lake at one version of its table; `commit` returns the lake at the next version."""
 
     def __init__(self, uri: str, table: DeltaTable) -> None:
         self.uri = uri
@@ -187,8 +188,8 @@ class Lake:
         """Open a lake.
 
         Raises:
-            LakeError: there is none, or it has no such version.
-            PlaceError: its place cannot be reached.
+            LakeError: there is no lake, or it has no such version.
+            StorageError: the storage cannot be reached.
         """
         place = plain(uri)
         check(place)
@@ -196,27 +197,32 @@ class Lake:
             with reaching(place):
                 table = DeltaTable(place, version=version, storage_options=log_settings(place))
         except TableNotFoundError:
-            raise LakeError(f"{uri}: no lake there; `streamkeep spark to-lake` makes one") from None
+            raise LakeError(
+                f"{uri}: no such lake; next: `streamkeep spark to-lake` makes one"
+            ) from None
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
         return cls(place, table)
 
     @classmethod
     def create(cls, uri: str, promoted: pa.Schema | None = None) -> Lake:
-        """Open a lake, made when there is none.
+        """Open a lake; make it if there is none.
 
         Args:
             promoted: fields that get columns of their own. None for those that the lake has.
 
         Raises:
-            LakeError: the lake has other columns, or the place is taken.
-            PlaceError: the place cannot be reached, or is on an S3 server that lets two commits at
-                once both win.
+            LakeError: the lake has other columns, or the path holds something else.
+            StorageError: the storage cannot be reached, or is an S3 server that accepts two
+                simultaneous commits.
         """
         columns = promoted if promoted is not None else pa.schema([])
         for field in columns:
             if field.name in (*PARTITIONS, *SYSTEM_COLUMNS):
-                raise LakeError(f"column {field.name!r} is one of the lake's own")
+                raise LakeError(
+                    f"{uri}: every lake has a column {field.name!r}; next: leave it out of the "
+                    "promoted columns"
+                )
         schema = pa.schema(
             [pa.field("stream", pa.string()), pa.field("date", pa.date32()), *_BASE, *columns]
         )
@@ -243,28 +249,32 @@ class Lake:
         lake = cls.open(uri)
         if promoted is not None and not promoted.equals(lake.promoted):
             has = ", ".join(f"{field.name} {field.type}" for field in lake.promoted) or "none"
-            raise LakeError(f"{uri}: the promoted columns of a lake stay; this one has: {has}")
+            raise LakeError(
+                f"{uri}: the promoted columns of a lake cannot change, and this one has: {has}; "
+                "next: leave the columns out, or make another lake"
+            )
         return lake
 
     @property
     def version(self) -> int:
-        """Return the version of the table that this is."""
+        """Return the version of the table."""
         return int(self.table.version())
 
     @property
     def file_schema(self) -> pa.Schema:
-        """Return the columns of the files: all but the partitions."""
+        """Return the columns of the files, which are all columns except the partitions."""
         return pa.schema([*_BASE, *self.promoted])
 
     def files(self) -> list[LakeFile]:
-        """Return the files that count, by stream and ID."""
+        """Return the valid files, ordered by stream and ID."""
         found = []
         for row in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
             path = unquote(row["path"])
             ends = ids_of_path(path)
             if ends is None:
                 raise LakeError(
-                    f"{self.uri}: {path} was written by another program; only `read_lake` takes it"
+                    f"{self.uri}: {path} was written by another program, and only `read_lake` "
+                    "reads such files"
                 )
             day = row["partition.date"]
             found.append(
@@ -280,7 +290,7 @@ class Lake:
         return sorted(found, key=lambda file: (file.key, file.first))
 
     def checkpoint(self, application: str) -> StreamId | None:
-        """Return how far an application has come; None when it never committed."""
+        """Return the position of an application; None if it has never committed."""
         ms = self.table.transaction_version(f"{application}/ms")
         seq = self.table.transaction_version(f"{application}/seq")
         return None if ms is None or seq is None else StreamId(unsigned(ms), unsigned(seq))
@@ -295,17 +305,18 @@ class Lake:
         keys: Iterable[bytes] = (),
         moves_data: bool = True,
     ) -> Lake:
-        """Commit files in one transaction; return the lake as it is then.
+        """Commit files in one transaction; return the lake at the new version.
 
         Args:
-            job: for the history of the table.
-            checkpoints: how far applications have come with it.
-            keys: streams of which it brings or erases entries: two such commits at once conflict.
-            moves_data: False when the same entries only stand in other files.
+            job: its name in the history of the table.
+            checkpoints: the new positions of applications.
+            keys: the streams whose entries it adds or erases; simultaneous commits on the same
+                stream conflict.
+            moves_data: False if the same entries only move to other files.
 
         Raises:
-            LakeConflictError: another job moved one of the checkpoints, or replaced files of the
-                same streams, since this lake was opened. Nothing was committed.
+            LakeConflictError: since this lake was opened, another job changed one of the positions
+                or replaced files of the same streams. Nothing was committed.
         """
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
@@ -337,17 +348,17 @@ class Lake:
                 )
         except CommitFailedError as error:
             raise LakeConflictError(
-                f"{self.uri}: another job committed first ({error}); run {job} again"
+                f"{self.uri}: another job committed first ({error}); next: run {job} again"
             ) from error
         failpoints.hit("lake:committed")
         return Lake.open(self.uri)
 
     @contextmanager
     def reading(self, files: Sequence[LakeFile], job: str) -> Iterator[None]:
-        """Tell what goes wrong inside from files that another job has replaced meanwhile.
+        """Explain an error inside the block if another job has replaced one of the files.
 
         Raises:
-            LakeConflictError: something went wrong, and one of the files does not count any more.
+            LakeConflictError: the block failed, and one of the files is no longer valid.
         """
         try:
             yield
@@ -356,11 +367,12 @@ class Lake:
             if all(file.path in named for file in files):
                 raise
             raise LakeConflictError(
-                f"{self.uri}: another job replaced files while they were read; run {job} again"
+                f"{self.uri}: another job replaced files while they were read; next: run {job} "
+                "again"
             ) from error
 
     def discard(self, files: Iterable[LakeFile]) -> None:
-        """Remove files that were written and not committed."""
+        """Remove files that were written but not committed."""
         system, root = file_system(self.uri)
         for file in files:
             try:
@@ -369,7 +381,7 @@ class Lake:
                 continue
 
     def sweep(self, retention_hours: int) -> list[str]:
-        """Remove files that no version within the retention names; return their paths."""
+        """Remove the files that no version within the retention names; return their paths."""
         removed = self.table.vacuum(
             retention_hours=retention_hours,
             dry_run=False,
@@ -377,12 +389,12 @@ class Lake:
             full=True,
         )
         failpoints.hit("lake:swept")
-        # In an object store, the marks that stand for empty folders are counted, too.
+        # In an object store, the result also has the markers of empty folders.
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
 
 
 def ids_within(ids: Iterable[StreamId], first: StreamId, last: StreamId) -> tuple[StreamId, ...]:
-    """Return those of the IDs that a file from `first` to `last` may hold."""
+    """Return the IDs that a file from `first` to `last` may hold."""
     return tuple(one for one in ids if first <= one <= last)
 
 

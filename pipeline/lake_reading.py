@@ -1,10 +1,10 @@
-"""A lake as a DataFrame.
+"""Reading a lake as a DataFrame.
 
-On disks and HDFS Spark's own Parquet reader takes the files that the log names: it chooses columns
-and row groups by what the query asks for. Object stores it reaches only with jars that PySpark does
-not bring, and that may not be there. So from those, Python workers read, through `pyarrow.fs`, as
-the jobs do. What a query asks for does not reach them: columns and ranges are arguments, which help
-in either case. Who has Spark's jars for S3 says `s3a://`, and has Spark's reader.
+On disks and HDFS, Spark's own Parquet reader reads the files that the log names; it selects columns
+and row groups by the query. For object stores, Spark needs jars that are not part of PySpark. So
+from those, Python workers read through `pyarrow.fs`, as the jobs do. The filters of a query do not
+reach these workers, but the arguments for columns and ranges do. A user who has Spark's jars for S3
+names the lake as `s3a://`, which selects Spark's reader.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import pyarrow.parquet as pq
 
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.pipeline.lake import PARTITIONS, Lake, LakeError, ids_of_path
-from streamkeep.pipeline.places import by_python_only, file_system, is_local, reaching
 from streamkeep.pipeline.plan import spread
-from streamkeep.pipeline.prompt import PromptCall
+from streamkeep.pipeline.quick_ack import QuickAckCall
+from streamkeep.pipeline.storage import by_python_only, file_system, is_local, reaching
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _BATCH_ROWS: Final = 65_536
-_TOP: Final = (1 << 63) - 1  # a lake has no higher IDs
+_TOP: Final = (1 << 63) - 1  # the highest ms and seq in a lake
 
 Id = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file that the log names, whoever wrote it; its path is below the lake."""
+    """A file that the log names, of any program; its path is relative to the lake."""
 
     path: str
     stream: str | None
@@ -55,20 +55,19 @@ def read_lake(
 ) -> DataFrame:
     """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
 
-    On a disk, filters on `stream` and `date` choose partitions, those on `ms` files and row groups,
-    and columns that a query leaves aside are not read. From an object store, only the arguments do
-    that.
+    On a disk, filters on `stream` and `date` select partitions, filters on `ms` select files and
+    row groups, and unused columns are not read. In an object store, only the arguments do that.
 
     Args:
-        version: of the table, to see it as it was; None for the newest.
-        columns: the ones to read, in this order; None for all.
+        version: of the table; None for the newest.
+        columns: the columns to read, in this order; None for all.
         streams: keys; None for all.
         start, end: IDs, both included, as in `xrange`.
 
     Raises:
         LakeError: there is no lake, or no such version or column.
-        PlaceError: its place cannot be reached.
-        InvalidIdError: `start` or `end` is no ID.
+        StorageError: the storage cannot be reached.
+        InvalidIdError: `start` or `end` is not an ID.
     """
     from pyspark.sql import functions as f
 
@@ -103,12 +102,12 @@ def _known(columns: Sequence[str], every: Sequence[str], uri: str) -> list[str]:
     for name in columns:
         if name not in every:
             near = difflib.get_close_matches(name, every, n=3) or every
-            raise LakeError(f"{uri}: no column {name!r}; there are {', '.join(near)}")
+            raise LakeError(f"{uri}: there is no column {name!r}; next: use {', '.join(near)}")
     return list(columns)
 
 
 def _files(lake: Lake) -> list[_File]:
-    """Return the files of a lake, those of other programs included."""
+    """Return the files of a lake, including those of other programs."""
     rows = pa.table(lake.table.get_add_actions(flatten=True)).to_pylist()
     return [
         _File(
@@ -119,21 +118,21 @@ def _files(lake: Lake) -> list[_File]:
 
 
 def _may_hold(file: _File, low: Id, high: Id) -> bool:
-    """Say whether a file may hold an ID of the range; its name tells, where it is one of ours."""
+    """Return whether a file may hold an ID of the range, by the IDs in its name."""
     ends = ids_of_path(file.path)
     return ends is None or (ends[0] <= high and ends[1] >= low)
 
 
 def _between(ms: Column, seq: Column, low: Id, high: Id) -> Column:
-    """Return the condition that an ID lies in the range."""
+    """Return the condition that an ID is in the range."""
     first, last = [(min(one[0], _TOP), min(one[1], _TOP)) for one in (low, high)]
     above = (ms > first[0]) | ((ms == first[0]) & (seq >= first[1]))
     below = (ms < last[0]) | ((ms == last[0]) & (seq <= last[1]))
-    return ms.between(first[0], last[0]) & above & below  # the first part chooses row groups
+    return ms.between(first[0], last[0]) & above & below  # the first part selects row groups
 
 
 def _rows(spark: SparkSession, lake: Lake, files: Sequence[_File], schema: pa.Schema) -> DataFrame:
-    """Return the rows of files, by Spark's reader or by ours."""
+    """Return the rows of files, read by Spark or by Python workers."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     table_schema = from_arrow_schema(schema)
@@ -163,11 +162,11 @@ def _by_python(
                     yield from _batches(uri, file, arrow)
 
     count = len(tasks)
-    return spark.range(0, count, 1, count).mapInArrow(PromptCall(each), table_schema)
+    return spark.range(0, count, 1, count).mapInArrow(QuickAckCall(each), table_schema)
 
 
 def _batches(uri: str, file: _File, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, with the columns that its partition stands for. In a worker."""
+    """Yield the rows of a file with the columns of its partition. Runs in a worker."""
     system, root = file_system(uri)
     names = [name for name in schema.names if name not in PARTITIONS]
     with reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:

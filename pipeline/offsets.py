@@ -1,14 +1,14 @@
-"""How far a streaming read has come: one position per stream, as Spark keeps it in a checkpoint.
+"""The progress of a streaming read: one position per stream, which Spark stores in its checkpoint.
 
     {"orders": {"number": 1, "id": "1718004800000-3", "next": "1718004800000-4"}}
 
-`number` is the stream's number in the store, so that a stream deleted and made again is noticed.
-`id` is the last entry read, or where to begin. What else there is tells, later, whether
-anything behind it was trimmed before it was read: `next`, the entry that came next; or, when there
-was none, `added`, how many entries had ever been added.
+`number` is the stream's number in the store, which shows whether the stream was deleted and created
+again. `id` is the last entry read, or where to begin. The rest shows later whether entries after
+`id` were trimmed before they were read: `next` is the entry that followed, and if there was none,
+`added` is the number of entries ever added.
 
-Spark takes an offset that is another text for new data. So a position is only ever changed together
-with its `id`, and keys are sorted.
+Spark takes a changed text of an offset for new data. So a position changes only together with its
+`id`, and keys are sorted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from streamkeep.format.core.errors import StreamkeepError
 
 
 class DataLossError(StreamkeepError):
-    """Entries that a streaming read had not come to are gone."""
+    """Entries were removed before a streaming read has read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one stream has been read."""
+    """The position of a read in one stream."""
 
     number: int
     id: StreamId
@@ -71,10 +71,10 @@ def decode_offset(offset: Mapping[str, Any]) -> Positions:
 
 
 def key_text(key: bytes) -> str:
-    """Return a key as JSON holds it; what is not UTF-8 is kept, too."""
+    """Return a key as text for JSON; bytes that are not UTF-8 are preserved."""
     return key.decode("utf-8", "surrogateescape")
 
 
 def key_bytes(name: str) -> bytes:
-    """Return the key of `key_text`."""
+    """Return the key from the text of `key_text`."""
     return name.encode("utf-8", "surrogateescape")

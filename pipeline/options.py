@@ -1,8 +1,8 @@
 """The options of the data source `streamkeep`, checked when a DataFrame is made, not in a task.
 
-Names and meanings are those of Spark's Kafka source where there is such a thing; names are
-case-insensitive. A name that does not exist is an error that says which one may have been meant:
-an option that is silently ignored loses data.
+Names and meanings follow Spark's Kafka source where it has the same option. Names are
+case-insensitive. An unknown name is an error that suggests similar names, because an option that is
+silently ignored may lose data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATEST: Final = "latest"
 AUTO: Final = "auto"
 LIVE: Final = "live"
 ARCHIVE: Final = "archive"
-TAIL: Final = "tail"  # what is in no segment: nobody asks for it by an option
+TAIL: Final = "tail"  # everything outside of segments; for internal use only
 
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
@@ -73,7 +73,7 @@ Offset = str | StreamId  # EARLIEST, LATEST or an ID
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where to begin or end: of every stream, and of single ones."""
+    """Where to begin or end: a default, and exceptions for single streams."""
 
     default: Offset
     streams: Mapping[bytes, Offset] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class ReadOptions:
     """The options of reading."""
 
     path: str
-    keys: tuple[bytes, ...] | None  # None: those that match the pattern
+    keys: tuple[bytes, ...] | None  # None: the streams that match the pattern
     pattern: re.Pattern[str] | None
     starting: Offsets | None  # None: earliest in batch, latest in streaming
     ending: Offsets
@@ -109,7 +109,7 @@ class WriteOptions:
     """The options of writing."""
 
     path: str
-    key: bytes | None  # None: the column `stream` names it
+    key: bytes | None  # None: the column `stream` has the key
     application: str | None
     version: int | None
     maxlen: int | None
@@ -119,7 +119,7 @@ class WriteOptions:
 
 
 def is_read(options: Mapping[str, str]) -> bool:
-    """Say whether options are those of reading: they name what to read."""
+    """Return whether options are those of a read: they name streams."""
     names = {name.lower() for name in options}
     return bool(names & {"subscribe", "subscribepattern"})
 
@@ -127,15 +127,17 @@ def is_read(options: Mapping[str, str]) -> bool:
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of reading; raise OptionError."""
     given = _Given(options, READ_OPTIONS)
-    path = given.required("path", "what to read: .load(store)")
+    path = given.required("path", "use .load(STORE)")
     subscribe, pattern = given.text("subscribe"), given.text("subscribePattern")
     if (subscribe is None) == (pattern is None):
-        raise OptionError("give one of the options 'subscribe' and 'subscribePattern'")
+        raise OptionError("one of the options 'subscribe' and 'subscribePattern' is required")
     keys = None
     if subscribe is not None:
         keys = tuple(dict.fromkeys(part.encode() for part in _split_keys(subscribe)))
     if given.text("maxEntriesPerTrigger") and given.text("maxOffsetsPerTrigger"):
-        raise OptionError("'maxOffsetsPerTrigger' is another name of 'maxEntriesPerTrigger'")
+        raise OptionError(
+            "'maxOffsetsPerTrigger' is another name of 'maxEntriesPerTrigger'; next: use only one"
+        )
     max_entries = given.number("maxEntriesPerTrigger") or given.number("maxOffsetsPerTrigger")
     group = given.text("groupName")
     return ReadOptions(
@@ -160,15 +162,15 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of writing; raise OptionError."""
     given = _Given(options, WRITE_OPTIONS)
-    path = given.required("path", "the store to write to: .save(store)")
+    path = given.required("path", "use .save(STORE)")
     key = given.text("stream")
     version = given.number("txnVersion", least=0)
     application = given.text("txnAppId")
     if version is not None and application is None:
-        raise OptionError("'txnVersion' needs 'txnAppId': the number counts within it")
+        raise OptionError("the option 'txnVersion' also needs 'txnAppId', which it belongs to")
     maxlen, minid = given.number("maxLen", least=0), given.text("minId")
     if maxlen is not None and minid is not None:
-        raise OptionError("give at most one of the options 'maxLen' and 'minId'")
+        raise OptionError("the options 'maxLen' and 'minId' exclude each other; next: use only one")
     return WriteOptions(
         path=path,
         key=None if key is None else key.encode(),
@@ -182,7 +184,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Given:
-    """Options as they were given, by lower-case name."""
+    """The given options, by lower-case name."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self.values = {name.lower(): value for name, value in options.items()}
@@ -193,16 +195,16 @@ class _Given:
                 names = [spelled[one] for one in near] or list(known)
                 raise OptionError(
                     f"there is no option {name!r}; "
-                    f"{'did you mean' if near else 'there are'} {', '.join(names)}"
+                    f"{'did you mean' if near else 'the options are'} {', '.join(names)}"
                 )
 
     def text(self, name: str) -> str | None:
         return self.values.get(name.lower())
 
-    def required(self, name: str, meaning: str) -> str:
+    def required(self, name: str, advice: str) -> str:
         value = self.text(name)
         if not value:
-            raise OptionError(f"the option {name!r} is missing: {meaning}")
+            raise OptionError(f"the option {name!r} is missing; next: {advice}")
         return value
 
     def number(self, name: str, least: int = 1) -> int | None:
@@ -210,7 +212,7 @@ class _Given:
         if value is None:
             return None
         if not _NUMBERS.fullmatch(value) or int(value) < least:
-            raise OptionError(f"option {name!r} is {value!r}, a number from {least} on is expected")
+            raise OptionError(f"option {name!r} is {value!r}, expected a number from {least} on")
         return int(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -218,7 +220,7 @@ class _Given:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise OptionError(f"option {name!r} is {value!r}, true or false is expected")
+            raise OptionError(f"option {name!r} is {value!r}, expected true or false")
         return value.lower() == "true"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
@@ -229,16 +231,16 @@ class _Given:
         for one in choices:
             if one.lower() == value.lower():
                 return one
-        raise OptionError(f"option {name!r} is {value!r}, one of {', '.join(choices)} is expected")
+        raise OptionError(f"option {name!r} is {value!r}, expected one of {', '.join(choices)}")
 
 
 def _split_keys(text: str) -> list[str]:
-    """Return the keys of `subscribe`: separated by commas, or a JSON array for any others."""
+    """Return the keys of `subscribe`: separated by commas, or a JSON array for arbitrary keys."""
     if text.startswith("["):
         keys = _json("subscribe", text)
         if isinstance(keys, list) and keys and all(isinstance(one, str) for one in keys):
             return keys
-        raise OptionError(f"option 'subscribe' is {text!r}, a JSON array of keys is expected")
+        raise OptionError(f"option 'subscribe' is {text!r}, expected a JSON array of keys")
     return [part.strip() for part in text.split(",")]
 
 
@@ -247,7 +249,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise OptionError(
-            f"option 'subscribePattern' is {text!r}, no regular expression: {error}"
+            f"option 'subscribePattern' is {text!r}, not a regular expression: {error}"
         ) from None
 
 
@@ -255,14 +257,16 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"option {name!r} is {text!r}, no JSON: {error}") from None
+        raise OptionError(f"option {name!r} is {text!r}, not JSON: {error}") from None
 
 
 def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offsets | None:
-    """Return where to begin or end; None when neither option was given."""
+    """Return where to begin or end; None if neither option was given."""
     ids, times = given.text(by_id), given.text(by_time)
     if ids is not None and times is not None:
-        raise OptionError(f"give at most one of the options {by_id!r} and {by_time!r}")
+        raise OptionError(
+            f"the options {by_id!r} and {by_time!r} exclude each other; next: use only one"
+        )
     if times is not None:
         return Offsets(_time_offset(by_time, times, ending=ending))
     if ids is None:
@@ -278,19 +282,19 @@ def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offset
 
 
 def _offset(name: str, text: str, *, ending: bool) -> Offset:
-    """Return an offset: `earliest`, `latest`, an ID, or `(` and an ID that is itself left out."""
+    """Return an offset: `earliest`, `latest`, an ID, or `(` and an ID that is excluded."""
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
     found = _parse_id(name, text.removeprefix("("), default_seq=MAX_U64 if ending else 0)
     if not text.startswith("("):
         return found
     if found == (MIN_ID if ending else MAX_ID):
-        raise OptionError(f"option {name!r} is {text!r}, which leaves nothing")
+        raise OptionError(f"option {name!r} is {text!r}, which excludes every entry")
     return found.previous() if ending else found.next()
 
 
 def _time_offset(name: str, text: str, *, ending: bool) -> Offset:
-    """Return the first ID from a time on; as an end, the last one before it."""
+    """Return the first ID from a time on; for an end, the last one before it."""
     if _NUMBERS.fullmatch(text):
         ms = int(text)
     else:
@@ -298,12 +302,12 @@ def _time_offset(name: str, text: str, *, ending: bool) -> Offset:
             at = datetime.fromisoformat(text)
         except ValueError:
             raise OptionError(
-                f"option {name!r} is {text!r}, milliseconds since 1970 or a time such as "
-                "2024-06-10T07:33:20Z is expected"
+                f"option {name!r} is {text!r}, expected milliseconds since 1970 or a time such as "
+                "2024-06-10T07:33:20Z"
             ) from None
         ms = round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
     if not 0 <= ms <= MAX_U64:
-        raise OptionError(f"option {name!r} is {text!r}, a time from 1970 on is expected")
+        raise OptionError(f"option {name!r} is {text!r}, expected a time from 1970 on")
     first = StreamId(ms, 0)
     return first.previous() if ending and first > MIN_ID else first
 
@@ -313,6 +317,6 @@ def _parse_id(name: str, text: str, default_seq: int = 0) -> StreamId:
         return StreamId.parse(text, default_seq=default_seq)
     except CommandError:
         raise OptionError(
-            f"option {name!r} is {text!r}, {EARLIEST}, {LATEST} or an entry ID such as "
-            "1718004800000-0 is expected"
+            f"option {name!r} is {text!r}, expected {EARLIEST}, {LATEST} or an entry ID such as "
+            "1718004800000-0"
         ) from None

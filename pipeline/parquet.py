@@ -1,9 +1,9 @@
-"""Writing entries into the Parquet files of a lake, inside a worker.
+"""Reading and writing the Parquet files of a lake, inside a worker.
 
-Files end where a day ends and where they are big enough. Rows are gathered into row groups of
-about a million: small ones cost a quarter more space. IDs are delta-encoded, which makes them
-five times smaller than as text. A file gets its name, which tells the IDs in it, when it is
-complete; until then it stands under a name that no reader and no other job takes.
+A file ends at the end of a day, or when it is large enough. Row groups have about a million rows;
+smaller ones would take a quarter more space. IDs are delta-encoded, which makes them five times
+smaller than text. A file is written under a temporary name, which no reader and no other job uses.
+When it is complete, it gets its name, which contains the IDs of its range.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import xxhash
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake import LakeFile, day_of, folder_of, new_path
-from streamkeep.pipeline.places import make_folder
+from streamkeep.pipeline.storage import make_folder
 
-FILE_BYTES: Final = 256 << 20  # of rows in memory; on disk about a tenth
+FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
 _GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 128 << 20
 _DAY_MS: Final = 86_400_000
@@ -35,7 +35,7 @@ _TOP: Final = (1 << 63) - 1
 
 
 class _Sink:
-    """A file that is written, and its checksum."""
+    """A file being written, and its checksum."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self.digest = xxhash.xxh3_64()
@@ -44,14 +44,14 @@ class _Sink:
         self._stream = stream
 
     def write(self, data: bytes) -> int:
-        """Write bytes behind those before."""
+        """Append bytes."""
         self.digest.update(data)
         self.size += len(data)
         self._stream.write(data)
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: only the whole file counts."""
+        """Do nothing: only the complete file matters."""
 
     def close(self) -> None:
         """End the file."""
@@ -66,8 +66,8 @@ class FileWriter:
     Args:
         root: of the lake in the file system.
         schema: of the files.
-        file_bytes: when a file is big enough, in bytes of rows in memory; None: only a new day
-            ends it.
+        file_bytes: the size at which a file ends, in bytes of rows in memory. None: it ends only
+            with the day.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class FileWriter:
         self._first = self._last = StreamId(0, 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add entries, all above those that were added before."""
+        """Add entries, all of them above those added before."""
         for start, stop in _days(batch):
             part = batch.slice(start, stop - start)
             first = id_at(part, 0)
@@ -114,13 +114,13 @@ class FileWriter:
                 self._end_group()
 
     def close(self) -> list[LakeFile]:
-        """End the last file; return all of them."""
+        """End the last file; return all files."""
         if self._entries:
             self._end_file()
         return self.files
 
     def abandon(self) -> None:
-        """Remove what was written: the work failed."""
+        """Remove all written files, after a failure."""
         if self._writer is not None:
             self._close_draft()
             self._system.delete_file(self._draft)
@@ -128,7 +128,7 @@ class FileWriter:
             self._system.delete_file(f"{self._root}/{file.path}")
 
     def _close_draft(self) -> tuple[int, str]:
-        """End the file that is being written; return its size and checksum."""
+        """End the file being written; return its size and checksum."""
         assert self._writer is not None
         assert self._sink is not None
         self._writer.close()
@@ -166,7 +166,7 @@ class FileWriter:
         path = new_path(self._key, self._day, self._first, self._last, checksum)
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
-            _sync(Path(self._draft))  # a commit must not name a file that a power cut empties
+            _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
         failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
         failpoints.hit("lake:file-named")
@@ -188,7 +188,7 @@ def read_file(
 
 
 def ascending(batch: pa.RecordBatch) -> bool:
-    """Say whether the IDs of a batch rise strictly."""
+    """Return whether the IDs of a batch rise strictly."""
     ms, seq = batch.column("ms"), batch.column("seq")
     falls = pc.greater(ms[:-1], ms[1:])
     same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))
@@ -201,7 +201,7 @@ def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
 
 
 def _sync(path: Path) -> None:
-    """Make a file durable, and, with what follows, its name."""
+    """Sync a file and its folder."""
     for one in (path, path.parent):
         descriptor = os.open(one, os.O_RDONLY)
         try:
@@ -211,7 +211,7 @@ def _sync(path: Path) -> None:
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of rows of one day each; IDs ascend, so that days do."""
+    """Yield the ranges of rows that belong to one day each; IDs ascend, and so do days."""
     ms = batch.column("ms")
     if not len(ms):
         return
@@ -229,7 +229,7 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
     """Return for each row whether its ID is one of `ids`."""
-    chosen = {one for one in ids if max(one) <= _TOP}  # a lake has no higher ones
+    chosen = {one for one in ids if max(one) <= _TOP}  # a lake has no higher IDs
     ms, seq = batch.column("ms"), batch.column("seq")
     maybe = pc.is_in(ms, pa.array([one.ms for one in chosen], pa.int64()))
     rows = pc.indices_nonzero(maybe).to_pylist()
@@ -242,5 +242,5 @@ def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
 
 
 def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
-    """Return how many rows have one of the IDs."""
+    """Return the number of rows that have one of the IDs."""
     return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0

@@ -1,14 +1,15 @@
-"""From what is to be read to partitions of about equal work.
+"""Distributing a read over partitions of about equal work.
 
-A *slice* is a range of IDs of one stream, with the bytes that it takes. Whoever knows the data
-(the live store by its nodes, the archive by its manifest and by the blocks of big segments) gives
-slices in order of ID, small enough; `pack` puts them together.
+A *slice* is a range of IDs of one stream, with its size in bytes. Other modules cut small slices in
+order of ID, from the nodes of a live store, from a manifest, or from the blocks of large segments.
+`pack` combines them to partitions:
 
-By bytes, never one partition per file: a task costs Spark 30 to 60 ms, so 3,000 small segments in
-3,000 partitions took 68 times as long as in two. And in order: a partition holds neighbouring
-slices, so that its entries ascend, and a stream read with one partition is in order as a whole.
+- by bytes, not one per file. A task takes Spark 30 to 60 ms, so 3,000 small segments in 3,000
+  partitions took 68 times as long as in two.
+- in order. A partition holds neighbouring slices, so its entries ascend, and a stream that is read
+  with one partition is in order.
 
-Pure Python: no Spark, no LMDB.
+This module needs neither Spark nor LMDB.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Final, TypeVar
 
 from streamkeep.format.core.entry import StreamId
 
-MIN_PARTITION_BYTES: Final = 32 << 20  # a fourth of a second; starting a task takes a sixth of it
-MAX_PARTITION_BYTES: Final = 128 << 20  # above, a failed task loses much, and cores idle at the end
-ONE_WAVE_BYTES: Final = 80 << 20  # up to here one task per core: more would even out too little
+MIN_PARTITION_BYTES: Final = 32 << 20  # a quarter of a second, six times the start of a task
+MAX_PARTITION_BYTES: Final = 128 << 20  # limits repeated work, and idle cores at the end
+ONE_WAVE_BYTES: Final = 80 << 20  # below, one task per core; more tasks would gain too little
 _PARTITIONS_PER_CORE: Final = 2
 
 Item = TypeVar("Item")
@@ -33,12 +34,11 @@ class Slice:
     """The entries of one stream from `start` to `end`, both included.
 
     Attributes:
-        number: of the stream in its store: a stream that was deleted and made again has another.
-        size_bytes: how much there is to read, about.
-        entries: how many there are, about; 0 where nobody knows.
-        segment: file that holds all of them, below the folder of the archive; None: the store
-            knows where they are.
-        blocks: which blocks of that file, first and behind the last; None for all.
+        number: of the stream in its store; a stream that was deleted and created again has another.
+        size_bytes: about how many bytes a read takes.
+        entries: about how many entries there are; 0 if unknown.
+        segment: the file that holds all of them, relative to the archive; None: in the store.
+        blocks: the blocks of that file, as a half-open range; None for all.
     """
 
     key: bytes
@@ -52,11 +52,11 @@ class Slice:
 
 
 def partition_bytes(total: int, *, min_partitions: int | None = None, cores: int = 0) -> int:
-    """Return how many bytes a partition should have, of `total`.
+    """Return how many bytes of `total` a partition should have.
 
     Args:
-        min_partitions: how many there must be at least, where the data allow it.
-        cores: that will share the work; 0 for those of this machine.
+        min_partitions: the least number of partitions, if there is enough data.
+        cores: the number of cores that share the work; 0 for those of this machine.
     """
     if min_partitions is not None:
         return max(1, min(MAX_PARTITION_BYTES, -(-total // min_partitions)))
@@ -73,12 +73,12 @@ def pack(
     min_partitions: int | None = None,
     max_entries: int | None = None,
 ) -> list[tuple[Slice, ...]]:
-    """Return partitions: neighbouring slices together, as even as the slices allow.
+    """Return partitions of neighbouring slices, as even as the slices allow.
 
     Args:
-        target_bytes: about how many a partition should have.
-        min_partitions: make at least as many, while there are as many slices.
-        max_entries: begin a new partition rather than go beyond.
+        target_bytes: about how many bytes a partition should have.
+        min_partitions: the least number of partitions, if there are as many slices.
+        max_entries: the most entries of a partition, unless a single slice has more.
     """
     total = sum(one.size_bytes for one in slices)
     count = max(1, round(total / target_bytes), min(min_partitions or 1, len(slices)))
@@ -86,8 +86,8 @@ def pack(
     group: list[Slice] = []
     passed = entries = 0
     for at, one in enumerate(slices):
-        # The slice belongs to the partition that holds its middle; a task for a small rest would
-        # cost more than it does.
+        # A slice belongs to the partition that contains its middle. A task for a small rest would
+        # cost more than the rest itself.
         full = (passed + one.size_bytes / 2) * count > (len(partitions) + 1) * total
         many = max_entries is not None and entries + one.entries > max_entries
         must = len(slices) - at <= (min_partitions or 0) - len(partitions) - 1
@@ -103,11 +103,11 @@ def pack(
 
 
 def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[tuple[Item, ...]]:
-    """Return items in groups of about equal size, neighbours together: a group for each task.
+    """Return neighbouring items in groups of about equal size, one group per task.
 
     Args:
         sizes: of the items, in bytes.
-        cores: that will share the work; 0 for those of this machine.
+        cores: the number of cores that share the work; 0 for those of this machine.
     """
     target = partition_bytes(sum(sizes), cores=cores)
     groups: list[tuple[Item, ...]] = []
@@ -123,7 +123,7 @@ def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[
 
 
 def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Return the slices of a partition with neighbours of one place made one."""
+    """Return the slices of a partition, with adjacent slices of one source joined."""
     joined: list[Slice] = []
     for one in slices:
         last = joined[-1] if joined else None
@@ -141,7 +141,7 @@ def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:
 
 
 def _continues(last: Slice, one: Slice) -> bool:
-    """Say whether `one` goes on where `last` ends, in the same place."""
+    """Return whether `one` directly follows `last` in the same source."""
     if (last.number, last.key, last.segment) != (one.number, one.key, one.segment):
         return False
     if last.segment is None:

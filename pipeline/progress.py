@@ -1,4 +1,4 @@
-"""How far behind the streaming queries of a session are."""
+"""The lag of the streaming queries of a session."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyspark.sql.streaming.listener import (
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one query was behind one stream, when it planned a batch.
+    """The lag of one query on one stream at the time it planned a batch.
 
     Attributes:
-        query: its name, or its ID where it has none.
-        entries: how many it will not have read after this batch.
-        seconds: between the newest entry and the last that it will have read, by their IDs.
+        query: its name, or its ID if it has no name.
+        entries: the number of entries that remain after this batch.
+        seconds: the time from the last entry of the batch to the newest entry, by their IDs.
     """
 
     query: str
@@ -39,39 +39,39 @@ class ProgressListener(StreamingQueryListener):
     >>> spark.streams.addListener(listener)
 
     Args:
-        tell: called with each `Lag`, in a thread of Spark's.
+        report: called with each `Lag`, in a thread of Spark.
 
     Attributes:
-        lags: by query and stream.
+        lags: the newest `Lag` by query and stream.
     """
 
-    def __init__(self, tell: Callable[[Lag], object] | None = None) -> None:
+    def __init__(self, report: Callable[[Lag], object] | None = None) -> None:
         self.lags: dict[tuple[str, str], Lag] = {}
-        self._tell = tell
+        self._report = report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """Do nothing: there is no lag yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Take what our sources report."""
+        """Keep the lags that sources of this format report."""
         progress = event.progress
         query = progress.name or str(progress.id)
         for source in progress.sources:
             for key, latest in _reported(source.latestOffset):
                 lag = Lag(query, progress.batchId, key, *latest)
                 self.lags[query, key] = lag
-                if self._tell is not None:
-                    self._tell(lag)
+                if self._report is not None:
+                    self._report(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing has changed."""
+        """Do nothing: no lag has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """What was known last stays."""
+        """Do nothing: the last lags are kept."""
 
 
 def _reported(text: str | None) -> list[tuple[str, tuple[int, float]]]:
-    """Return what one of our sources says in `latestOffset`; nothing for others'."""
+    """Return the lags in the `latestOffset` of a source; none for a source of another format."""
     try:
         streams = json.loads(text or "")
         return [

@@ -1,14 +1,13 @@
-"""Reading stores for Spark: what there is, where it is cut, and the nodes of a slice.
+"""Reading stores for Spark: finding streams, cutting them into slices, and the nodes of a slice.
 
-Every use opens the store anew, read-only, which takes 3 ms, and closes it. Spark keeps its Python
-workers for the whole session: a handle kept in one would hold a lock of the store, and would go on
-reading the old file where somebody has put a new store into the same place.
+Each use opens the store read-only, which takes 3 ms, and closes it again. Spark keeps its Python
+workers for the whole session. A store that stays open in one would hold a lock, and would read the
+old file after a user has replaced the store.
 
 A read transaction keeps all pages of its snapshot from being reused, and a task may take minutes.
-So nodes are copied out in chunks, each in a short transaction of its own. That is sound because
-entries never change: an ID below the pinned end is there, was deleted, or was trimmed; and a
-node keeps its key for life, also when it moves to the archive, so reading goes on above the last
-one.
+So nodes are copied in chunks, each in a short transaction. That is correct because entries never
+change: an ID below the pinned end exists, or was deleted or trimmed. A node keeps its key even when
+it moves to the archive, so the next chunk begins above the last key.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.format.node.columns import CopiedNode
-from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import (
     ARCHIVE,
     AUTO,
@@ -40,20 +38,21 @@ from streamkeep.pipeline.options import (
     ReadOptions,
 )
 from streamkeep.pipeline.plan import Slice
+from streamkeep.pipeline.stream_nodes import StreamNodes
 
 _CHUNK_BYTES: Final = 2 << 20
-_COPIES: Final = 8  # of a chunk: it looks at the clock after each
+_COPIES: Final = 8  # parts of a chunk, after each of which the clock is checked
 _CHUNK_S: Final = 0.05
 _MOST_RENEWALS: Final = 100
 
 
 class StreamReplacedError(StreamkeepError):
-    """A stream was deleted since a read of it was planned; another may have its key now."""
+    """A stream was deleted after a read of it was planned; another one may have its key now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What is to be read of one stream, fixed when the DataFrame is made: both IDs included."""
+    """The range to read of one stream, fixed when the DataFrame is made; both IDs are included."""
 
     key: bytes
     number: int
@@ -68,14 +67,14 @@ def reading(path: str | Path) -> Iterator[Store[bytes]]:
         yield store
 
 
-# --- what there is --------------------------------------------------------------------------------
+# --- finding streams ------------------------------------------------------------------------------
 
 
 def find_streams(txn: Txn, options: ReadOptions, *, all_there: bool) -> dict[bytes, int]:
-    """Return the streams that were asked for: their keys and numbers.
+    """Return the keys and numbers of the requested streams.
 
-    Of deleted streams, segments may be left, under the old number. A read of the archive finds
-    those, too, where no stream has the key now.
+    A deleted stream may still have segments under its old number. A read of the archive also finds
+    these, if no stream has the key now.
 
     Args:
         all_there: raise for a key that does not exist.
@@ -91,7 +90,7 @@ def find_streams(txn: Txn, options: ReadOptions, *, all_there: bool) -> dict[byt
 
 
 def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) -> list[bytes]:
-    """Return which of the known keys were asked for, in the order of the option."""
+    """Return the requested ones of the known keys, in the order of the option."""
     shown = {name.decode(errors="backslashreplace"): name for name in known}
     if options.pattern is not None:
         return [name for text, name in sorted(shown.items()) if options.pattern.fullmatch(text)]
@@ -99,13 +98,13 @@ def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) ->
     for key in options.keys or ():
         if all_there and key not in existing:
             near = difflib.get_close_matches(key.decode(), shown, n=3)
-            there = f"did you mean {', '.join(near)}?" if near else f"{len(known)} others are there"
-            raise NoSuchKeyError(f"{options.path}: no stream {key.decode()!r}; {there}")
+            advice = f"did you mean {', '.join(near)}?" if near else f"it has {len(known)} others"
+            raise NoSuchKeyError(f"{options.path}: no stream {key.decode()!r}; {advice}")
     return [key for key in options.keys or () if key in existing]
 
 
 def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
-    """Return what a batch read covers, as of now."""
+    """Return the ranges of a batch read, fixed at this moment."""
     pins = []
     for key, number in find_streams(txn, options, all_there=True).items():
         stream = txn.find_stream(key)
@@ -120,10 +119,10 @@ def pin_between(options: ReadOptions, key: bytes, number: int, last: StreamId) -
     """Return the range of a batch read in a stream whose newest entry is `last`."""
     starting = EARLIEST if options.starting is None else options.starting.of(key)
     if starting == LATEST:
-        raise OptionError("a batch read cannot start at 'latest': nothing is behind it")
+        raise OptionError("a batch read cannot start at 'latest': no entry follows it")
     ending = options.ending.of(key)
     if ending == EARLIEST:
-        raise OptionError("a read cannot end at 'earliest': nothing is before it")
+        raise OptionError("a read cannot end at 'earliest': no entry precedes it")
     return Pin(key, number, _resolved(starting, MIN_ID), min(last, _resolved(ending, MAX_ID)))
 
 
@@ -131,23 +130,23 @@ def _resolved(offset: Offset, bound: StreamId) -> StreamId:
     return offset if isinstance(offset, StreamId) else bound
 
 
-# --- where it is cut ------------------------------------------------------------------------------
+# --- cutting them into slices ---------------------------------------------------------------------
 
 
 def pinned_bytes(txn: Txn, pin: Pin, source: str) -> int:
-    """Return how much there is to read of what is pinned, about."""
+    """Return about how many bytes a read of a pinned range takes."""
     if pin.start > pin.end:
         return 0
-    return joined(txn, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
+    return stream_nodes(txn, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
 
 
 def cut_stream(txn: Txn, pin: Pin, source: str, slice_bytes: int) -> list[Slice]:
-    """Return the range of a pin as slices of about `slice_bytes`, cut between nodes."""
+    """Return a pinned range as slices of about `slice_bytes`, cut between nodes."""
     if pin.start > pin.end:
         return []
     slices: list[Slice] = []
     start, size, entries, any_there = pin.start, 0, 0, False
-    stream = joined(txn, pin.key, pin.number, source)
+    stream = stream_nodes(txn, pin.key, pin.number, source)
     for mark in stream.marks(pin.start, pin.end, slice_bytes):
         if size and size + mark.size_bytes // 2 > slice_bytes and mark.id > start:
             end = mark.id.previous()
@@ -161,19 +160,20 @@ def cut_stream(txn: Txn, pin: Pin, source: str, slice_bytes: int) -> list[Slice]
     return slices
 
 
-def joined(txn: Txn, key: bytes, number: int, source: str) -> JoinedStream:
-    """Return the stream that a pin or slice is of.
+def stream_nodes(txn: Txn, key: bytes, number: int, source: str) -> StreamNodes:
+    """Return the nodes of the stream of a pin or slice.
 
     Raises:
-        StreamReplacedError: it is not there any more, nor anything of it.
+        StreamReplacedError: the stream was deleted, and nothing of it remains.
     """
     stream = txn.find_stream(key)
     if stream is not None and stream.number == number:
-        return JoinedStream(txn, number, stream, source)
+        return StreamNodes(txn, number, stream, source)
     if source == ARCHIVE:
-        return JoinedStream(txn, number, None, source)
+        return StreamNodes(txn, number, None, source)
     raise StreamReplacedError(
-        f"stream {key!r} was deleted or renamed since this read was planned; load() it again"
+        f"stream {key!r} was deleted or renamed after this read was planned; next: load() the "
+        "DataFrame again"
     )
 
 
@@ -181,7 +181,7 @@ def joined(txn: Txn, key: bytes, number: int, source: str) -> JoinedStream:
 
 
 def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[list[CopiedNode]]:
-    """Yield the nodes that hold the entries of a slice, ascending, in chunks."""
+    """Yield the nodes of a slice, ascending, in chunks."""
     after: StreamId | None = None
     renewals = 0
     while True:
@@ -192,7 +192,7 @@ def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[
             with store.snapshot() as snapshot:
                 if renewals > _MOST_RENEWALS or error.still_named(snapshot.txn):
                     raise error.error from None
-            continue  # an erasure or a drop came between: the newest manifest knows
+            continue  # the segment was erased or dropped; the newest manifest has the change
         yield nodes
         if after is None:
             return
@@ -201,12 +201,12 @@ def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[
 def _copy_nodes(
     store: Store[bytes], one: Slice, source: str, after: StreamId | None
 ) -> tuple[list[CopiedNode], StreamId | None]:
-    """Return a chunk of the nodes of a slice, and the key to go on above; None at the end."""
+    """Return a chunk of the nodes of a slice, and its last key; None at the end."""
     nodes: list[CopiedNode] = []
     size = 0
     deadline = time.monotonic() + _CHUNK_S
     with store.snapshot() as snapshot:
-        stream = joined(snapshot.txn, one.key, one.number, source)
+        stream = stream_nodes(snapshot.txn, one.key, one.number, source)
         for copied in stream.chunks(one.start, one.end, after, _CHUNK_BYTES // _COPIES):
             nodes += [node for node in copied if node[2]]
             size += sum(len(node[2]) for node in copied)

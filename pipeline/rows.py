@@ -1,10 +1,10 @@
-"""Rows of Spark taken apart: which columns make the ID, the key and the fields of an entry.
+"""Converting Spark's rows to entries. The columns of a row are
 
-stream          key; or the option `stream`
-id              `ms-seq`, or 16 bytes; or `ms` and `seq`; or none of them: the store gives IDs
-fields          array<struct<field,value>> or map, of string or binary; or, without it,
-any other       becomes the field of that name (or NAME, for `field.NAME`); null is left out
-ts              is left aside: an ID holds the time
+stream          the key, unless the option `stream` gives it
+id              `ms-seq`, or 16 bytes; or `ms` and `seq`; without any of these, the store gives IDs
+fields          array<struct<field,value>> or map, of string or binary
+any other       without `fields`: the field of that name (NAME for `field.NAME`); null is left out
+ts              ignored, because the ID contains the time
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Pairs = tuple[int, int, list[bytes]]
 
 
 class RowError(StreamkeepError):
-    """A row that cannot become an entry; nothing was written."""
+    """A row cannot become an entry; nothing was written."""
 
 
 class RowReader:
-    """Takes record batches of one schema apart.
+    """Converts record batches of one schema to entries.
 
     Args:
         schema: of the rows.
-        key: of the stream that all rows go to; None: column `stream` says.
+        key: of the stream of all rows; None: the column `stream` has it.
 
     Raises:
         SchemaError: rows of this schema cannot become entries.
@@ -44,39 +44,42 @@ class RowReader:
     def __init__(self, schema: pa.Schema, key: bytes | None) -> None:
         names = schema.names
         self.key = key
-        self.count = 0  # of rows so far; they count as IDs where there are none
+        self.count = 0  # of rows so far, which serve as IDs if the rows have none
         if key is None and "stream" not in names:
-            raise SchemaError("where to write is missing: the option 'stream', or such a column")
+            raise SchemaError(
+                "the rows have no key; next: give the option 'stream', or add a column 'stream'"
+            )
         self.with_ids = "id" in names or {"ms", "seq"} <= set(names)
         if not self.with_ids and ("ms" in names or "seq" in names):
             raise SchemaError(
-                "an ID needs both columns 'ms' and 'seq'; drop the one to have the store give IDs"
+                "an ID needs both columns 'ms' and 'seq'; next: add the other one, or drop this "
+                "one to let the store give IDs"
             )
         self.plain = [name for name in names if name not in _SYSTEM and name != "fields"]
         self.has_fields = "fields" in names
         if self.has_fields and self.plain:
             raise SchemaError(
-                f"column {self.plain[0]!r} beside column 'fields': drop the one, or the other"
+                f"there is a column {self.plain[0]!r} and a column 'fields', but an entry takes "
+                "its fields from one of them; next: drop one of the two"
             )
         if self.has_fields:
             _check_fields(schema.field("fields").type)
         elif not self.plain:
-            raise SchemaError("there is no column 'fields', and no other that could be a field")
+            raise SchemaError("there is no column 'fields', and no other column for a field")
         for name in self.plain:
             kind = schema.field(name).type
             if pa.types.is_nested(kind):
                 raise SchemaError(
-                    f"column {name!r} is {kind}: a field holds text; to_json makes such of it"
+                    f"column {name!r} is {kind}, but a field holds text; next: convert it with "
+                    "to_json"
                 )
 
     def read(self, batch: pa.RecordBatch) -> dict[bytes, list[Pairs]]:
-        """Return the rows of a batch as entries, by stream, in order; IDs count where there are
-        none.
-        """
+        """Return the rows of a batch as entries, by stream, in order."""
         entries = list(self.fields_of(batch)) if self.has_fields else self._columns(batch)
         if not all(entries):
             at = next(at for at, pairs in enumerate(entries) if not pairs)
-            raise RowError(f"row {at} of a batch has no field that is not null")
+            raise RowError(f"row {at} of a batch has no field: all its values are null")
         ms, seq = self.ids_of(batch)
         made = list(zip(ms, seq, entries, strict=True))
         if self.key is not None:
@@ -121,7 +124,7 @@ class RowReader:
         return map(flat.__getitem__, map(slice, ends[:-1], ends[1:]))
 
     def _columns(self, batch: pa.RecordBatch) -> list[list[bytes]]:
-        """Return the same from one column per field."""
+        """Return the same as `fields_of`, from one column per field."""
         names = [name.removeprefix("field.").encode() for name in self.plain]
         texts = [_as_text(batch.column(name)) for name in self.plain]
         columns = [text.to_pylist() for text in texts]
@@ -152,13 +155,13 @@ def _check_fields(kind: pa.DataType) -> None:
         parts = []
     if len(parts) != 2 or not all(any(test(part) for test in texts) for part in parts):
         raise SchemaError(
-            f"column 'fields' is {kind}: array<struct<field,value>> or map, of binary or string, "
-            "is expected"
+            f"column 'fields' is {kind}, expected array<struct<field,value>> or map, of binary or "
+            "string"
         )
 
 
 def _as_text(column: Any) -> Any:
-    """Return a column as stored values hold it."""
+    """Return a column as the text to store."""
     kind = column.type
     if pa.types.is_binary(kind):
         return column
@@ -175,7 +178,7 @@ def _halves(column: Any, name: str) -> list[int]:
             numbers: list[int] = column.cast(pa.uint64()).to_pylist()
             return numbers
     bad = next(one for one in column.to_pylist() if one is None or not 0 <= one <= _TOP)
-    raise RowError(f"column {name!r} is {bad}, 0 to 2^64-1 expected")
+    raise RowError(f"column {name!r} is {bad}, expected 0 to 2^64-1")
 
 
 def _parse_id(value: Any) -> tuple[int, int]:
@@ -184,4 +187,4 @@ def _parse_id(value: Any) -> tuple[int, int]:
     try:
         return StreamId.parse(value)
     except (CommandError, TypeError):
-        raise RowError(f"column 'id' is {value!r}, an entry ID such as 5-0 is expected") from None
+        raise RowError(f"column 'id' is {value!r}, expected an entry ID such as 5-0") from None

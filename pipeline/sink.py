@@ -2,18 +2,18 @@
 
     >>> frame.write.format("streamkeep").option("stream", "orders").mode("append").save("s.store")
 
-Tasks stage what they are given (`staging`), and `commit`, on the driver, applies it in one
-transaction: everybody sees the whole batch or nothing of it, and a task that failed and ran again
-leaves no trace.
+Tasks stage their rows in files (`staging`), and `commit` on the driver applies all files in one
+transaction. So readers see the whole batch or nothing of it, and failed attempts of a task leave
+nothing.
 
-**Exactly once**: the transaction also sets the number of the batch under the name of the
-application (`engine/admin/batches`). For a streaming query the name is its checkpoint, or the
-option `txnAppId`, and the number is Spark's. When the driver dies between the transaction and
-Spark's own note of it, Spark runs the batch again, and `commit` finds its number and does nothing.
-A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
+**Exactly once**: the transaction also stores the number of the batch under the name of the
+application (`engine/admin/batches`). For a streaming query, the name is its checkpoint or the
+option `txnAppId`, and Spark gives the number. If the driver dies after the transaction and before
+Spark has recorded the batch, Spark runs the batch again, and `commit` finds its number and does
+nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
 
-`abort` never takes anything back: Spark also calls it when `commit` has failed after the data were
-durable. It only removes what was staged.
+`abort` only removes staged files and never undoes a commit, because Spark also calls it when
+`commit` fails after the data is durable.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     folder: str
     staged: Staged
 
 
 def _make_staging(path: Path) -> None:
-    """Have a private folder in that of the store, to which tasks write by its path.
+    """Make a private folder in the store, into which tasks write by path.
 
     Raises:
-        UntrustedFileError: a file of the store is a link, say; nothing was written.
+        UntrustedFileError: a file of the store failed a check; nothing was written.
     """
     files.create_folder(path)
     store = Folder(path)
@@ -67,20 +67,20 @@ def _make_staging(path: Path) -> None:
 
 
 class _Writer:
-    """What batch and streaming writes have in common."""
+    """The common part of batch and streaming writes."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        from streamkeep.pipeline.places import plain
         from streamkeep.pipeline.rows import RowReader
         from streamkeep.pipeline.source import arrow_schema
         from streamkeep.pipeline.staging import new_folder
+        from streamkeep.pipeline.storage import plain
 
         if overwrite:
             raise OptionError(
-                "streams are appended to: use .mode('append'), or outputMode('append') or "
-                "('update'); `streamkeep remove` removes a stream"
+                "streams can only be appended to; next: use .mode('append'), or "
+                ".outputMode('append') or ('update'). `streamkeep remove` removes a stream"
             )
-        RowReader(arrow_schema(schema), options.key)  # raises where this cannot be written
+        RowReader(arrow_schema(schema), options.key)  # raises if such rows cannot be written
         self.options = options
         if not options.staging:
             _make_staging(Path(options.path))
@@ -88,7 +88,7 @@ class _Writer:
         self.folder = new_folder(self.staging)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: write the rows of one partition into a file."""
+        """Write the rows of one partition into a file. Runs in a task."""
         from streamkeep.pipeline.staging import stage
 
         context = TaskContext.get()
@@ -103,15 +103,15 @@ class _Writer:
         application: str | None,
         batch: int | None,
     ) -> None:
-        """On the driver: append all that was staged, in one transaction, unless that was done."""
+        """Append all staged rows in one transaction, unless this batch was already applied."""
         from streamkeep.engine.admin.batches import newest_batch, note_batch
         from streamkeep.engine.api.store import Store
         from streamkeep.pipeline.staging import apply_staged, sweep
 
-        told = [one for one in messages if isinstance(one, StagedMessage)]
-        if len(told) != len(messages):
+        received = [one for one in messages if isinstance(one, StagedMessage)]
+        if len(received) != len(messages):
             raise StreamkeepError(
-                f"{len(messages) - len(told)} partitions have not said what they wrote"
+                f"{len(messages) - len(received)} partitions sent no message about their files"
             )
         options = self.options
         name = None if application is None else application.encode()
@@ -122,12 +122,12 @@ class _Writer:
                 if name is not None and batch is not None:
                     newest = newest_batch(txn, name)
                     if newest is not None and batch <= newest:
-                        _log.warning("%s: batch %d was applied before", application, batch)
+                        _log.warning("%s: batch %d was already applied", application, batch)
                         transaction.abort()
                         self.clean(messages)
                         return
                     note_batch(txn, name, batch)
-                for key in apply_staged(txn, [one.staged for one in told]):
+                for key in apply_staged(txn, [one.staged for one in received]):
                     if options.maxlen is not None or options.minid is not None:
                         minid = None if options.minid is None else str(options.minid)
                         limit = 0 if options.approximate else None
@@ -140,7 +140,7 @@ class _Writer:
         sweep(self.staging)
 
     def clean(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove the staged files."""
         from streamkeep.pipeline.staging import remove_folder
 
         for folder in {one.folder for one in messages if isinstance(one, StagedMessage)}:
@@ -155,11 +155,11 @@ class StreamkeepWriter(_Writer, DataSourceArrowWriter):
         return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append everything."""
+        """Append all rows."""
         self.apply(messages, self.options.application, self.options.version)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove the staged files."""
         from streamkeep.pipeline.staging import remove_folder
 
         remove_folder(self.folder)
@@ -173,7 +173,7 @@ class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if options.application is None:
             raise OptionError(
                 "a streaming write needs .option('checkpointLocation', ...) or "
-                ".option('txnAppId', ...): under that name the store remembers its batches"
+                ".option('txnAppId', ...): the store records its batches under that name"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -181,9 +181,9 @@ class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append everything, unless this batch was appended before."""
+        """Append all rows, unless this batch was already appended."""
         self.apply(messages, self.options.application, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged; what was appended stays."""
+        """Remove the staged files; appended rows remain."""
         self.clean(messages)

@@ -2,18 +2,18 @@
 
     >>> spark.read.format("streamkeep").option("subscribe", "orders").load("orders.store")
 
-Spark makes the source in a process of its own when `load` is called, and sends it on, pickled, to
-the process that plans and to those that read. So it holds plain values only, and everything that
-can be wrong with options is said at `load`.
+When `load` is called, Spark makes the source in a separate process, and sends it pickled to the
+process that plans and to those that read. So it holds only plain values, and all errors in options
+are reported at `load`.
 
-**What is read is fixed at `load`**: the newest entry at that moment is the last one that any query
-on the DataFrame sees, so that `count()` and a `write` after it agree. With `.schema(...)` Spark
-makes the source at the first query only; that is the moment then. Call `load` again to see more.
+**The range of a read is fixed at `load`**: the newest entry at that moment is the last one for
+every query on the DataFrame, so that `count()` and a later `write` agree. With `.schema(...)`,
+Spark makes the source at the first query instead. Call `load` again to see newer entries.
 
-**There is no filter push-down, on purpose.** In Spark 4.1 to 4.3 what one query pushes into a
-Python source stays there for other queries on the same DataFrame, which then lack rows, silently;
-`tests/spark` has a test that says when this has been cured. Ranges are options, and columns
-that `.schema(...)` leaves out are not decoded.
+**There is intentionally no filter push-down.** In Spark 4.1 to 4.3, a filter that one query pushes
+into a Python source remains there for other queries on the same DataFrame, which then silently lack
+rows; a test in `tests/spark` fails once Spark has fixed that. Ranges are options, and columns that
+`.schema(...)` leaves out are not decoded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.pipeline.options import OptionError, ReadOptions, is_read, parse_read, parse_write
-from streamkeep.pipeline.prompt import Prompt
+from streamkeep.pipeline.quick_ack import QuickAck
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ _FIELDS: Final = {
 
 @dataclass
 class SlicePartition(InputPartition):
-    """What one task reads."""
+    """The slices that one task reads."""
 
     slices: tuple[Slice, ...]
 
@@ -69,7 +69,7 @@ class StreamkeepSource(DataSource):
 
     read_options: ReadOptions | None = None
     pins: tuple[Pin, ...] = ()
-    problem: Exception | None = None  # with a batch read; a streaming one may have none
+    problem: Exception | None = None  # of a batch read; a streaming read may still be possible
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -82,7 +82,7 @@ class StreamkeepSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "streamkeep"
 
     def schema(self) -> str:
@@ -91,41 +91,44 @@ class StreamkeepSource(DataSource):
         return f"stream string, id string, ms bigint, seq bigint, ts timestamp{fields}"
 
     def reader(self, schema: StructType) -> StreamkeepReader:
-        """Return what plans and reads a batch."""
+        """Return the object that plans and reads a batch."""
         options = self._reading()
         if self.problem is not None:
             raise self.problem
         return StreamkeepReader(options, schema, self.pins)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what plans and reads micro-batches."""
+        """Return the object that plans and reads micro-batches."""
         from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 
         options = self._reading()
         if _is_folder(options):
-            raise OptionError(f"{options.path}: an archive does not grow; a stream needs its store")
+            raise OptionError(
+                f"{options.path}: a folder of segments does not grow, so it cannot be read as a "
+                "stream; next: give the path of the store"
+            )
         return StreamkeepStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a DataFrame."""
+        """Return the object that writes a DataFrame."""
         from streamkeep.pipeline.sink import StreamkeepWriter
 
         return StreamkeepWriter(parse_write(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return what writes the batches of a streaming query."""
+        """Return the object that writes the batches of a streaming query."""
         from streamkeep.pipeline.sink import StreamkeepStreamWriter
 
         return StreamkeepStreamWriter(parse_write(self.options), schema, overwrite)
 
     def _reading(self) -> ReadOptions:
         if self.read_options is None:
-            # This raises: nothing says what to read.
+            # Raises OptionError, because the options name no streams.
             self.read_options = with_full_paths(parse_read(self.options))
         return self.read_options
 
 
-class StreamkeepReader(Prompt, DataSourceReader):
+class StreamkeepReader(QuickAck, DataSourceReader):
     """Plans a batch read on the driver, and reads its partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType, pins: tuple[Pin, ...]) -> None:
@@ -140,31 +143,31 @@ class StreamkeepReader(Prompt, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the entries of a partition as record batches."""
-        if not isinstance(partition, SlicePartition):  # what Spark makes of no partitions at all
+        if not isinstance(partition, SlicePartition):  # Spark's substitute for an empty list
             return iter(())
         return read_slices(self.options, self.schema, partition.slices)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of batches with this one."""
+    """Return the Arrow schema that Spark expects of batches with this schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Raise SchemaError where entries cannot be made into one of the columns."""
+    """Raise SchemaError if entries cannot fill one of the columns."""
     from streamkeep.pipeline.arrow import RowShape
 
     RowShape(arrow_schema(schema), b"", options.mode)
 
 
 def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
-    """Return what a batch read covers, as of now."""
+    """Return the ranges of a batch read, fixed at this moment."""
     from streamkeep.pipeline.reading import pin_streams, reading
 
     if _is_folder(options):
-        from streamkeep.pipeline.folder import pin_folder
+        from streamkeep.pipeline.segment_folder import pin_folder
 
         return pin_folder(options)
     with reading(options.path) as store, store.snapshot() as snapshot:
@@ -174,20 +177,20 @@ def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
 def plan_pins(
     options: ReadOptions, pins: tuple[Pin, ...], folder: str | None = None
 ) -> list[SlicePartition]:
-    """Return the partitions that cover what is pinned.
+    """Return the partitions of the pinned ranges.
 
     Args:
-        folder: where to write what executors cannot reach, with `tailExport`; by default a new one
-            there.
+        folder: with `tailExport`, the folder for nodes that executors cannot reach; by default a
+            new one.
     """
     from streamkeep.pipeline.plan import join, pack, partition_bytes
 
     def target_of(total: int) -> int:
         return partition_bytes(total, min_partitions=options.min_partitions)
 
-    # Slices much smaller than partitions, so that these come out even.
+    # Slices are much smaller than partitions, so that partitions have about the same size.
     if _is_folder(options):
-        from streamkeep.pipeline.folder import cut_folder, list_segments
+        from streamkeep.pipeline.segment_folder import cut_folder, list_segments
 
         segments = list_segments(options.path)
         target = target_of(sum(one.size_bytes for one in cut_folder(segments, pins, None)))
@@ -202,13 +205,13 @@ def plan_pins(
             if options.tail_export is None:
                 slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
         if options.tail_export is not None:
-            from streamkeep.pipeline.exported import cut_exported
             from streamkeep.pipeline.staging import new_folder, sweep
+            from streamkeep.pipeline.tail_export import cut_exported
 
             sweep(options.tail_export)
             folder = folder or new_folder(options.tail_export)
             slices = cut_exported(options, pins, size, folder)
-            _log.info("what is in no segment of %s is exported to %s", options.path, folder)
+            _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
     partitions = pack(
         slices,
         target,
@@ -225,7 +228,7 @@ def read_slices(
     from streamkeep.pipeline.arrow import RowShape, record_batches
 
     if TaskContext.get() is not None:
-        spare_the_collector()
+        freeze_imports()
     target = arrow_schema(schema)
     with nodes_of(options) as nodes:
         for one in slices:
@@ -241,11 +244,11 @@ def read_slices(
 
 
 @cache
-def spare_the_collector() -> None:
-    """Keep Python's cyclic collector, once per process, from what is there by now.
+def freeze_imports() -> None:
+    """Exclude all present objects from Python's cyclic collector; once per process.
 
-    Spark keeps its workers, and has each collect all garbage after every task. That walks over all
-    that was imported, which stays: 30 ms, during which the next task waits.
+    Spark keeps its workers, and makes each of them collect garbage after every task. Visiting all
+    imported modules would take 30 ms, during which the next task waits.
     """
     gc.collect()
     gc.freeze()
@@ -253,14 +256,14 @@ def spare_the_collector() -> None:
 
 @contextmanager
 def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[CopiedNode]]]]:
-    """Give what yields the nodes of a slice in chunks, for the length of a block."""
+    """Provide, in a `with` block, a function that yields the nodes of a slice in chunks."""
     if options.tail_export is not None:
-        from streamkeep.pipeline.exported import read_exported
+        from streamkeep.pipeline.tail_export import read_exported
 
         yield read_exported
         return
     if _is_folder(options):
-        from streamkeep.pipeline.folder import read_file
+        from streamkeep.pipeline.segment_folder import read_file
 
         yield lambda one: read_file(options.path, one)
         return
@@ -271,14 +274,14 @@ def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[C
 
 
 def with_full_paths(options: ReadOptions) -> ReadOptions:
-    """Return options whose paths executors understand: they have another working directory."""
-    from streamkeep.pipeline.places import located, plain
+    """Return options with absolute paths, because executors have another working directory."""
+    from streamkeep.pipeline.storage import located, plain
 
     export = None if options.tail_export is None else plain(options.tail_export)
     return replace(options, path=located(options.path), tail_export=export)
 
 
 def _is_folder(options: ReadOptions) -> bool:
-    from streamkeep.pipeline.folder import is_folder
+    from streamkeep.pipeline.segment_folder import is_folder
 
     return is_folder(options.path)

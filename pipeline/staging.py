@@ -1,16 +1,16 @@
-"""From rows of Spark to entries of a store, by way of staged files.
+"""Staged files, through which rows of Spark become entries of a store.
 
-Tasks cannot share a transaction, so they write what they were given into files, and the driver
-applies all files in one. A task does as much of the work as it can: it takes rows apart, makes
-macro nodes of them, and sorts. The driver unpacks nodes and appends, a million entries a second.
+Tasks cannot share a transaction. So they write their rows into files, and the driver applies all
+files in one transaction. A task does most of the work: it converts and sorts rows and makes macro
+nodes. The driver decodes nodes and appends a million entries per second.
 
-A staged file is an Arrow file; a row is a macro node with the key of its stream. Where IDs are the
-store's to give, its nodes hold entries in the order of the rows, under IDs that count. Where rows
-bring their IDs, they ascend within a *run*, a range of the file's batches; runs of one stream
-are merged when they are applied. Staged files are worth nothing once the transaction has ended,
-either way, and the folder of a job is removed as a whole.
+A staged file is an Arrow file, and each of its rows is a macro node with the key of its stream. If
+the store gives the IDs, the nodes hold the entries in the order of the rows, under consecutive
+numbers. If the rows have IDs, they ascend within a *run*, which is a range of batches of the file;
+runs of one stream are merged when they are applied. Staged files are useless after the transaction,
+and the folder of a job is removed as a whole.
 
-Files are reached through `pyarrow.fs`: a path, or a URI that all hosts of a cluster understand.
+Files are accessed through `pyarrow.fs`: a path, or a URI that all hosts of a cluster can reach.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node.node import PAIRS, Range, encode_nodes, read_range
-from streamkeep.pipeline.places import check, file_system, make_folder
 from streamkeep.pipeline.rows import Pairs, RowReader
+from streamkeep.pipeline.storage import check, file_system, make_folder
 
 NODE_BYTES: Final = 16 << 10
 _CHUNK_BYTES: Final = 64 << 20
@@ -57,12 +57,12 @@ _id_of: Final = itemgetter(0, 1)
 
 
 class StagedFileMissingError(StreamkeepError):
-    """A file that a task has staged is not to be found by the driver."""
+    """The driver cannot find a file that a task has staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Entries of one stream in a staged file: batches from `first` to before `last`."""
+    """Entries of one stream in a staged file: the batches from `first` to before `last`."""
 
     key: bytes
     first: int
@@ -72,11 +72,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one task has staged.
+    """The staged file of one task.
 
     Attributes:
-        location: URI or path of the file; empty when there was nothing to write.
-        with_ids: the entries bring their IDs.
+        location: URI or path of the file; empty if there were no rows.
+        with_ids: the entries have their own IDs.
     """
 
     location: str
@@ -94,10 +94,10 @@ def stage(
     key: bytes | None,
     node_bytes: int = NODE_BYTES,
 ) -> Staged:
-    """Write rows into a file of the folder; return what is in it.
+    """Write rows into a file of the folder; return its description.
 
     Args:
-        node_bytes: the most bytes of a node; the default suits nodes that are unpacked again.
+        node_bytes: the size limit of a node; the default suits nodes that are decoded again.
     """
     writer: _Writer | None = None
     try:
@@ -115,7 +115,7 @@ def stage(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles among millions of lists, which have none."""
+    """Disable Python's cyclic collector, which would search millions of lists in vain."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -128,10 +128,10 @@ def _without_collector() -> Iterator[None]:
 def stage_ascending(
     batches: Iterable[pa.RecordBatch], folder: str, name: str, key: bytes, node_bytes: int
 ) -> Staged:
-    """Write rows of one stream, with IDs that rise from row to row, into a file; as they come.
+    """Write rows of one stream, whose IDs rise from row to row, into a file without gathering them.
 
-    Small batches are best: what a batch of thousands of rows becomes stays in the processor's
-    cache, and that is a third of the time.
+    Batches of some thousand rows are best: their entries stay in the processor's cache, which saves
+    two thirds of the time.
     """
     file: _File | None = None
     try:
@@ -161,7 +161,7 @@ class _Writer:
         self._newest: dict[bytes, tuple[int, int]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows; write when enough have come together."""
+        """Add rows; write them when there are enough."""
         for key, entries in self.reader.read(batch).items():
             self._waiting.setdefault(key, []).extend(entries)
         self._rows += batch.num_rows
@@ -186,12 +186,12 @@ class _Writer:
         return self._file.close(self.reader.with_ids)
 
     def abandon(self) -> None:
-        """Let go of the file; it is removed with its folder."""
+        """Close the file, which is removed with its folder."""
         self._file.abandon()
 
 
 class _File:
-    """A staged file being written."""
+    """A staged file that is being written."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.location = f"{folder.rstrip('/')}/{name}"
@@ -209,8 +209,8 @@ class _File:
         """Write nodes of one stream as a batch.
 
         Args:
-            entries: how many the nodes hold.
-            rises: their IDs are above those of the stream before; so they may continue its run.
+            entries: the number of entries in the nodes.
+            rises: their IDs are above those written before, so the batch may continue the run.
         """
         columns = [
             pa.array([key] * len(nodes), pa.binary()),
@@ -235,7 +235,7 @@ class _File:
         return Staged(self.location, tuple(self._runs), with_ids)
 
     def abandon(self) -> None:
-        """Let go of the file; it is removed with its folder."""
+        """Close the file, which is removed with its folder."""
         with suppress(Exception):
             self._file.close()
             self._sink.close()
@@ -245,11 +245,11 @@ class _File:
 
 
 def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
-    """Append what tasks have staged; return how many entries by stream.
+    """Append the staged entries; return the number of entries by stream.
 
     Raises:
-        IdTooSmallError: an ID is not above those of its stream, or comes twice.
-        StagedFileMissingError: the driver does not see what a task has written.
+        IdTooSmallError: an ID is not above those of its stream, or is repeated.
+        StagedFileMissingError: the driver cannot find the file of a task.
     """
     files = {one.location: _open_staged(one.location) for one in staged if one.location}
     by_key: dict[bytes, list[tuple[Any, Run]]] = {}
@@ -275,7 +275,7 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
 
 
 def staged_nodes(one: Staged) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the nodes of a staged file, as they stand there: key, and listpack."""
+    """Yield the nodes of a staged file, as (ms, seq, listpack)."""
     if not one.location:
         return
     reader = _open_staged(one.location)
@@ -298,14 +298,15 @@ def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool)
         except IdTooSmallError as error:
             ms, seq, _ = part[error.entry_index or 0]
             raise IdTooSmallError(
-                f"stream {key!r}: entry {ms}-{seq} is not above the newest one; IDs must be new, "
-                "and none may come twice. Without the columns id, ms and seq the store gives them"
+                f"stream {key!r}: entry {ms}-{seq} is not above the newest one, or is repeated; "
+                "next: write only new IDs, or leave out the columns id, ms and seq, so that the "
+                "store gives IDs"
             ) from error
         done += len(part)
 
 
 def _nodes(reader: Any, run: Run) -> Iterator[list[Pairs]]:
-    """Yield the entries of a run, a node at a time."""
+    """Yield the entries of a run, one node at a time."""
     for at in range(run.first, run.last):
         batch = reader.get_batch(at)
         for ms, seq, data in zip(
@@ -323,8 +324,8 @@ def _open_staged(location: str) -> Any:
         return pa.ipc.open_file(system.open_input_file(path))
     except FileNotFoundError:
         raise StagedFileMissingError(
-            f"{location}: a task has staged it, and the driver cannot see it; on a cluster, set "
-            "the option 'stagingPath' (of commands: --staging) to a folder that all hosts share"
+            f"{location}: a task has staged this file, but the driver cannot find it; next: on a "
+            "cluster, set the option 'stagingPath' (--staging) to a folder that all hosts share"
         ) from None
 
 
@@ -332,24 +333,24 @@ def _open_staged(location: str) -> Any:
 
 
 def new_folder(staging: str) -> str:
-    """Return the name of a new job's folder; it is made with the first file.
+    """Return the name for the folder of a new job; the folder is made with its first file.
 
     Raises:
-        PlaceError: there is no bucket to make it in, or it cannot be reached.
+        StorageError: the bucket does not exist or cannot be reached.
     """
     check(staging)
     return f"{staging.rstrip('/')}/{time.time_ns() // 10**9:012d}-{uuid.uuid4().hex}"
 
 
 def remove_folder(location: str) -> None:
-    """Remove the folder of a job, with the files of failed attempts in it."""
+    """Remove the folder of a job, including the files of failed attempts."""
     system, path = file_system(location)
     with suppress(FileNotFoundError):
         system.delete_dir(path)
 
 
 def sweep(staging: str, *, now_s: float | None = None) -> int:
-    """Remove the folders that jobs have left which died a week ago; return how many."""
+    """Remove the folders of jobs that died more than a week ago; return their number."""
     system, path = file_system(staging)
     selector = pafs.FileSelector(path, allow_not_found=True)
     limit = (time.time() if now_s is None else now_s) - _STALE_S

@@ -1,14 +1,13 @@
 """The Spark data source `streamkeep`: streaming reads.
 
-A micro-batch is a range of IDs per stream, chosen by `latestOffset` and written into Spark's
-checkpoint before anything is read. Reading a range again gives the same entries, so a batch that
-failed, or that a crash interrupted, is simply read again. No consumer group takes part: nothing of
-a query's progress is in the store, two queries do not disturb each other, and nothing is delivered
-to one task and lost with it.
+A micro-batch is a range of IDs per stream. `latestOffset` chooses it, and Spark writes it into its
+checkpoint before anything is read. Reading a range again gives the same entries, so a failed or
+interrupted batch is simply read again. No consumer group takes part: the store holds nothing of a
+query's progress, two queries do not disturb each other, and no entry is lost with a task.
 
-For those who look at the store with XINFO GROUPS, `groupName` mirrors the progress into a group:
-its last_delivered_id and entries_read are set when Spark has finished with a batch, which it says
-when the next one begins. The group is only written, never read.
+With `groupName`, the progress is copied to a group, for users of XINFO GROUPS: its
+last_delivered_id and entries_read are set when Spark reports a batch as finished, at the beginning
+of the next one. The group is written and never read.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from streamkeep.pipeline.offsets import (
     encode_offset,
 )
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.prompt import Prompt
+from streamkeep.pipeline.quick_ack import QuickAck
 from streamkeep.pipeline.source import SlicePartition, check_schema, plan_pins, read_slices
 
 if TYPE_CHECKING:
@@ -45,27 +44,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, and reads their partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._bound: Positions | None = None  # of a query that ends by itself
+        self._bound: Positions | None = None  # where a query with availableNow ends
         self._planned: Positions = {}
-        self._mirror: Store[bytes] | None = None
-        self._exports: list[tuple[dict[str, Any], str]] = []  # of batches that are not done
+        self._group_store: Store[bytes] | None = None
+        self._exports: list[tuple[dict[str, Any], str]] = []  # of unfinished batches
         check_schema(schema, options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mirror": None}  # tasks only read
+        return {**self.__dict__, "_group_store": None}  # tasks do not write the group
 
-    # --- how far ----------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
         from streamkeep.pipeline.reading import reading
-        from streamkeep.pipeline.tailing import first_positions
+        from streamkeep.pipeline.triggers import first_positions
 
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             positions = first_positions(snapshot.txn, self.options)
@@ -74,7 +73,7 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a trigger, as the options say."""
+        """Return the limit of a trigger from the options."""
         if self.options.max_entries is not None:
             return ReadMaxRows(self.options.max_entries)
         if self.options.max_bytes is not None:
@@ -82,9 +81,9 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return how far the next micro-batch reads."""
+        """Return the end of the next micro-batch."""
         from streamkeep.pipeline.reading import reading
-        from streamkeep.pipeline.tailing import Budget, limited_positions
+        from streamkeep.pipeline.triggers import Budget, limited_positions
 
         positions = decode_offset(start)
         budget = Budget(None, None)
@@ -101,7 +100,7 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         return encode_offset(newest)
 
     def _newest(self, txn: Any, positions: Positions) -> Positions:
-        from streamkeep.pipeline.tailing import newest_positions
+        from streamkeep.pipeline.triggers import newest_positions
 
         if self._bound is None:
             return newest_positions(txn, self.options, positions)
@@ -113,17 +112,17 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         return newest
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what there is now: the query ends when it has read that."""
+        """Fix the present end of the streams, where the query will end."""
         from streamkeep.pipeline.reading import reading
-        from streamkeep.pipeline.tailing import newest_positions
+        from streamkeep.pipeline.triggers import newest_positions
 
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             self._bound = newest_positions(snapshot.txn, self.options, {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return what `lastProgress` shows as latestOffset: how far behind the query is."""
+        """Return the lag of the query, which `lastProgress` shows as latestOffset."""
         from streamkeep.pipeline.reading import reading
-        from streamkeep.pipeline.tailing import report
+        from streamkeep.pipeline.triggers import report
 
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             return report(snapshot.txn, self.options, self._planned)
@@ -142,9 +141,9 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         return plan_pins(self.options, pins, folder)
 
     def _pins(self, start: Positions, end: Positions) -> tuple[Pin, ...]:
-        """Return the ranges between two offsets; complain about what is missing there."""
+        """Return the ranges between two offsets; raise or log if entries in them are lost."""
         from streamkeep.pipeline.reading import Pin, reading
-        from streamkeep.pipeline.tailing import check_nothing_lost
+        from streamkeep.pipeline.triggers import check_nothing_lost
 
         pins = []
         with reading(self.options.path) as store, store.snapshot() as snapshot:
@@ -169,10 +168,10 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
             return iter(())
         return read_slices(self.options, self.schema, partition.slices)
 
-    # --- after it ---------------------------------------------------------------------------
+    # --- after a micro-batch ----------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mirror into the group what Spark is done with; remove what was exported for it."""
+        """Set the group to a finished batch, and remove the files that were exported for it."""
         for at, (last, _) in enumerate(self._exports):
             if last == end:
                 self._remove_exports(at + 1)
@@ -181,18 +180,18 @@ class StreamkeepStreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvai
         if group is None:
             return
         from streamkeep.engine.api.store import Store
-        from streamkeep.pipeline.mirror import mirror_positions
+        from streamkeep.pipeline.group_positions import set_group_positions
 
-        if self._mirror is None:
-            self._mirror = Store(self.options.path, sync="none", create=False)
-        mirror_positions(self._mirror, group, decode_offset(end))
+        if self._group_store is None:
+            self._group_store = Store(self.options.path, sync="none", create=False)
+        set_group_positions(self._group_store, group, decode_offset(end))
 
     def stop(self) -> None:
-        """Let go of what the query held."""
+        """Remove exported files and close the store of the group."""
         self._remove_exports(len(self._exports))
-        if self._mirror is not None:
-            self._mirror.close()
-            self._mirror = None
+        if self._group_store is not None:
+            self._group_store.close()
+            self._group_store = None
 
     def _remove_exports(self, count: int) -> None:
         from streamkeep.pipeline.staging import remove_folder

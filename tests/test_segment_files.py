@@ -173,7 +173,7 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == b"something"
     assert list(path.parent.iterdir()) == [path]
     with (
-        pytest.raises(StoreError, match="may take its place"),
+        pytest.raises(StoreError, match="never replaces a file"),
         segment_output(folder, name) as output,
     ):
         output.write(b"another")

@@ -1,1 +1,1 @@
-"""The jobs: functions `job(spark, ...) -> Report`, one module each."""
+"""The jobs: functions `job(spark, ...) -> Report`, one per module."""

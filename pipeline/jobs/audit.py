@@ -1,13 +1,13 @@
-"""The job `audit`: reads every byte of an archive and of a lake, and says what is wrong.
+"""The job `audit`: it reads every byte of an archive and of a lake, and reports all problems.
 
-Of a segment: its trailer, index and seek table, the checksum of each block, every envelope and
-listpack, order and counts of entries, and all of that against the manifest. Of a file of the lake:
-the checksum that its name carries, order of IDs, and row count, ID range and day against name, log
-and partition; and whether it holds entries that were erased from the store. Then, over all of them:
-segments that overlap, entries that a lake has twice, files that the log names and nobody has.
+For a segment, it checks the trailer, index and seek table, the checksum of each block, every
+envelope and listpack, the order and number of entries, and compares them with the manifest. For a
+file of the lake, it checks the checksum in its name, the order of IDs, and the row count, ID range
+and day against its name, the log and the partition. It also looks for entries that were erased
+from the store, overlapping segments, entries that a lake has twice, and missing files.
 
-It only reads. What it finds stands in the report's `problems`, in order of place, so that two runs
-can be compared.
+The job only reads. The problems are in the report in a fixed order, so that two runs can be
+compared.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, checksum_of_path, day_of, folder_of
 from streamkeep.pipeline.parquet import ascending, count_ids, id_at, read_file
-from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.reading import reading
+from streamkeep.pipeline.storage import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,12 +45,12 @@ _CHUNK: Final = 8 << 20
 
 @dataclass(frozen=True)
 class Task:
-    """What one worker looks at.
+    """The files that one worker checks.
 
     Attributes:
-        archive: folder of the segments.
-        lake: where the files are.
-        erased: by path of a file, IDs of its range that were erased from the store.
+        archive: the folder of the segments.
+        lake: the root of the lake's files.
+        erased: by path of a file, the IDs of its range that were erased from the store.
     """
 
     archive: str
@@ -74,7 +74,7 @@ def audit(
         StoreError: the store cannot be opened.
     """
     if store is None and lake is None:
-        raise LakeError("nothing to audit: name a store, a lake, or both")
+        raise LakeError("there is nothing to audit; next: name a store, a lake, or both")
     with Stopwatch(Report(NAME)) as report:
         table = Lake.open(lake) if lake is not None else None
         files = table.files() if table is not None else []
@@ -114,7 +114,7 @@ def plan(
 
 
 def look_at(task: Task) -> list[str]:
-    """Check the files of a task; return what was found in each. Runs in a worker."""
+    """Check the files of a task; return the facts about each. Runs in a worker."""
     found = [_segment_facts(task.archive, record) for record in task.segments]
     if task.files:
         system, root = file_system(task.lake)
@@ -127,7 +127,7 @@ def look_at(task: Task) -> list[str]:
 def _known(
     store: str, files: Sequence[LakeFile]
 ) -> tuple[list[SegmentRecord], dict[str, tuple[StreamId, ...]]]:
-    """Return the manifest of a store, and what files of a lake may hold that was erased there."""
+    """Return the manifest of a store, and the erased entries that files of a lake may hold."""
     erased: dict[str, tuple[StreamId, ...]] = {}
     with reading(store) as opened, opened.snapshot() as snapshot:
         txn = snapshot.txn
@@ -167,9 +167,9 @@ def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
 
 
 def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:
-    """Yield how a segment differs from its row in the manifest."""
+    """Yield the differences between a segment and its row in the manifest."""
     trailer = segment.trailer
-    for what, is_there, expected in (
+    for name, found, expected in (
         ("size", segment.size, record.size_bytes),
         ("checksum", trailer.checksum, record.checksum),
         ("first ID", trailer.first_id, record.first_id),
@@ -177,12 +177,12 @@ def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:
         ("number of entries", trailer.entries, record.entries),
         ("number of nodes", trailer.nodes, record.nodes),
     ):
-        if is_there != expected:
-            yield f"{what} is {is_there}, {expected} in the manifest"
+        if found != expected:
+            yield f"{name} is {found}, {expected} in the manifest"
 
 
 def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
-    """Return which segments of one stream overlap."""
+    """Return a problem for each pair of overlapping segments of a stream."""
     ordered = sorted(segments, key=lambda one: (one.stream_number, one.first_id))
     return [
         f"{after.where}: begins before {before.path} ends"
@@ -204,11 +204,11 @@ def _file_facts(
         if size != file.size_bytes:
             problems.append(f"{where}: {size} bytes, {file.size_bytes} in the log")
         if checksum != checksum_of_path(file.path):
-            problems.append(f"{where}: its checksum is {checksum}, not the one in its name")
+            problems.append(f"{where}: its checksum is {checksum}, which differs from its name")
         else:
             problems += [f"{where}: {text}" for text in _rows_problems(system, root, file, erased)]
     except FileNotFoundError:
-        problems.append(f"{where}: the log names it, but it is missing")
+        problems.append(f"{where}: the file is missing, but the log names it")
     except (pa.ArrowException, OSError) as error:
         problems.append(f"{where}: cannot be read: {error}")
     return {"entries": file.entries, "size_bytes": file.size_bytes, "problems": problems}
@@ -227,12 +227,12 @@ def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:
 def _rows_problems(
     system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
 ) -> Iterator[str]:
-    """Yield what is wrong with the IDs of a file."""
+    """Yield the problems of the rows of a file."""
     if not file.path.startswith(folder_of(file.key, file.date) + "/"):
-        yield f"it stands in the wrong partition, not in {folder_of(file.key, file.date)}"
+        yield f"it is in the wrong partition, not in {folder_of(file.key, file.date)}"
     last: StreamId | None = None
     first: StreamId | None = None
-    entries = came_back = 0
+    entries = erased_entries = 0
     for batch in read_file(system, root, file, ("ms", "seq")):
         if not len(batch):
             continue
@@ -240,23 +240,23 @@ def _rows_problems(
         if (last is not None and ends[0] <= last) or not ascending(batch):
             yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
         first, last = first or ends[0], ends[1]
-        came_back += count_ids(batch, erased)
+        erased_entries += count_ids(batch, erased)
         entries += len(batch)
         if any(day_of(one.ms) != file.date for one in ends):
             yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"
-    if came_back:
+    if erased_entries:
         yield (
-            f"holds {came_back} of the entries that were erased from the store; `streamkeep spark "
-            "erase` takes them out"
+            f"it holds {erased_entries} of the entries that were erased from the store; next: "
+            "`streamkeep spark erase` removes them"
         )
     if entries != file.entries:
         yield f"{entries} rows, {file.entries} in the log"
     if (first, last) != (file.first, file.last):
-        yield f"holds {first} to {last}, not what its name says"
+        yield f"it holds {first} to {last}, which differs from its name"
 
 
 def _twice(files: Sequence[LakeFile]) -> list[str]:
-    """Return which files of one stream overlap: entries may stand in the lake twice."""
+    """Return a problem for each pair of overlapping files: the lake may have entries twice."""
     problems = []
     for _, group in groupby(files, key=lambda file: file.key):
         reached: LakeFile | None = None

@@ -1,10 +1,10 @@
-"""The job `compact`: many small files of a lake into few big ones, with the same entries.
+"""The job `compact`: it merges many small files of a lake into few large ones.
 
-A run of `to-lake` leaves at least one file per stream and day, so an hourly one leaves 24. Files of
-one partition that follow each other are put together up to the target size, and replaced in one
-transaction that says that no data have moved, so that a stream read of the table does not see
-them again. A reader that began before goes on with the old files, which stay until the retention
-is over. Files whose IDs overlap are left alone: that is for `audit` to tell.
+A run of `to-lake` leaves at least one file per stream and day, so an hourly run leaves 24. The job
+merges consecutive files of a partition up to the target size, and replaces them in one transaction
+that is marked as moving no data, so that a streaming read of the table does not see the entries
+again. Readers that began before continue with the old files, which are kept for the retention time.
+Files with overlapping IDs are left alone; `audit` reports them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pyarrow as pa
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeFile
 from streamkeep.pipeline.parquet import FileWriter, read_file
-from streamkeep.pipeline.places import file_system
+from streamkeep.pipeline.storage import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "compact"
 TARGET_BYTES: Final = 128 << 20
-RETENTION_HOURS: Final = 168  # what Delta's own tools take: a week
+RETENTION_HOURS: Final = 168  # a week, as in Delta's own tools
 
 
 @dataclass(frozen=True)
 class Task:
-    """Files that one worker makes one."""
+    """Files that one worker merges into one."""
 
     lake: str
     schema: bytes
@@ -45,16 +45,15 @@ def compact(
     retention_hours: int = RETENTION_HOURS,
     progress: Progress | None = None,
 ) -> Report:
-    """Put small files of a lake together, and remove files that nothing names any more.
+    """Merge small files of a lake, and remove files that no version names any more.
 
     Args:
-        target_bytes: size of a file that is big enough.
-        retention_hours: files stay that long after they were replaced, for readers of older
-            versions and for jobs that have not committed yet. 0 while another job runs makes it
-            fail.
+        target_bytes: the size from which a file is not merged further.
+        retention_hours: how long replaced files are kept, for readers of older versions and for
+            jobs that have not committed yet. With 0, a job that runs at the same time fails.
 
     Raises:
-        LakeConflictError: another job replaced some of the files; nothing has changed.
+        LakeConflictError: another job replaced some of the files; nothing was changed.
     """
     with Stopwatch(Report(NAME)) as report:
         table = Lake.open(lake)
@@ -84,7 +83,7 @@ def compact(
 
 
 def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...]]:
-    """Return the files that become one, group by group: neighbours in one partition."""
+    """Return groups of files to merge: neighbours in one partition."""
     found: list[tuple[LakeFile, ...]] = []
     for _, partition in groupby(files, key=lambda file: (file.key, file.date)):
         group: list[LakeFile] = []
@@ -99,7 +98,7 @@ def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...
 
 
 def merge_files(task: Task) -> list[str]:
-    """Write the entries of a task's files into one; return it. Runs in a worker."""
+    """Write the entries of a task's files into one file; return it. Runs in a worker."""
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     writer = FileWriter(system, root, task.files[0].key, schema, file_bytes=None)

@@ -1,17 +1,17 @@
-"""The job `erase`: entries that must be nowhere any more, with proof.
+"""The job `erase`: it erases entries from a store, its archive and a lake, and verifies that.
 
-In this order, so that nothing can bring an erased entry back:
+The order of the steps keeps other jobs from bringing an erased entry back:
 
-1. The store: `Store.erase` takes the bytes out of live nodes, retired rows, segments, journal and
-   free pages, and remembers the IDs.
-2. The lake: files that may hold one of the IDs are written again without them, and replaced in one
-   transaction, which conflicts with jobs that read the entry before step 1.
-3. The files that were replaced, and those of older versions that may hold the ID, are removed at
-   once. Reading the lake as it was before is not possible any more, which is the purpose.
-4. Proof: all files in the partitions of the stream that may hold one of the IDs, whether the
-   log names them or not, are read again, and the store is asked.
+1. The store: `Store.erase` overwrites the entries in live nodes, retired rows, segments, the
+   journal and free pages, and records the IDs.
+2. The lake: files that may hold one of the IDs are rewritten without them and replaced in one
+   transaction, which conflicts with jobs that read an entry before step 1.
+3. The replaced files, and those of older versions that may hold an ID, are removed at once. Older
+   versions of the lake can then no longer be read, which is the purpose.
+4. Verification: all files of the stream that may hold one of the IDs, named by the log or not, are
+   read again, and so is the store.
 
-Killed anywhere, the job is run again; what is done already is found done.
+After a crash, the job can be run again and skips what is done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from streamkeep.pipeline.lake import (
 )
 from streamkeep.pipeline.lake_reading import read_lake
 from streamkeep.pipeline.parquet import FileWriter, count_ids, has_id, read_file
-from streamkeep.pipeline.places import file_system
+from streamkeep.pipeline.storage import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True)
 class Task:
-    """A file to write again, and what it must not hold."""
+    """A file to rewrite, and the IDs to leave out."""
 
     lake: str
     schema: bytes
@@ -72,18 +72,18 @@ def erase(
     Args:
         key: of the stream.
         ids: of the entries.
-        store: None when the store has been taken care of.
-        lake: None when there is none.
-        where: a condition of SQL on the columns of the lake; entries that meet it are erased, too.
+        store: None if the entries are already erased from the store.
+        lake: None if there is no lake.
+        where: an SQL condition on the columns of the lake; matching entries are erased, too.
 
     Raises:
         LakeError: there is no such lake, or neither store nor lake was named.
-        LakeConflictError: other jobs kept committing to the same files.
+        LakeConflictError: other jobs committed to the same files in every try.
     """
     if store is None and lake is None:
-        raise LakeError("nothing to erase from: name a store, a lake, or both")
+        raise LakeError("there is nothing to erase from; next: name a store, a lake, or both")
     if where is not None and lake is None:
-        raise LakeError("a condition is looked up in the lake: name one")
+        raise LakeError("a condition needs a lake to search in; next: name a lake")
     with Stopwatch(Report(NAME)) as report:
         name = key.encode()
         wanted = {one if isinstance(one, StreamId) else StreamId.parse(one) for one in ids}
@@ -102,9 +102,9 @@ def erase(
             report.details["files_removed"] = swept
             if drafts:
                 report.problems.append(
-                    f"{drafts} unfinished files of other jobs are in the partitions of {key!r}: "
-                    "run erase again when these jobs have ended; if they died, run "
-                    f"`streamkeep spark compact {lake} --keep-hours 0` before that"
+                    f"{drafts} unfinished files of other jobs are in the partitions of {key!r}; "
+                    "next: run erase again when these jobs have ended; if they died, first run "
+                    f"`streamkeep spark compact {lake} --keep-hours 0`"
                 )
             left = _count_left(lake, name, chosen)
             report.details["found_in_lake_again"] = left
@@ -148,7 +148,7 @@ def _erase_in_lake(
     ids: tuple[StreamId, ...],
     progress: Progress | None,
 ) -> tuple[int, int]:
-    """Replace the files that hold one of the IDs; return how many entries went, and files."""
+    """Replace the files that hold one of the IDs; return (erased entries, new files)."""
     for last_try in [False] * (_TRIES - 1) + [True]:
         try:
             return _rewrite_files(spark, Lake.open(lake), key, ids, progress)
@@ -185,7 +185,7 @@ def _rewrite_files(
 
 
 def rewrite_file(task: Task) -> list[str]:
-    """Write a file again without some IDs, when it has any of them. Runs in a worker."""
+    """Rewrite a file without some IDs, if it has any of them. Runs in a worker."""
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     if not _count_in_file(system, root, task.file, task.ids):
@@ -207,9 +207,10 @@ def rewrite_file(task: Task) -> list[str]:
 
 
 def _remove_old_files(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> tuple[int, int]:
-    """Remove files that no current version names and that may hold one of the IDs.
+    """Remove the files that the present version does not name and that may hold one of the IDs.
 
-    Returns how many, and how many drafts of running jobs there are, whose IDs nobody knows.
+    Returns:
+        The number of removed files, and of drafts of running jobs, whose IDs are unknown.
     """
     system, root = file_system(lake)
     named = {file.path for file in Lake.open(lake).files()}
@@ -225,7 +226,7 @@ def _remove_old_files(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> tuple
 
 
 def _count_left(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> int:
-    """Return how many of the entries any file of the stream's partitions still holds."""
+    """Return how many of the entries are still in files of the stream's partitions."""
     system, root = file_system(lake)
     left = 0
     for path in _paths_of(system, root, key):
@@ -237,7 +238,7 @@ def _count_left(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> int:
 
 
 def _paths_of(system: pafs.FileSystem, root: str, key: bytes) -> list[str]:
-    """Return the paths, below the lake, of all files in the partitions of a stream."""
+    """Return the paths, relative to the lake, of all files in the partitions of a stream."""
     folder = folder_of(key, None).split("/")[0]
     selector = pafs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
     return [

@@ -1,14 +1,13 @@
-"""The job `report`: what goes through the streams of a store, as plots that one wants to look at.
+"""The job `report`: plots and tables about the streams of a store.
 
-Workers pass over the IDs of all entries, archived and live, and give back counts only: entries per
-bucket of time, and how many gaps of which length lie between neighbours. Gaps of a second and more
-are rounded to three digits, so that a worker returns some thousand numbers whatever it read, and
-percentiles are off by half a percent at most. Groups and their pending entries are read on the
-driver. `page` makes pictures, tables and one HTML page of it, with CSV files beside them.
+Workers read the IDs of all entries, archived and live, and return only counts: entries per time
+bucket, and a histogram of the gaps between neighbours. Gaps of a second and more are rounded to
+three digits, so that a worker returns at most some thousand numbers, and percentiles are wrong by
+at most half a percent. Groups and their pending entries are read on the driver. `report_page`
+writes plots, tables, CSV files and one HTML page.
 
-A *measure* is a numeric field of the entries of one stream, for example a delay: its mean and
-percentiles over time, and by the values of other fields, are computed by Spark SQL from promoted
-columns.
+A *measure* is a numeric field of the entries of one stream, such as a delay. Spark SQL computes its
+mean and percentiles over time, and by the values of other fields, from promoted columns.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from streamkeep.pipeline.arrow import BATCH_ENTRIES, decode
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.jobs.to_lake import read_options
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.places import check, file_system, is_uri, make_folder, plain, reaching
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import pin_streams, reading
 from streamkeep.pipeline.source import nodes_of, plan_pins
 from streamkeep.pipeline.staging import new_folder, remove_folder
+from streamkeep.pipeline.storage import check, file_system, is_uri, make_folder, plain, reaching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
 NAME: Final = "report"
 PERCENTILES: Final = (50, 90, 99, 99.9)
 _BUCKETS: Final = 96
-_TOP_GROUPS: Final = 20  # values of a field that a plot has room for
+_TOP_GROUPS: Final = 20  # values of a field in one plot
 _PENDING_BATCH: Final = 5_000
 
 
 class MeasureError(StreamkeepError):
-    """A measure that entries do not have, or that is no number."""
+    """A measure that no entry has, or that is not a number."""
 
 
 @dataclass(slots=True)
@@ -59,8 +58,8 @@ class StreamFacts:
     """One stream.
 
     Attributes:
-        counts: entries in each bucket of the report's plan.
-        gaps: how often two neighbours were so many milliseconds apart, by milliseconds.
+        counts: the number of entries in each bucket of the report's plan.
+        gaps: the number of neighbours by the milliseconds between them.
     """
 
     key: str
@@ -78,10 +77,10 @@ class GroupFacts:
     """One group of a stream.
 
     Attributes:
-        lag: entries it has yet to read; None when nobody can know.
-        behind_ms: how much older its last delivered entry is than the newest one.
-        latencies: of pending entries, delivered once, the milliseconds from ID to delivery.
-        ages: of all pending entries, the milliseconds since the last delivery.
+        lag: the number of entries not delivered yet; None if unknown.
+        behind_ms: the time from its last delivered entry to the newest entry.
+        latencies: milliseconds from ID to delivery, of pending entries that were delivered once.
+        ages: milliseconds since the last delivery, of all pending entries.
     """
 
     key: str
@@ -96,7 +95,7 @@ class GroupFacts:
 
 @dataclass(slots=True)
 class MeasureFacts:
-    """A numeric field over time and by other fields; rows as `columns` says."""
+    """A numeric field over time and by other fields; rows have the values of `columns`."""
 
     key: str
     name: str
@@ -108,7 +107,7 @@ class MeasureFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """All that a report shows."""
+    """The contents of a report."""
 
     store: str
     now_ms: int
@@ -120,7 +119,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Task:
-    """What one worker counts."""
+    """The slices that one worker counts."""
 
     options: ReadOptions
     slices: tuple[Slice, ...]
@@ -143,21 +142,21 @@ def report(
 
     Args:
         store: its directory.
-        output: folder for the files, path or URI; `index.html` is the one to open.
-        streams, pattern: which streams; all without either.
+        output: folder for the files, path or URI; `index.html` is the page.
+        streams, pattern: which streams; without either, all.
         measures: numeric fields.
         by: fields by whose values the measures are grouped.
-        tail_export: a folder that all hosts reach, path or URI. Entries that are in no segment are
-            written there, for workers that are not on the host of the store, and removed in the
-            end. `STORE/archive` has to be where they reach it, too.
+        tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
+            written there for workers on other hosts, and removed at the end. These must also reach
+            `STORE/archive`.
 
     Raises:
         MeasureError: no entry has the measure.
         PlotMissingError: matplotlib is not installed; nothing was read.
     """
-    from streamkeep.pipeline import page
+    from streamkeep.pipeline import report_page
 
-    page.check_plots()
+    report_page.check_plots()
     with Stopwatch(Report(NAME)) as done:
         options = read_options(store, streams, pattern, tail_export)
         folder = None if options.tail_export is None else new_folder(options.tail_export)
@@ -167,7 +166,7 @@ def report(
             if folder is not None:
                 remove_folder(folder)
         with _local(output) as local:
-            files = page.write(facts, local)
+            files = report_page.write(facts, local)
             done.size_bytes = sum(path.stat().st_size for path in files)
         done.entries = sum(one.entries for one in facts.streams)
         done.files = len(files)
@@ -177,7 +176,7 @@ def report(
 
 @contextmanager
 def _local(output: str) -> Iterator[Path]:
-    """Give a folder for files, which are at `output` when the block has ended."""
+    """Provide a folder for files in a `with` block; at its end they are at `output`."""
     if not is_uri(output):
         yield Path(output)
         return
@@ -200,10 +199,10 @@ def gather(
     folder: str | None,
     progress: Progress | None,
 ) -> Facts:
-    """Return what the report shows.
+    """Return the contents of the report.
 
     Args:
-        folder: where to write what executors cannot reach, if that is so.
+        folder: for nodes that executors cannot reach; None if they reach the store.
     """
     with reading(store) as source, source.snapshot() as snapshot:
         pins = pin_streams(snapshot.txn, options)
@@ -225,7 +224,7 @@ def gather(
         into.counts = [a + b for a, b in zip(into.counts, part["counts"], strict=True)]
         into.gaps.update({int(gap): count for gap, count in part["gaps"].items()})
         spans.setdefault(key, []).append((part["first"], part["last"]))
-    for key, ends in spans.items():  # the gaps between what two tasks read
+    for key, ends in spans.items():  # the gaps between the ranges of two tasks
         ends.sort()
         for before, after in pairwise(ends):
             found[key].gaps[_rounded(after[0] - before[1])] += 1
@@ -236,8 +235,8 @@ def gather(
     missing = set(measures) - {one.name for one in kept}
     if missing:
         raise MeasureError(
-            f"no entry has a number in the field {', '.join(sorted(missing))}: "
-            "`streamkeep range --count 1` shows what fields there are"
+            f"no entry has a number in the field {', '.join(sorted(missing))}; next: "
+            "`streamkeep range --count 1` shows the fields of an entry"
         )
     return Facts(store, now_ms, plan, list(found.values()), groups, kept)
 
@@ -290,7 +289,7 @@ def _id_writer() -> ColumnWriter:
 
 
 def _histogram(steps: Any) -> dict[int, int]:
-    """Return how often each step occurs, long ones rounded to three digits."""
+    """Return the number of occurrences of each step, with long steps rounded to three digits."""
     import numpy as np
 
     if not len(steps):
@@ -302,13 +301,13 @@ def _histogram(steps: Any) -> dict[int, int]:
 
 
 def _rounded(step: int) -> int:
-    """Return a step as `_histogram` counts it."""
+    """Return a step rounded as in `_histogram`."""
     unit: int = 10 ** max(len(str(step)) - 3, 0)
     return step // unit * unit
 
 
 def percentile(histogram: Counter[int], percent: float) -> int | None:
-    """Return the value that `percent` of the counted ones do not exceed; None for none."""
+    """Return the value that `percent` of all values do not exceed; None if there are no values."""
     total = sum(histogram.values())
     seen = 0
     for value in sorted(histogram):
@@ -322,7 +321,7 @@ def percentile(histogram: Counter[int], percent: float) -> int | None:
 
 
 def shown_key(key: bytes) -> str:
-    """Return a key as a report names it."""
+    """Return a key as text for the report."""
     return key.decode(errors="backslashreplace")
 
 
@@ -371,7 +370,7 @@ def _measure(
     by: Sequence[str],
     folder: str | None,
 ) -> MeasureFacts | None:
-    """Return a measure of one stream; None where its entries have none."""
+    """Return a measure of one stream; None if its entries do not have it."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import (
         DoubleType,
@@ -419,5 +418,5 @@ def _measure(
 
 
 def _quoted(name: str) -> str:
-    """Return a column's name as SQL takes any."""
+    """Return the name of a column, quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"

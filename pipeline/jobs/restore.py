@@ -1,15 +1,14 @@
-"""The job `restore`: entries of a lake, or of an archive, back into a stream, with their IDs.
+"""The job `restore`: it writes entries of a lake or of an archive into a stream, with their IDs.
 
-From a lake: workers read its files, filter the range, and make macro nodes, which they stage in
-files; the driver appends the nodes as they are, in transactions of about a megabyte, and notes in
-the target's record how far it has come (`engine/archive/restore.py`). Killed anywhere, the same
-call goes on there: the finished part is not planned again, and each entry comes once. Where the
-stream has the IDs already, workers make the nodes all the same, and they are compared with it: a
-restore that was complete changes nothing, and any other stream is refused, since IDs must rise.
-What was erased from the stream of that name in the target's store does not come back from a lake
-that still has it.
+From a lake, workers read files, filter the range, and stage macro nodes in files. The driver
+appends these nodes in transactions of about a megabyte, and records its progress in the target's
+record (`engine/archive/restore.py`). After a crash, the same call continues there, and each entry
+is written once. If the stream already has the IDs, its entries are compared with the nodes: a
+restore that was complete changes nothing, and a different stream is refused, because IDs must rise.
+Entries that were erased from the stream of that name in the target's store are not restored, even
+if the lake still has them.
 
-From the archive of a store no Spark is needed: its segments hold nodes already.
+From the archive of a store, Spark is not needed, because its segments already hold nodes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from streamkeep.format.rows.restoring import Restoring
 from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeError, LakeFile
 from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
-from streamkeep.pipeline.places import file_system, plain
 from streamkeep.pipeline.plan import spread
 from streamkeep.pipeline.staging import (
     Run,
@@ -51,6 +49,7 @@ from streamkeep.pipeline.staging import (
     staged_nodes,
     sweep,
 )
+from streamkeep.pipeline.storage import file_system, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,15 +58,15 @@ if TYPE_CHECKING:
 
 NAME: Final = "restore"
 _COLUMNS: Final = ("ms", "seq", "fields")
-_BATCH_ROWS: Final = 16_384  # what they become stays in the processor's cache
-_ENTRY_BYTES: Final = 64  # what an entry costs in work beside the bytes of its file, about
+_BATCH_ROWS: Final = 16_384  # small enough for the processor's cache
+_ENTRY_BYTES: Final = 64  # the work per entry, in bytes of a file
 
 Id = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Files that one worker makes nodes of."""
+    """Files from which one worker makes nodes."""
 
     lake: str
     files: tuple[LakeFile, ...]
@@ -75,7 +74,7 @@ class Task:
     end: Id
     folder: str
     name: str
-    erased: frozenset[StreamId] = frozenset()  # from the target's store: they stay away
+    erased: frozenset[StreamId] = frozenset()  # from the target's store; they are left out
 
 
 def restore(
@@ -92,26 +91,26 @@ def restore(
 ) -> Report:
     """Write entries of a lake or of an archive into a stream, exactly once.
 
-    Where the stream has all of them already, and nothing else between, nothing is changed; the
-    report's detail `already` says how many they are.
+    If the stream already has all of them, and no other between them, nothing is changed; the
+    report's detail `already` has their number.
 
     Args:
         source: a lake, or the directory of a store with an archive.
-        store: directory of the store to write to; made when there is none.
+        store: directory of the store to write to; made if there is none.
         key: of the stream in the source.
-        into: key of the stream to write to; by default the same. It is made when there is none.
+        into: key of the stream to write to, by default the same; made if there is none.
         start, end: IDs, both included, as in `xrange`.
-        staging: a folder that all hosts reach, path or URI, where workers that are not on the host
-            of the store leave nodes for the driver; by default a folder in the store.
+        staging: a folder that all hosts reach, path or URI, through which workers on other hosts
+            send nodes to the driver; by default a folder in the store.
 
     Raises:
-        LakeError: there is no such lake, or files of it overlap.
-        IdTooSmallError: the stream has IDs that are not below the first to be restored, and not
-            the same entries.
-        CommandError: another restore into the stream is unfinished, or it was appended to.
+        LakeError: there is no such lake, or its files overlap.
+        IdTooSmallError: the stream has the first ID or a higher one, and not the same entries.
+        CommandError: another restore into the stream is unfinished, or the stream was appended to
+            during this one.
     """
     target = (into if into is not None else key).encode()
-    # Where there is no lake, no store is to be made.
+    # Opened first, so that no store is made if there is no lake.
     lake = None if (Path(source) / "data.mdb").is_file() else Lake.open(source)
     with Stopwatch(Report(NAME)) as report, Store(store) as opened:
         if lake is None:
@@ -151,22 +150,22 @@ def _from_lake(
     name = key.encode()
     files = [one for one in lake.files() if one.key == name]
     if not files:
-        raise LakeError(f"{lake.uri}: no entries of {key!r}")
+        raise LakeError(f"{lake.uri}: the lake has no entries of {key!r}")
     for before, after in pairwise(files):
         if after.first <= before.last:
             raise LakeError(
-                f"{lake.uri}: {after.path} begins before {before.path} ends; `streamkeep spark "
-                "audit` says more"
+                f"{lake.uri}: {after.path} begins before {before.path} ends; next: `streamkeep "
+                "spark audit` lists all problems of the lake"
             )
     identity = uuid.UUID(str(lake.table.metadata().id)).bytes
     number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
     asked = Restoring(identity, number, *start, *end)
-    environment = store._environment  # the nodes come in under the API
+    environment = store._environment  # nodes are written below the public interface
     checked = environment.read(_number_of, name)
     folder = new_folder(staging)
 
     def nodes_from(at: Id) -> Iterator[ArchivedNode]:
-        """Have workers make the nodes of what is still missing, and yield them."""
+        """Let workers make the missing nodes, and yield them."""
         wanted = [one for one in files if one.last >= at and one.first <= end]
         gone = frozenset[StreamId]()
         if checked is not None:
@@ -201,7 +200,7 @@ def _from_lake(
 
 
 def _work(file: LakeFile) -> int:
-    """Return what a file costs to be made into nodes, in the bytes by which work is spread."""
+    """Return the work that a file takes, in the bytes by which work is distributed."""
     return file.size_bytes + _ENTRY_BYTES * file.entries
 
 
@@ -211,7 +210,7 @@ def _number_of(txn: Txn, name: bytes) -> int | None:
 
 
 def make_nodes(task: Task) -> list[str]:
-    """Stage the entries of a task's files as nodes; return what was staged. Runs in a worker."""
+    """Stage the entries of a task's files as nodes; return the file. Runs in a worker."""
     batches = (
         part
         for batch in _rising(task)
@@ -223,7 +222,7 @@ def make_nodes(task: Task) -> list[str]:
 
 
 def _rising(task: Task) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task's files; raise LakeError where IDs do not rise."""
+    """Yield the rows of a task's files; raise LakeError if IDs do not rise."""
     system, root = file_system(task.lake)
     last: StreamId | None = None
     for file in task.files:
@@ -232,8 +231,8 @@ def _rising(task: Task) -> Iterator[pa.RecordBatch]:
                 continue
             if not ascending(batch) or (last is not None and id_at(batch, 0) <= last):
                 raise LakeError(
-                    f"{task.lake}: IDs in {file.path} do not rise; `streamkeep spark audit` says "
-                    "more"
+                    f"{task.lake}: IDs in {file.path} do not rise; next: `streamkeep spark audit` "
+                    "lists all problems of the lake"
                 )
             last = id_at(batch, len(batch) - 1)
             yield batch

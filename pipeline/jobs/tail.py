@@ -1,14 +1,15 @@
-"""The job `tail`: what comes into streams, on and on, to a place of your choice.
+"""The job `tail`: it continuously copies new entries of streams to a target.
 
-A streaming query of the source `streamkeep`, with its offsets in a checkpoint beside the target:
-stopped and started again, it goes on where it was. Targets:
+It is a streaming query of the source `streamkeep`, with its offsets in a checkpoint next to the
+target. After a restart it continues where it stopped. Targets:
 
     console    for people
-    parquet    Spark's own file sink: files that are read by Spark with the folder's metadata
-    delta      a Delta table; each batch is a transaction that carries its number, so exactly once
-    store      another store of Streamkeep, same IDs; each batch is a transaction, exactly once
+    parquet    Spark's own file sink; Spark reads the files with the folder's metadata
+    delta      a Delta table; each batch is a transaction with its number, so exactly once
+    store      another store of Streamkeep, with the same IDs; each batch is a transaction, so
+               exactly once
 
-For a lake that grows by rounds and is compacted, erased from and audited, there is `to-lake`.
+For a lake that can be compacted, erased from and audited, use `to-lake`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.job import Report, Stopwatch
 from streamkeep.pipeline.jobs.to_lake import subscription
-from streamkeep.pipeline.places import by_python_only, check, located, log_settings, plain, reaching
 from streamkeep.pipeline.staging import new_folder, remove_folder
+from streamkeep.pipeline.storage import (
+    by_python_only,
+    check,
+    located,
+    log_settings,
+    plain,
+    reaching,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +44,7 @@ _POLL_S: Final = 1  # whole seconds, for Spark
 
 
 class TailError(StreamkeepError):
-    """A tail was given a target that it cannot write to."""
+    """The target of a tail cannot be written to."""
 
 
 def tail(
@@ -61,31 +69,31 @@ def tail(
     Args:
         store: its directory.
         target: console, parquet, delta or store.
-        path: of the target; none for the console.
-        checkpoint: folder for offsets; by default beside the target, `<path>.checkpoint`. The
-            console has none: it begins anew each time.
-        from_start: begin with the oldest entry, archived ones included, not behind the newest. A
-            checkpoint decides before that.
-        available_now: end when all that is there now has been written.
-        every_s: seconds from one batch to the next; 0 for as soon as possible.
-        max_entries: in one batch.
-        tail_export: a folder that all hosts reach, path or URI, for what is in no segment, where
-            workers are not on the host of the store.
-        staging: such a folder for what workers leave for the driver, with the target store.
-        on_batch: called with the number of entries of each batch, not long after it.
+        path: of the target; None for the console.
+        checkpoint: folder for offsets; by default `<path>.checkpoint`. The console has no
+            checkpoint and starts over each time.
+        from_start: begin with the oldest entry, including archived ones, instead of after the
+            newest. An existing checkpoint takes precedence.
+        available_now: end when all present entries have been written.
+        every_s: seconds between batches; 0 for as soon as possible.
+        max_entries: the limit for one batch.
+        tail_export: a folder that all hosts reach, path or URI, for entries outside of segments, if
+            workers are on other hosts than the store.
+        staging: such a folder through which workers send files to the driver, for the target store.
+        on_batch: called with the number of entries of each batch, shortly after it.
 
     Raises:
         TailError: the target does not exist, or needs a path.
     """
     if target not in TARGETS:
-        raise TailError(f"no target {target!r}; there are {', '.join(TARGETS)}")
+        raise TailError(f"there is no target {target!r}, expected one of {', '.join(TARGETS)}")
     if (path is None) != (target == "console"):
-        raise TailError(f"the target {target} takes {'no' if path else 'a'} path")
+        raise TailError(f"the target {target} {'has no' if path else 'needs a'} path")
     frame = spark.readStream.format("streamkeep").options(**subscription(streams, pattern))
     frame = frame.option("startingOffsets", "earliest" if from_start else "latest")
     if max_entries is not None:
         frame = frame.option("maxEntriesPerTrigger", max_entries)
-    # A folder of its own, since Spark ends a query without saying that its last batch is done.
+    # A folder for this query, because Spark ends a query without reporting its last batch as done.
     folder = None if tail_export is None else new_folder(plain(tail_export))
     if folder is not None:
         frame = frame.option("tailExport", folder)
@@ -95,22 +103,22 @@ def tail(
         seen = -1
         try:
             while query.isActive:
-                seen = _tell(query, seen, report, on_batch)
+                seen = _report_batches(query, seen, report, on_batch)
                 query.awaitTermination(_POLL_S)
-            query.awaitTermination()  # raises what ended it
+            query.awaitTermination()  # raises the error that ended the query
         finally:
             query.stop()
             if folder is not None:
                 remove_folder(folder)
-        _tell(query, seen, report, on_batch)
+        _report_batches(query, seen, report, on_batch)
     report.details = {"target": target, "path": path}
     return report
 
 
-def _tell(
+def _report_batches(
     query: StreamingQuery, seen: int, report: Report, on_batch: Callable[[int], None] | None
 ) -> int:
-    """Count the batches that ended since the last call; return the newest one."""
+    """Count and report the batches that ended since the last call; return the newest one."""
     for progress in query.recentProgress:
         if progress["batchId"] > seen and progress["numInputRows"]:
             seen = progress["batchId"]
@@ -150,9 +158,9 @@ def _start(
     for place in (offsets, *((location,) if target == "parquet" else ())):
         if by_python_only(place):
             raise TailError(
-                f"{place}: Spark itself writes there, and PySpark brings nothing for object "
-                "stores: give --checkpoint DIR on a disk, and --to delta for the entries; with "
-                "Spark's jars for S3, say s3a://"
+                f"{place}: Spark itself writes there, but PySpark has no client for object stores; "
+                "next: use --checkpoint DIR on a disk and --to delta for the entries, or s3a:// if "
+                "Spark has its jars for S3"
             )
     writer = writer.option("checkpointLocation", offsets)
     if target == "parquet":
@@ -165,7 +173,7 @@ def _start(
 
 
 class _DeltaSink:
-    """Appends each batch to a Delta table, once."""
+    """Appends each batch to a Delta table exactly once."""
 
     def __init__(self, location: str, application: str) -> None:
         check(location)
@@ -173,7 +181,7 @@ class _DeltaSink:
         self._application = application
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write one batch; Spark calls it again for a batch that it is not sure of."""
+        """Write one batch. Spark may call this again for the same batch."""
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
         from deltalake.exceptions import TableNotFoundError
 
@@ -207,7 +215,7 @@ class _DeltaSink:
 
 
 def _application(checkpoint: str) -> str:
-    """Return a name for the query that lives as long as its checkpoint."""
+    """Return a name for the query that stays the same as long as its checkpoint exists."""
     if "://" in checkpoint:
         return f"streamkeep/tail/{checkpoint}"
     path = Path(checkpoint) / "streamkeep-application"

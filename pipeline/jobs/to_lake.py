@@ -1,13 +1,13 @@
-"""The job `to-lake`: what streams gained since the last time, into a lake.
+"""The job `to-lake`: it copies the new entries of streams into a lake.
 
-Plan: each stream has a checkpoint in the lake, the last ID that a commit of this job covered; what
-is above it, up to the newest entry now, in the archive and live, is cut into slices and packed.
-Work: decode and write Parquet, per slice. Commit: all files and the new checkpoints in one
-transaction of the table. Killed anywhere before, the job has done nothing that a reader sees, and
-is run again; after it, a second run finds nothing to do.
+1. Plan: the lake has a position for each stream, the last ID that a commit of this job covered. The
+   entries above it, up to the newest one now, archived and live, are cut into slices.
+2. Work: workers decode slices and write Parquet files.
+3. Commit: one transaction of the table adds all files and the new positions.
 
-What a stream deleted before it was taken over is not in the lake; what is erased later is taken out
-by the job `erase`.
+If the job is killed before the commit, readers see nothing of it, and it can be run again. After
+the commit, another run finds nothing to do. Entries that were deleted before this job are not in
+the lake; entries that are erased later are removed by the job `erase`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, LakeFile
 from streamkeep.pipeline.options import ReadOptions, parse_read
 from streamkeep.pipeline.parquet import FileWriter
-from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import pin_streams, reading
 from streamkeep.pipeline.source import nodes_of, plan_pins, with_full_paths
 from streamkeep.pipeline.staging import new_folder, remove_folder
+from streamkeep.pipeline.storage import file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ NAME: Final = "to-lake"
 
 @dataclass(frozen=True)
 class Task:
-    """What one worker takes over."""
+    """The slices that one worker copies."""
 
     options: ReadOptions
     lake: str
@@ -58,27 +58,27 @@ def to_lake(
     tail_export: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Take over what streams gained since the last run, exactly once.
+    """Copy the entries that streams have gained since the last run, exactly once.
 
     Args:
         store: its directory.
-        lake: path or URI of the lake; made when there is none.
-        streams: keys; None, with no pattern, for all.
-        pattern: a regular expression that whole keys match.
-        columns: fields to promote, when the lake is made.
-        tail_export: a folder that all hosts reach, path or URI. Entries that are in no segment are
-            written there, for workers that are not on the host of the store, and removed in the
-            end. `STORE/archive` has to be where they reach it, too.
+        lake: path or URI of the lake; made if there is none.
+        streams: keys; None, without a pattern, for all.
+        pattern: a regular expression for whole keys.
+        columns: fields to promote, if the lake is made.
+        tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
+            written there for workers on other hosts, and removed at the end. These must also reach
+            `STORE/archive`.
 
     Raises:
         LakeError: the lake cannot be opened, or cannot hold a stream.
-        LakeConflictError: other jobs on the same streams were faster, three times.
-        IdRangeError: an ID is too big for the lake.
+        LakeConflictError: other jobs on the same streams committed first, three times.
+        IdRangeError: an ID is too large for the lake.
     """
     options = read_options(store, streams, pattern, tail_export)
     with Stopwatch(Report(NAME)) as report:
         with reading(options.path):
-            pass  # where there is no store, no lake is to be made
+            pass  # opened first, so that no lake is made if there is no store
         for last_try in (False, False, True):
             table = Lake.create(lake, columns)
             try:
@@ -131,7 +131,7 @@ def _take_over(
 
 
 def write_files(task: Task) -> list[str]:
-    """Write the entries of a task into files of the lake; return these. Runs in a worker."""
+    """Write the entries of a task into files of the lake; return the files. Runs in a worker."""
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     written: list[LakeFile] = []
@@ -150,10 +150,10 @@ def write_files(task: Task) -> list[str]:
 
 
 def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:
-    """Return columns in the words of SQL, `sku int, price double`, as Arrow has them.
+    """Return the Arrow schema of columns in SQL, such as `sku int, price double`.
 
     Raises:
-        LakeError: it cannot be parsed.
+        LakeError: the text cannot be parsed.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -162,12 +162,14 @@ def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:
         columns = spark.createDataFrame([], ddl).schema
     except PySparkException as error:
         text = str(error).strip().splitlines()[0]
-        raise LakeError(f"columns {ddl!r}: expected names and types, 'a int': {text}") from None
+        raise LakeError(
+            f"columns {ddl!r}: expected names and types such as 'a int': {text}"
+        ) from None
     return to_arrow_schema(columns, timezone="UTC")
 
 
 def application_of(store_uuid: str, number: int) -> str:
-    """Return the name under which a lake remembers how far a stream has come."""
+    """Return the name under which a lake stores the position of a stream."""
     return f"streamkeep/{store_uuid}/{number}"
 
 
@@ -177,7 +179,7 @@ def read_options(
     pattern: str | None,
     tail_export: str | None = None,
 ) -> ReadOptions:
-    """Return what a job on streams of a store reads, in the words of the data source."""
+    """Return the options of the data source for a job on streams of a store."""
     given = {"path": store, **subscription(streams, pattern)}
     if tail_export is not None:
         given["tailExport"] = tail_export
@@ -185,7 +187,7 @@ def read_options(
 
 
 def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str, str]:
-    """Return the options of the data source that choose streams; all without either."""
+    """Return the options of the data source that select streams; without either, all."""
     if streams is not None:
         return {"subscribe": json.dumps(list(streams))}
     return {"subscribePattern": pattern if pattern is not None else "(?s).*"}

@@ -17,7 +17,7 @@ pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from streamkeep.format.core.entry import StreamId  # noqa: E402
 from streamkeep.format.node import node, tombstones  # noqa: E402
-from streamkeep.pipeline import arrow  # noqa: E402
+from streamkeep.pipeline import arrow, arrow_types  # noqa: E402
 from streamkeep.pipeline.options import FAILFAST, PERMISSIVE  # noqa: E402
 
 Slot = tuple[tuple[int, int], list[bytes]]
@@ -195,7 +195,7 @@ def test_stored_integers_become_what_their_text_would(kind: Any, texts: list[byt
         for seq, text in enumerate(texts)
     ]
     found = [row["v"] for row in read(entries, pa.schema([("v", kind)]))]
-    convert = arrow._converter(kind)
+    convert = arrow_types.converter(kind)
     assert convert is not None
     alone = [convert(pa.array([text], pa.binary()))[0].as_py() for text in texts]
     assert found == alone
@@ -208,7 +208,7 @@ def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
     texts = (b"1", b"x", b"300", b"2")
     with pytest.raises(arrow.ValueMismatchError, match=r"entry 5-1: field 'v' is b'x'"):
         values(pa.int8(), *texts, mode=FAILFAST)
-    with pytest.raises(arrow.ValueMismatchError, match=r"field 'v' is b'300', which is no tiny"):
+    with pytest.raises(arrow.ValueMismatchError, match=r"field 'v' is b'300', which is not a tiny"):
         values(pa.int8(), b"1", b"300", mode=FAILFAST)
     builder = node.NodeBuilder(5, 0, [b"v"])
     for seq, text in enumerate(texts):

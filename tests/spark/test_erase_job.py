@@ -146,5 +146,5 @@ def test_what_to_erase_from_has_to_be_named(spark: SparkSession, tmp_path: Path)
         erase(spark, KEY, [DOOMED])
     with pytest.raises(LakeError, match="looked up in the lake"):
         erase(spark, KEY, store=str(tmp_path / "none"), where="ms = 1")
-    with pytest.raises(LakeError, match="no lake there"):
+    with pytest.raises(LakeError, match="no such lake"):
         erase(spark, KEY, [DOOMED], lake=str(tmp_path / "none"))

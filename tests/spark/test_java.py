@@ -105,7 +105,7 @@ def test_no_java_at_all_says_what_was_looked_at(bare: pytest.MonkeyPatch, tmp_pa
 
 
 def test_session_is_a_function_whatever_was_imported_before() -> None:
-    import streamkeep.pipeline.launch
+    import streamkeep.pipeline.spark_session
     from streamkeep import pipeline
 
-    assert pipeline.session is streamkeep.pipeline.launch.session
+    assert pipeline.session is streamkeep.pipeline.spark_session.session

@@ -28,8 +28,8 @@ from spark.killed_jobs import ATTEMPTS, Plan
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.lake import Lake
 from streamkeep.pipeline.parquet import read_file
-from streamkeep.pipeline.places import file_system
 from streamkeep.pipeline.staging import sweep
+from streamkeep.pipeline.storage import file_system
 from tiers import first_of_each, slow_but
 
 pytestmark = pytest.mark.crash

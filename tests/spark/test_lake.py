@@ -33,7 +33,7 @@ from streamkeep.pipeline.lake import (  # noqa: E402
 )
 from streamkeep.pipeline.lake_reading import read_lake  # noqa: E402
 from streamkeep.pipeline.parquet import FileWriter, read_file  # noqa: E402
-from streamkeep.pipeline.places import file_system  # noqa: E402
+from streamkeep.pipeline.storage import file_system  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,7 +160,7 @@ def test_an_erasure_conflicts_with_a_job_that_brings_entries(lake: Lake) -> None
 def test_other_tables_are_not_lakes(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    with pytest.raises(LakeError, match="no lake there"):
+    with pytest.raises(LakeError, match="no such lake"):
         Lake.open(str(tmp_path / "none"))
     DeltaTable.create(str(tmp_path / "other"), pa.schema([("a", pa.int32())]))
     with pytest.raises(LakeError, match="not a lake of streams: it lacks stream, date, ms"):
@@ -174,7 +174,7 @@ def test_promoted_columns_stay(tmp_path: Path) -> None:
     assert Lake.create(uri).promoted == columns
     with pytest.raises(LakeError, match="this one has: sku int32"):
         Lake.create(uri, pa.schema([("sku", pa.string())]))
-    with pytest.raises(LakeError, match="'ms' is one of the lake's own"):
+    with pytest.raises(LakeError, match="every lake has a column 'ms'"):
         Lake.create(str(tmp_path / "bad"), pa.schema([("ms", pa.int32())]))
 
 
@@ -222,7 +222,7 @@ def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert "not the one in its name" in problems_of(lake, good)[0]
+    assert "which differs from its name" in problems_of(lake, good)[0]
     path.unlink()
     assert "it is missing" in problems_of(lake, good)[0]
     (fallen,) = write(lake, [(9, 0), (8, 0)])
@@ -236,7 +236,7 @@ def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
     told = problems_of(lake, wrong)
     assert "wrong partition" in told[0]
     assert "1 rows, 7 in the log" in told[1]
-    assert "holds 9-0 to 9-0, not what its name says" in told[2]
+    assert "holds 9-0 to 9-0, which differs from its name" in told[2]
 
 
 # --- with Spark -----------------------------------------------------------------------------------

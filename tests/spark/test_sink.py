@@ -217,11 +217,11 @@ def test_a_map_of_fields(store: Store[bytes]) -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"n": pa.int64(), "fields": pa.map_(pa.string(), pa.string())}, "beside column 'fields'"),
+        ({"n": pa.int64(), "fields": pa.map_(pa.string(), pa.string())}, "and a column 'fields'"),
         ({"id": pa.string()}, "no column 'fields'"),
         ({"ms": pa.int64(), "n": pa.string()}, "needs both columns 'ms' and 'seq'"),
         ({"fields": pa.string()}, "array<struct<field,value>> or map"),
-        ({"n": pa.list_(pa.string())}, "a field holds text"),
+        ({"n": pa.list_(pa.string())}, "but a field holds text"),
     ],
 )
 def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
@@ -230,14 +230,14 @@ def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -
 
 
 def test_where_to_write_must_be_said() -> None:
-    with pytest.raises(SchemaError, match="the option 'stream', or such a column"):
+    with pytest.raises(SchemaError, match="the option 'stream', or add a column"):
         RowReader(pa.schema([("n", pa.string())]), None)
 
 
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"n": [None]}, "no field that is not null"),
+        ({"n": [None]}, "has no field"),
         ({"id": ["x"], "n": ["1"]}, "column 'id' is 'x'"),
         ({"id": [None], "n": ["1"]}, "column 'id' is None"),
         ({"ms": [-1], "seq": [0], "n": ["1"]}, "column 'ms' is -1"),
@@ -314,7 +314,7 @@ def test_streaming_writes_need_a_name(store: Store[bytes]) -> None:
     options = parse_write({"path": str(store.path), "stream": "s"})
     with pytest.raises(OptionError, match="checkpointLocation"):
         StreamkeepStreamWriter(options, PLAIN, False)
-    with pytest.raises(OptionError, match="streams are appended to"):
+    with pytest.raises(OptionError, match="streams can only be appended to"):
         StreamkeepWriter(options, PLAIN, True)
 
 

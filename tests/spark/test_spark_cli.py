@@ -39,13 +39,13 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def running_really(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have commands begin as they do, with a session that is none."""
-    from streamkeep.pipeline import launch
+    from streamkeep.pipeline import spark_session
 
     class Session:
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr(launch, "session", lambda *_, **__: Session())
+    monkeypatch.setattr(spark_session, "session", lambda *_, **__: Session())
 
 
 @pytest.fixture
@@ -170,9 +170,9 @@ def test_bad_arguments_are_told_before_spark_starts() -> None:
 def test_what_is_not_there_is_told_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeep.pipeline import launch
+    from streamkeep.pipeline import spark_session
 
-    monkeypatch.setattr(launch, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.setattr(spark_session, "session", lambda *_, **__: pytest.fail("Spark was started"))
     for arguments in (
         ("to-lake", "none", "l"),
         ("audit", "none"),
@@ -188,22 +188,22 @@ def test_what_is_not_there_is_told_before_spark_starts(
         ("erase", "s", "1-0", "--lake", "none"),
     ):
         done = run("spark", *arguments, status=1)
-        assert "none: no lake there; `streamkeep spark to-lake` makes one" in done.stderr
+        assert "none: no such lake; next: `streamkeep spark to-lake` makes one" in done.stderr
     done = run("spark", "to-lake", "s3://bucket/orders.store", "l", status=1)
     assert "a store stands on a disk of this host" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"orders.store"}
 
 
 def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamkeep.pipeline import launch
+    from streamkeep.pipeline import spark_session
 
     asked: list[tuple[str, dict[str, object]]] = []
 
     def session(master: str, **settings: object) -> SparkSession:
         asked.append((master, settings))
-        raise launch.SparkMissingError("not here")
+        raise spark_session.SparkMissingError("not here")
 
-    monkeypatch.setattr(launch, "session", session)
+    monkeypatch.setattr(spark_session, "session", session)
     monkeypatch.setattr(spark_job, "check_lake", lambda _: None)
     command = ("spark", "compact", "l", "--master", "spark://h:7077", "--conf", "spark.a=b")
     assert "not here" in run(*command, "--ship-code", status=1).stderr

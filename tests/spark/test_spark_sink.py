@@ -112,7 +112,7 @@ def test_what_cannot_be_written_says_so(spark: SparkSession, tmp_path: Path) -> 
     for mode, options, problem in (
         ("append", {}, "the option 'stream', or such a column"),
         ("append", {"stream": "s", "maxlength": "3"}, "did you mean maxLen"),
-        ("overwrite", {"stream": "s"}, "streams are appended to"),
+        ("overwrite", {"stream": "s"}, "streams can only be appended to"),
     ):
         with pytest.raises(Exception, match=r".") as error:
             save(mode, **options)

@@ -115,10 +115,10 @@ def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -
         import gc, sys
         from streamkeep.pipeline import source
         assert gc.get_freeze_count() == 0
-        source.spare_the_collector()
+        source.freeze_imports()
         frozen = gc.get_freeze_count()
         assert frozen > 10_000
-        source.spare_the_collector()
+        source.freeze_imports()
         assert gc.get_freeze_count() == frozen
     """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -76,7 +76,7 @@ def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_
 
 def test_targets_are_checked(spark: SparkSession, open_store: Callable[..., Store[bytes]]) -> None:
     store = open_store("orders.store")
-    with pytest.raises(TailError, match="no target 'kafka'; there are console"):
+    with pytest.raises(TailError, match="no target 'kafka', expected one of console"):
         tail(spark, str(store.path), "kafka")
-    with pytest.raises(TailError, match="the target delta takes a path"):
+    with pytest.raises(TailError, match="the target delta needs a path"):
         tail(spark, str(store.path), "delta")

@@ -108,7 +108,7 @@ def lake_argument(function: Function) -> Function:
 @contextmanager
 def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """Start Spark for a job, and stop it."""
-    from streamkeep.pipeline.launch import QUIET_JVM, missing, session
+    from streamkeep.pipeline.spark_session import QUIET_JVM, missing, session
 
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
     for setting in settings:
@@ -153,7 +153,7 @@ def check_store(path: Path) -> None:
 def check_place(place: str) -> None:
     """Say whether a bucket is out of reach; where the extra is missing, `running` says that."""
     try:
-        from streamkeep.pipeline.places import check, plain
+        from streamkeep.pipeline.storage import check, plain
     except ImportError:
         return
     check(plain(place))

@@ -1,9 +1,9 @@
-"""An archive without its store: a folder of segments, on a disk or anywhere that pyarrow reaches.
+"""A folder of segments without a store, on a disk or in any storage that pyarrow reaches.
 
-Each segment says itself whose entries it holds, so a folder can be read without a manifest: copied,
-exported (`streamkeep archive export`), or in an object store that executors on other hosts see.
-What only the manifest knows is which of two files that overlap is the right one: an erasure writes
-a segment anew and removes the old file later. The newer one is taken.
+Each segment names its stream, so such a folder can be read without a manifest: a copy, an export
+(`streamkeep archive export`), or an object store that executors on other hosts reach. Only a
+manifest could say which of two overlapping files is valid, since an erasure rewrites a segment and
+removes the old file later. Without one, the newer file is used.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from streamkeep.format.core.errors import MissingSegmentError, NotAStoreError, S
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.segment.segment import SUFFIX, Segment
 from streamkeep.pipeline.options import LIVE, ReadOptions
-from streamkeep.pipeline.places import file_system, is_local, is_uri, reaching
 from streamkeep.pipeline.plan import Slice
 from streamkeep.pipeline.reading import Pin, chosen_keys, pin_between
+from streamkeep.pipeline.storage import file_system, is_local, is_uri, reaching
 
 _DATA_FILE: Final = "data.mdb"
-_AT_ONCE: Final = 16  # files of an object store, each of which takes a few round trips to open
+_AT_ONCE: Final = 16  # files of an object store to open in parallel; each takes some round trips
 
 
 def is_folder(path: str) -> bool:
-    """Say whether a path leads to segments, not to a store; a URI always does."""
+    """Return whether a path is a folder of segments and not a store; a URI always is."""
     return is_uri(path) or (os.path.isdir(path) and not os.path.exists(f"{path}/{_DATA_FILE}"))
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSegment:
-    """One segment of a folder; its path is relative to that."""
+    """One segment of a folder; its path is relative to the folder."""
 
     path: str
     segment: Segment
 
     @property
     def age(self) -> tuple[int, int]:
-        """What rises from an older file to a newer one of the same entries."""
+        """A sort key that is higher for the newer of two files with the same entries."""
         return self.segment.trailer.epoch, self.segment.trailer.created_ms
 
 
 def list_segments(root: str) -> dict[int, list[FolderSegment]]:
-    """Return the segments of a folder by stream number, ascending, without any that overlap.
+    """Return the segments of a folder by stream number, ascending, without overlaps.
 
     Raises:
-        NotAStoreError: there is no such folder, or none is in it.
-        CorruptionError: one is damaged.
+        NotAStoreError: there is no such folder, or it has no segments.
+        CorruptionError: a segment is damaged.
     """
     system, base = file_system(root)
     selector = pyarrow.fs.FileSelector(base, recursive=True, allow_not_found=True)
@@ -78,7 +78,7 @@ def _open(root: str, path: str) -> FolderSegment:
 
 
 def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
-    """Return the files that count: of those that overlap the newest."""
+    """Return the valid files: of overlapping ones, the newest."""
     kept: list[FolderSegment] = []
     for one in sorted(files, key=lambda one: one.age, reverse=True):
         first, last = one.segment.trailer.first_id, one.segment.trailer.last_id
@@ -92,10 +92,10 @@ def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
 
 @contextmanager
 def open_segment(root: str, path: str) -> Iterator[Segment]:
-    """Open a segment of a folder; what was read of it by then stays after the block.
+    """Open a segment of a folder in a `with` block; its index remains usable after the block.
 
     Args:
-        path: in the folder; with root "", in full.
+        path: relative to the folder; with root "", the full path.
     """
     if not root:
         root, _, path = path.rpartition("/")
@@ -106,16 +106,18 @@ def open_segment(root: str, path: str) -> Iterator[Segment]:
             file: Any = system.open_input_file(f"{base.rstrip('/')}/{path}")
     except FileNotFoundError:
         raise MissingSegmentError(
-            where, f"it is no longer in {root}: load() again what was planned before it went"
+            where, f"it is no longer in {root}; next: load() the DataFrame again"
         ) from None
     with file:
         yield Segment.open(lambda offset, size: file.read_at(size, offset), file.size(), where)
 
 
 def pin_folder(options: ReadOptions) -> tuple[Pin, ...]:
-    """Return what a batch read covers, as of now."""
+    """Return the ranges of a batch read, fixed at this moment."""
     if options.source == LIVE:
-        raise StreamkeepError(f"{options.path}: an archive has no live entries")
+        raise StreamkeepError(
+            f"{options.path}: an archive has no live entries; next: leave out source=live"
+        )
     streams = list_segments(options.path)
     numbers = {files[-1].segment.index.key: number for number, files in streams.items()}
     return tuple(
@@ -135,7 +137,7 @@ def cut_folder(
     """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it.
 
     Args:
-        streams: what `list_segments` found.
+        streams: the result of `list_segments`.
     """
     slices = []
     for pin in pins:
@@ -145,7 +147,7 @@ def cut_folder(
 
 
 def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) -> list[Slice]:
-    """Return what a segment has of a pin, as slices cut between blocks."""
+    """Return the part of a segment in a pinned range, as slices cut between blocks."""
     slices = []
     blocks = segment.index.blocks
     at = segment.seek(*pin.start)
@@ -164,7 +166,7 @@ def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) 
 
 
 def read_file(root: str, one: Slice) -> Iterator[list[CopiedNode]]:
-    """Yield the nodes of a slice that names its file, a block at a time."""
+    """Yield the nodes of a slice that names its file, one block at a time."""
     assert one.segment is not None
     assert one.blocks is not None
     with open_segment(root, one.segment) as segment:

@@ -1,15 +1,15 @@
-"""Reading a store on hosts that are not its own: what is not in segments is written to some.
+"""Reading a store on other hosts: its live and retired nodes are exported to segment files.
 
-LMDB is a mapped file: it works on the host whose disk holds it, and nowhere else. So, where the
-option `tailExport` names a folder that all hosts reach, a path or a URI, the driver writes the live
-and the retired nodes of what is to be read into that folder, as sealed segment files, one per
-stream. Executors read only files then: these, and the segments of `STORE/archive`, which have to be
-reachable under the same path.
+LMDB is a mapped file and works only on the host whose disk holds it. If the option `tailExport`
+names a folder that all hosts reach, by path or URI, the driver writes the live and retired nodes of
+a read there, as one segment file per stream. Executors then read only files: these, and the
+segments of `STORE/archive`, which they must reach under the same path.
 
-Manifest and nodes are taken from one snapshot: an archiver at work moves nothing past the export.
-The folder of each read has a name of its own. That of a job goes with the job, that of a
-micro-batch when Spark says that it is done with it, as it does of all but the last; a DataFrame
-may be read again at any time. What stays is removed after a week, by a later read into the folder.
+Manifest and nodes come from one snapshot, so an archiver at work does not move entries past the
+export. Each read has a folder of its own. The folder of a job is removed with the job, and that of
+a micro-batch when Spark reports the batch as done, which it does except for the last one. The
+folder of a DataFrame is kept, because the DataFrame may be read again. Remaining folders are
+removed after a week, by a later read with the same option.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.segment.segment import segment_path
 from streamkeep.format.segment.writer import SegmentWriter
-from streamkeep.pipeline.folder import cut_segment, open_segment, read_file
-from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
-from streamkeep.pipeline.places import check, file_system, make_folder, reaching
 from streamkeep.pipeline.plan import Slice
-from streamkeep.pipeline.reading import Pin, joined, reading
+from streamkeep.pipeline.reading import Pin, reading, stream_nodes
+from streamkeep.pipeline.segment_folder import cut_segment, open_segment, read_file
+from streamkeep.pipeline.storage import check, file_system, make_folder, reaching
+from streamkeep.pipeline.stream_nodes import StreamNodes
 
-_EPOCH: Final = 1  # of nodes that no commit wrote
+_EPOCH: Final = 1  # for nodes that no commit wrote
 
 
 def cut_exported(
     options: ReadOptions, pins: tuple[Pin, ...], slice_bytes: int, folder: str
 ) -> list[Slice]:
-    """Return what is pinned as slices of files, those in `folder` being written for it."""
+    """Return the pinned ranges as slices of files; write live and retired nodes to `folder`."""
     slices: list[Slice] = []
     check(folder)
     archive = str(Path(options.path) / "archive")
@@ -58,7 +58,7 @@ def cut_exported(
 
 
 def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:
-    """Yield the nodes of a slice of `cut_exported`, which names its file in full."""
+    """Yield the nodes of a slice of `cut_exported`, which has the full path of its file."""
     return read_file("", one)
 
 
@@ -71,9 +71,9 @@ def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:
 def _write_tail(
     txn: Txn, options: ReadOptions, pin: Pin, store_uuid: str, folder: str
 ) -> str | None:
-    """Write the nodes that are in no segment into one; return its path, None without any."""
+    """Write the nodes that are in no segment into a new one; return its path, None if none are."""
     source = TAIL if options.source == AUTO else LIVE
-    stream = joined(txn, pin.key, pin.number, source)
+    stream = stream_nodes(txn, pin.key, pin.number, source)
     nodes = _envelopes(stream, pin)
     first = next(nodes, None)
     if first is None:
@@ -99,7 +99,7 @@ def _write_tail(
     return path
 
 
-def _envelopes(stream: JoinedStream, pin: Pin) -> Iterator[bytes]:
+def _envelopes(stream: StreamNodes, pin: Pin) -> Iterator[bytes]:
     for ms, seq, load in stream.nodes(StreamId(*pin.start), StreamId(*pin.end), None):
         data = load()
         if data:

@@ -1,6 +1,7 @@
-"""What a streaming read asks a store at each trigger: how far there is to read, and what is gone.
+"""The checks of a streaming read at each trigger: where the batch ends, and what is lost.
 
-Compiled codec, interpreted loop: a step costs a microsecond per node that the trigger covers.
+The loops here are interpreted, and the codec is compiled: a trigger takes about a microsecond per
+node that it covers.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.node import live_ids, peek_counts
-from streamkeep.pipeline.joined import JoinedStream
 from streamkeep.pipeline.offsets import BEGINNING, DataLossError, Position, Positions, key_text
 from streamkeep.pipeline.options import ARCHIVE, LATEST, LIVE, ReadOptions
 from streamkeep.pipeline.reading import find_streams
+from streamkeep.pipeline.stream_nodes import StreamNodes
 
-_COUNTED_NODES: Final = 20_000  # beyond, what is left is estimated
+_COUNTED_NODES: Final = 20_000  # beyond this number, the rest is estimated
 _HEAD: Final = 26
 
 
 @dataclass
 class Budget:
-    """What one trigger may still read; None for no limit."""
+    """How much one trigger may still read; None for no limit."""
 
     entries: int | None
     size_bytes: int | None
@@ -38,18 +39,18 @@ class Budget:
         )
 
 
-class TailedStream:
+class TriggerStream:
     """One stream in one snapshot, as a streaming query sees it.
 
     Attributes:
-        last: its newest entry; of a stream read with its archive the last ID that it has given,
-            since what is newest may be trimmed and archived already.
+        last: its newest entry. For a read with the archive it is the last generated ID, because the
+            newest entry may already be trimmed and archived.
     """
 
     def __init__(self, txn: Txn, stream: Stream, source: str) -> None:
         self.stream = stream
         self.number = stream.number
-        self.joined = JoinedStream(txn, stream.number, stream, source)
+        self.source_nodes = StreamNodes(txn, stream.number, stream, source)
         record = stream.record
         if source == LIVE:
             self.last = StreamId(record.last_live_ms, record.last_live_seq)
@@ -60,30 +61,30 @@ class TailedStream:
             self.last = StreamId(record.last_ms, record.last_seq)
 
     def end(self) -> Position:
-        """Return the position behind everything there is."""
-        if self.joined.source == ARCHIVE:
+        """Return the position after all present entries."""
+        if self.source_nodes.source == ARCHIVE:
             return Position(self.number, self.last)
         record = self.stream.record
         end = StreamId(record.last_ms, record.last_seq)
         return Position(self.number, end, added=record.entries_added)
 
     def after(self, position: Position) -> StreamId:
-        """Return the ID behind which a query reads on; of a stream made again, the lowest."""
+        """Return the ID after which a query continues; the lowest if the stream was replaced."""
         return position.id if position.number in (0, self.number) else MIN_ID
 
-    def first_behind(self, after: StreamId) -> StreamId | None:
-        """Return the first entry behind an ID."""
-        for ms, seq, load in self.joined.nodes(after.next(), MAX_ID, None):
+    def first_after(self, after: StreamId) -> StreamId | None:
+        """Return the first entry after an ID."""
+        for ms, seq, load in self.source_nodes.nodes(after.next(), MAX_ID, None):
             data = load()
             for one in live_ids(data, ms, seq) if data else ():
                 if one > after:
                     return StreamId(*one)
         return None
 
-    def count_behind(self, after: StreamId, most_nodes: int) -> tuple[int, StreamId | None]:
-        """Return how many entries stand behind an ID in so many nodes, and the next one's key."""
+    def count_after(self, after: StreamId, most_nodes: int) -> tuple[int, StreamId | None]:
+        """Return the number of entries after an ID in so many nodes, and the next node's key."""
         count = nodes = 0
-        for ms, seq, load in self.joined.nodes(after.next(), MAX_ID, None):
+        for ms, seq, load in self.source_nodes.nodes(after.next(), MAX_ID, None):
             if nodes >= most_nodes:
                 return count, StreamId(ms, seq)
             data = load()
@@ -96,48 +97,48 @@ class TailedStream:
             nodes += 1
         return count, None
 
-    def entries_behind(self, after: StreamId) -> int:
-        """Return how many entries stand behind an ID; beyond 20,000 nodes, about how many."""
+    def entries_after(self, after: StreamId) -> int:
+        """Return the number of entries after an ID; beyond 20,000 nodes it is an estimate."""
         if self.last <= after:
             return 0
-        count, following = self.count_behind(after, _COUNTED_NODES)
+        count, following = self.count_after(after, _COUNTED_NODES)
         if following is None:
             return count
         share = (self.last.ms - following.ms) / max(1, following.ms - after.ms)
         return round(count * (1 + share))
 
 
-def tailed_streams(txn: Txn, options: ReadOptions) -> Iterator[tuple[bytes, TailedStream]]:
-    """Yield the streams of a query that are there."""
+def trigger_streams(txn: Txn, options: ReadOptions) -> Iterator[tuple[bytes, TriggerStream]]:
+    """Yield the existing streams of a query."""
     for key, number in find_streams(txn, options, all_there=False).items():
         stream = txn.find_stream(key)
         if stream is not None and stream.number == number:
-            yield key, TailedStream(txn, stream, options.source)
+            yield key, TriggerStream(txn, stream, options.source)
 
 
-# --- how far there is to read ---------------------------------------------------------------------
+# --- where a batch ends ---------------------------------------------------------------------------
 
 
 def first_positions(txn: Txn, options: ReadOptions) -> Positions:
-    """Return where a new query begins: at the end of each stream, if nothing else was asked for."""
+    """Return where a new query begins: by default at the end of each stream."""
     positions: Positions = {}
-    for key, tailed in tailed_streams(txn, options):
+    for key, stream in trigger_streams(txn, options):
         starting = LATEST if options.starting is None else options.starting.of(key)
         if starting == LATEST:
-            positions[key] = tailed.end()
+            positions[key] = stream.end()
         elif isinstance(starting, StreamId) and starting > MIN_ID:
-            positions[key] = Position(tailed.number, starting.previous())
+            positions[key] = Position(stream.number, starting.previous())
         else:
-            positions[key] = Position(tailed.number, MIN_ID)
+            positions[key] = Position(stream.number, MIN_ID)
     return positions
 
 
 def newest_positions(txn: Txn, options: ReadOptions, start: Positions) -> Positions:
-    """Return where a query that reads everything there is would stand."""
+    """Return the positions after all present entries."""
     positions = dict(start)
-    for key, tailed in tailed_streams(txn, options):
-        if tailed.last > tailed.after(start.get(key, BEGINNING)):
-            positions[key] = tailed.end()
+    for key, stream in trigger_streams(txn, options):
+        if stream.last > stream.after(start.get(key, BEGINNING)):
+            positions[key] = stream.end()
     return positions
 
 
@@ -148,20 +149,20 @@ def limited_positions(
     budget: Budget,
     bound: Positions | None = None,
 ) -> Positions:
-    """Return how far a trigger reads within a budget, which the streams share evenly.
+    """Return where a trigger ends within a budget, which the streams share evenly.
 
     Args:
-        bound: where to stop at the latest; streams that are not in it are left alone.
+        bound: the last positions allowed; streams that are not in it do not advance.
     """
     positions = dict(start)
     walks: dict[bytes, _Steps] = {}
-    for key, tailed in tailed_streams(txn, options):
+    for key, stream in trigger_streams(txn, options):
         if bound is not None and key not in bound:
             continue
-        after = tailed.after(start.get(key, BEGINNING))
-        last = tailed.last if bound is None else min(tailed.last, bound[key].id)
+        after = stream.after(start.get(key, BEGINNING))
+        last = stream.last if bound is None else min(stream.last, bound[key].id)
         if last > after:
-            walks[key] = _Steps(tailed, after, last)
+            walks[key] = _Steps(stream, after, last)
     while walks and not budget.spent:
         share = Budget(
             None if budget.entries is None else max(1, budget.entries // len(walks)),
@@ -182,19 +183,19 @@ def limited_positions(
 
 
 class _Steps:
-    """The entries of one stream behind an ID, taken in portions."""
+    """The entries of one stream after an ID, taken in portions."""
 
-    def __init__(self, tailed: TailedStream, after: StreamId, last: StreamId) -> None:
-        self.tailed = tailed
+    def __init__(self, stream: TriggerStream, after: StreamId, last: StreamId) -> None:
+        self._stream = stream
         self.last = last
         self.id = after
         self.ended = False
-        self._nodes = tailed.joined.nodes(after.next(), last, None)
-        self._ids: list[tuple[int, int]] = []  # of the node that stands open, not yet taken
-        self._size = 0  # of that node, per entry
+        self._nodes = stream.source_nodes.nodes(after.next(), last, None)
+        self._ids: list[tuple[int, int]] = []  # the IDs of the present node that are not taken yet
+        self._size = 0  # bytes per entry of that node
 
     def take(self, share: Budget) -> tuple[int, int]:
-        """Step over entries until the share is used up; return how many, and their bytes."""
+        """Take entries until the share is used up; return their number and size."""
         entries = size = 0
         while self._fill():
             room = len(self._ids)
@@ -209,11 +210,11 @@ class _Steps:
             entries += room
             size += room * self._size
         self.ended = True
-        self.id = self.last  # behind it nothing is wanted, but IDs that were deleted may be
+        self.id = self.last  # higher than the last entry if that one was deleted
         return entries, size
 
     def _fill(self) -> bool:
-        """Have an entry at hand that has not been taken; False when there is none."""
+        """Load IDs until there is one that is not taken; return False if none is left."""
         while not self._ids:
             found = next(self._nodes, None)
             if found is None:
@@ -226,32 +227,32 @@ class _Steps:
         return True
 
     def position(self) -> Position:
-        """Return the position behind what was taken."""
+        """Return the position after the entries taken so far."""
         if self._fill():
-            return Position(self.tailed.number, self.id, StreamId(*self._ids[0]))
-        if self.id >= self.tailed.last:
-            return self.tailed.end()
-        return Position(self.tailed.number, self.id)
+            return Position(self._stream.number, self.id, StreamId(*self._ids[0]))
+        if self.id >= self._stream.last:
+            return self._stream.end()
+        return Position(self._stream.number, self.id)
 
 
-# --- what is gone ---------------------------------------------------------------------------------
+# --- lost entries ---------------------------------------------------------------------------------
 
 
 def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Position) -> None:
-    """Raise DataLossError when entries behind a position were trimmed before they were read.
+    """Raise DataLossError if entries after a position were trimmed before they were read.
 
-    Trimming takes from the front. So what came next is there, live or in the archive, or it is gone
-    with all up to the first that is there. An entry that was deleted by its ID is nobody's loss:
-    where entries behind the position were deleted, too, no loss is claimed.
+    Trimming removes the oldest entries. So the next entry still exists, live or in the archive, or
+    it was trimmed together with all up to the first existing one. A deleted entry is no loss. If
+    entries after the position were deleted, the check cannot tell the two apart and passes.
     """
     stream = txn.find_stream(key)
     if position.number == 0 or stream is None:
-        return  # nothing is known, or nothing there: the query waits
+        return  # no position yet, or no stream: the query waits
     if stream.number != position.number:
         raise DataLossError(
-            f"stream {key_text(key)!r} was deleted and made again since entry {position.id} was "
-            "read; what was not read of the former one is gone. failOnDataLoss=false reads the new "
-            "one from its beginning"
+            f"stream {key_text(key)!r} was deleted and created again after entry {position.id} was "
+            "read; unread entries of the former stream are lost; next: failOnDataLoss=false reads "
+            "the new stream from its beginning"
         )
     record = stream.record
     if (record.max_deleted_ms, record.max_deleted_seq) > position.id:
@@ -259,37 +260,37 @@ def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Pos
     trimmed = record.length == 0 or (record.first_ms, record.first_seq) > position.id
     if not trimmed:
         return
-    tailed = TailedStream(txn, stream, options.source)
-    first = tailed.first_behind(position.id)
+    current = TriggerStream(txn, stream, options.source)
+    first = current.first_after(position.id)
     lost: str | None = None
     if position.next is not None and (first is None or first > position.next):
         lost = f"from {position.next}"
     elif position.added is not None and record.entries_added > position.added:
-        there, more = tailed.count_behind(position.id, _COUNTED_NODES)
+        there, more = current.count_after(position.id, _COUNTED_NODES)
         count = record.entries_added - position.added - there
         if more is None and count > 0:
-            lost = f"{count} behind {position.id}"
+            lost = f"after {position.id} ({count} in number)"
     if lost is not None:
-        following = "none is there now" if first is None else f"the first that is there is {first}"
+        following = "no entry remains" if first is None else f"the first remaining entry is {first}"
         raise DataLossError(
             f"stream {key_text(key)!r}: entries {lost} were trimmed before they were read, and are "
-            f"in no archive; {following}. failOnDataLoss=false goes on with what is there; "
-            "archiving the stream keeps this from happening"
+            f"not archived; {following}; next: failOnDataLoss=false continues with the remaining "
+            "entries. Archiving the stream prevents such a loss"
         )
 
 
-# --- how far behind -------------------------------------------------------------------------------
+# --- lag ------------------------------------------------------------------------------------------
 
 
 def report(txn: Txn, options: ReadOptions, positions: Positions) -> dict[str, dict[str, object]]:
-    """Return the newest entry of each stream, and how far behind it a query is."""
+    """Return the newest entry of each stream, and the lag of a query."""
     found: dict[str, dict[str, object]] = {}
-    for key, tailed in tailed_streams(txn, options):
-        after = tailed.after(positions.get(key, BEGINNING))
-        behind = tailed.entries_behind(after)
+    for key, stream in trigger_streams(txn, options):
+        after = stream.after(positions.get(key, BEGINNING))
+        behind = stream.entries_after(after)
         found[key.decode("utf-8", "backslashreplace")] = {
-            "id": str(tailed.last),
+            "id": str(stream.last),
             "entriesBehind": behind,
-            "secondsBehind": max(0, tailed.last.ms - after.ms) / 1000 if behind and after.ms else 0,
+            "secondsBehind": max(0, stream.last.ms - after.ms) / 1000 if behind and after.ms else 0,
         }
     return found

@@ -1,4 +1,4 @@
-"""The progress of a streaming query as a consumer group, for XINFO GROUPS to show."""
+"""The progress of a streaming query as a consumer group, which XINFO GROUPS shows."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.pipeline.offsets import Positions
 from streamkeep.pipeline.options import LIVE
-from streamkeep.pipeline.tailing import TailedStream
+from streamkeep.pipeline.triggers import TriggerStream
 
 
-def mirror_positions(store: Store[bytes], group: bytes, positions: Positions) -> None:
-    """Set last_delivered_id and entries_read of the group on each stream, made where missing.
+def set_group_positions(store: Store[bytes], group: bytes, positions: Positions) -> None:
+    """Set last_delivered_id and entries_read of the group on each stream; make missing groups.
 
-    The lag that XINFO GROUPS then shows is that of live entries, as of any group.
+    XINFO GROUPS then shows the lag in live entries, as for any group.
     """
     for key, position in positions.items():
         with store.snapshot() as snapshot:
             stream = snapshot.txn.find_stream(key)
             if stream is None or stream.number != position.number:
                 continue
-            tailed = TailedStream(snapshot.txn, stream, LIVE)
-            read = stream.record.entries_added - tailed.entries_behind(position.id)
+            entries_left = TriggerStream(snapshot.txn, stream, LIVE).entries_after(position.id)
+            read = stream.record.entries_added - entries_left
         try:
             store.xgroup_setid(key, group, str(position.id), entries_read=read)
         except NoSuchGroupError:

@@ -1,16 +1,14 @@
-"""A SparkSession that works out of the box, and the registration of our data source.
+"""A SparkSession that works without configuration, and the registration of the data source.
 
-What `session` sets, each only where the caller has not:
+`session` sets the following, unless the caller has set it:
 
-- a Java that Spark runs on (`java`), and workers with the Python that runs this program: Spark's
-  own default is the `python3` of PATH, which has none of the packages when a virtual environment
-  is used without being activated;
-- a driver on loopback where the master is local, so that neither the name of the machine nor its
-  network matters;
-- times in UTC, zstd for Parquet, and the warehouse outside of the working directory;
-- on executors of other hosts, the words of the environment by which S3 is reached (`places`), as
-  Spark itself takes them over for its own client;
-- on the driver, a JVM that starts fast (one compiler, the small collector) for `fast_start`.
+- a usable Java (`java`), and for the workers the Python of this program. Spark's default is the
+  `python3` of PATH, which lacks the packages if a virtual environment is not activated.
+- a driver on loopback for a local master, independent of the machine's name and network.
+- times in UTC, zstd for Parquet, and the warehouse outside of the working directory.
+- for executors on other hosts, the environment variables that S3 needs (`storage`), as Spark itself
+  does for its own client.
+- with `fast_start`, a JVM for the driver that starts fast (one compiler, the serial collector).
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ from streamkeep.pipeline.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# For JVMs whose log nobody reads: errors only.
+# For JVMs whose log is not read: it has errors only.
 QUIET_JVM: Final = (
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('quiet.properties').as_uri()}"
 )
 
-# By which `places` reaches S3.
+# The variables with which `storage` reaches S3.
 S3_ENVIRONMENT: Final = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -51,10 +49,10 @@ class SparkMissingError(StreamkeepError):
 
 
 def missing(error: ImportError) -> SparkMissingError:
-    """Return the error to raise where a package of the extra cannot be imported."""
+    """Return the error for a package of the extra that cannot be imported."""
     package = (error.name or "a package").partition(".")[0].replace("pyspark", "PySpark")
     why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"fails: {error}"
-    return SparkMissingError(f"{package} {why}: pip install 'streamkeep[spark]'")
+    return SparkMissingError(f"{package} {why}; next: pip install 'streamkeep[spark]'")
 
 
 def session(
@@ -64,22 +62,22 @@ def session(
     ship_code: bool = False,
     **conf: object,
 ) -> SparkSession:
-    """Return a SparkSession, made when there is none: `session(master="local[4]")`.
+    """Return a SparkSession; make one if there is none: `session(master="local[4]")`.
 
-    A session that is running already is returned as it is, with `conf` applied where Spark allows
-    that. Spark finds the format `streamkeep` by itself.
+    A running session is returned unchanged, except that Spark applies the settings of `conf` that
+    it allows to change. Spark finds the format `streamkeep` by itself.
 
     Args:
-        master: where to run; `local[*]` takes all cores of this machine.
-        fast_start: start the JVM about a seventh faster, at the price of slower long jobs.
-        ship_code: send this package to executors, which need not have it. They need what it
-            depends on, and a Python of the same version.
+        master: where to run; `local[*]` uses all cores of this machine.
+        fast_start: start the JVM about a seventh faster; long jobs become slower.
+        ship_code: send this package to executors that do not have it. They need its dependencies
+            and a Python of the same version.
         conf: settings of Spark, as `spark_sql_shuffle_partitions=8`, or with dots through
             `**{"spark.sql.shuffle.partitions": 8}`.
 
     Raises:
         SparkMissingError: the extra `streamkeep[spark]` is not installed.
-        JavaMissingError: there is no Java that Spark runs on.
+        JavaMissingError: there is no usable Java.
     """
     try:
         from pyspark.sql import SparkSession
@@ -93,7 +91,7 @@ def session(
     builder = SparkSession.builder.master(master)
     chosen = settings(master, fast_start, conf)
     if ship_code:
-        from streamkeep.pipeline.shipping import with_code
+        from streamkeep.pipeline.code_archive import with_code
 
         chosen = with_code(chosen, master)
     for name, value in chosen.items():
@@ -102,10 +100,10 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark` know the format `streamkeep`, where it does not find it by itself.
+    """Register the format `streamkeep` with `spark`, if Spark does not find it by itself.
 
-    Spark looks for packages whose names begin with `pyspark_`, and takes none of them when one,
-    of whatever vendor, cannot be imported.
+    Spark looks for packages whose names begin with `pyspark_`. If one of them, of any vendor,
+    cannot be imported, Spark uses none of them.
     """
     from streamkeep.pipeline.source import StreamkeepSource
 
@@ -113,7 +111,7 @@ def register(spark: SparkSession) -> None:
 
 
 def settings(master: str, fast_start: bool, conf: dict[str, object]) -> dict[str, str]:
-    """Return the settings of Spark for `session`: ours, and those of the caller over them."""
+    """Return the settings of Spark for `session`; those of the caller take precedence."""
     chosen = {
         "spark.app.name": "streamkeep",
         "spark.sql.session.timeZone": "UTC",
@@ -137,7 +135,7 @@ def settings(master: str, fast_start: bool, conf: dict[str, object]) -> dict[str
 
 
 def _spelled(name: str) -> str:
-    """Return the name of a setting as Spark spells it; keyword arguments cannot hold dots."""
+    """Return the name of a setting with dots, which keyword arguments cannot have."""
     return name if "." in name else name.replace("_", ".")
 
 

@@ -1,9 +1,9 @@
-"""The package as an archive that Spark takes to executors which have none.
+"""The package as an archive that Spark sends to executors that do not have it.
 
-Spark unpacks an archive (`spark.archives`) into the working directory of each executor, and the
-Python processes there look into it first. A zip file on their path (`--py-files`) would not do:
-compiled modules cannot be loaded from one. What the package depends on has to be there already, as
-has a Python of the same version: compiled modules are made for one.
+Spark unpacks an archive (`spark.archives`) into the working directory of each executor, where the
+Python processes find it first. A zip file on their path (`--py-files`) would not work, because
+compiled modules cannot be loaded from one. The executors must already have the dependencies of the
+package, and a Python of the same version, for which the modules are compiled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final
 import pyspark_streamkeep
 import streamkeep
 
-_NAME: Final = "streamkeep-code"  # of the folder on executors
+_NAME: Final = "streamkeep-code"  # the name of the folder on executors
 _KINDS: Final = (".py", ".so", ".pyd", ".properties", ".typed")
 _PATH: Final = "spark.executorEnv.PYTHONPATH"
 
 
 def pack_code(target: Path) -> Path:
-    """Write the running package into an archive, as a wheel would hold it; return its path."""
+    """Write the running package into an archive with the layout of a wheel; return its path."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for package in (streamkeep, pyspark_streamkeep):
             assert package.__file__ is not None
@@ -37,11 +37,11 @@ def pack_code(target: Path) -> Path:
 
 
 def with_code(conf: dict[str, str], master: str) -> dict[str, str]:
-    """Return settings of Spark with what takes the package to executors added.
+    """Return settings of Spark that also send the package to executors.
 
-    The archive lives as long as this process.
+    The archive is removed when this process ends.
     """
-    # YARN unpacks archives itself; from `spark.archives` Spark would do so once more.
+    # YARN unpacks archives itself; with `spark.archives`, Spark would unpack them again.
     name = "spark.yarn.dist.archives" if master.startswith("yarn") else "spark.archives"
     folder = Path(tempfile.mkdtemp(prefix="streamkeep-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -55,7 +55,7 @@ def with_code(conf: dict[str, str], master: str) -> dict[str, str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a package; its folders may be links, which `rglob` does not follow."""
+    """Yield the files of a package. Its folders may be links, which `rglob` does not follow."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             if path.name != "__pycache__":

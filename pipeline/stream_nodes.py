@@ -1,9 +1,8 @@
-"""A stream as Spark reads it: its history, its live entries, or its archive; and where to cut it.
+"""The nodes of a stream for Spark: its history, its live entries or its archive, and where to cut.
 
-The joined view is that of the engine (`engine/commands/history`): a node is live, retired or in a
-segment, in exactly one of them in any snapshot. This module walks nodes instead of entries, so that
-they can be decoded to columns, and says how much there is where, so that the work can be shared
-out.
+As in `engine/commands/history`, each node is in exactly one source in any snapshot: live, retired
+or in a segment. This module iterates over nodes instead of entries, so that they can be decoded to
+columns. It also returns the sizes of ranges, by which the work is distributed.
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL
 
 
 class Found(NamedTuple):
-    """A node that may hold wanted entries: its key, and what gives its listpack.
+    """A node that may hold wanted entries: its key, and a function that returns its listpack.
 
-    `load` works until the next node is asked for; it gives b"" where a node shows nothing.
+    `load` is valid until the next node is requested. It returns b"" for a node without visible
+    entries.
     """
 
     ms: int
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A place where a read can be cut, and how much follows it."""
+    """An ID where a read can be cut, and the size of the part that begins there."""
 
     id: StreamId
     size_bytes: int
@@ -45,18 +45,18 @@ class Mark(NamedTuple):
 
 
 class _LiveEntries(Live):
-    """The live nodes, without what was trimmed from them."""
+    """The live nodes, without the entries that were trimmed from them."""
 
     with_trimmed = False
 
 
-class JoinedStream:
-    """One stream in one snapshot.
+class StreamNodes:
+    """The nodes of one stream in one snapshot.
 
     Args:
-        stream: None for one that was deleted, of which segments are left.
-        source: which of it is read: `auto` for all, `live`, `archive` for segments only, or `tail`
-            for all but these.
+        stream: None for a deleted stream, of which only segments remain.
+        source: what to read: `auto` for everything, `live`, `archive` for segments only, or `tail`
+            for everything else.
     """
 
     def __init__(self, txn: Txn, number: int, stream: Stream | None, source: str) -> None:
@@ -74,7 +74,7 @@ class JoinedStream:
             after: leave out nodes up to this key.
 
         Raises:
-            Unreadable: a segment cannot be read; perhaps a newer manifest does not name it.
+            Unreadable: a segment cannot be read; a newer manifest may no longer name it.
         """
         parts = [_upwards(source, start, end, after) for source in self._sources()]
         return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_key)
@@ -82,22 +82,23 @@ class JoinedStream:
     def chunks(
         self, start: StreamId, end: StreamId, after: StreamId | None, size: int
     ) -> Iterator[list[CopiedNode]]:
-        """Yield the same nodes, copied, about `size` bytes at a time; b"" for one without entries.
+        """Yield copies of the same nodes, about `size` bytes at a time.
 
-        Each place is read up to where another one has a node: to merge them node by node would take
-        longer than to copy them.
+        A node without visible entries gives b"".
         """
-        places = [one for one in self._sources() if _begin(one, start, after) and _key(one) <= end]
-        while places:
-            places.sort(key=_key)
-            first = places[0]
+        # Each source is read up to the next node of another one. Merging them node by node would
+        # take longer than copying the nodes.
+        sources = [one for one in self._sources() if _begin(one, start, after) and _key(one) <= end]
+        while sources:
+            sources.sort(key=_key)
+            first = sources[0]
             last = end
-            if len(places) > 1 and _key(places[1]) > _key(first):  # as in every sound store
-                last = min(end, StreamId(*_key(places[1])).previous())
+            if len(sources) > 1 and _key(sources[1]) > _key(first):  # true in every sound store
+                last = min(end, StreamId(*_key(sources[1])).previous())
             nodes, more = first.copy(last, size)
             yield nodes
             if not more or _key(first) > end:
-                places.remove(first)
+                sources.remove(first)
 
     def _sources(self) -> Iterator[Source]:
         stream = self.stream
@@ -116,7 +117,7 @@ class JoinedStream:
     # --- sizes ------------------------------------------------------------------------------
 
     def marks(self, start: StreamId, end: StreamId, piece_bytes: int) -> Iterator[Mark]:
-        """Return where a range can be cut, ascending, so that pieces can have `piece_bytes`."""
+        """Return where a range can be cut into pieces of about `piece_bytes`, ascending."""
         parts: list[Iterator[Mark]] = []
         if self.stream is not None and self.source != ARCHIVE:
             parts.append(self._live_marks(self.stream, start, end))
@@ -126,7 +127,7 @@ class JoinedStream:
     def _other_marks(
         self, start: StreamId, end: StreamId, piece_bytes: int
     ) -> Iterator[Iterator[Mark]]:
-        """Yield the places in retired nodes, and those in segments."""
+        """Yield the marks of retired nodes, and those of segments."""
         if self.source in (AUTO, TAIL):
             retired = _upwards(Retired(self.txn, self.number), start, end, None)
             yield (Mark(StreamId(one.ms, one.seq), PAGE_VALUE, 0) for one in retired)
@@ -134,7 +135,7 @@ class JoinedStream:
             yield self._archived_marks(start, end, piece_bytes)
 
     def _live_marks(self, stream: Stream, start: StreamId, end: StreamId) -> Iterator[Mark]:
-        """Return the keys of the live nodes, without reading these."""
+        """Yield the keys of the live nodes without reading the nodes."""
         nodes = stream.nodes()
         walk = NodeWalk(self.txn, stream)
         if not nodes or not walk.seek(*start):
@@ -151,7 +152,7 @@ class JoinedStream:
             yield Mark(StreamId(stream.tail_ms, stream.tail_seq), size, entries)
 
     def _archived_marks(self, start: StreamId, end: StreamId, piece_bytes: int) -> Iterator[Mark]:
-        """Return the segments by the manifest; of big ones, which are opened, the blocks."""
+        """Yield the segments of the manifest; large ones are opened and give their blocks."""
         for record in overlapping(self.txn, self.number, start, end):
             if record.raw_bytes <= piece_bytes:
                 yield Mark(StreamId(*record.first_id), record.raw_bytes, record.entries)
@@ -161,13 +162,13 @@ class JoinedStream:
                     yield Mark(StreamId(*block.first_id), block.raw_size, block.entries)
 
     def size_bytes(self, start: StreamId, end: StreamId) -> int:
-        """Return how much there is to read in a range, about."""
+        """Return about how many bytes a read of a range takes."""
         if self.source == ARCHIVE or self.stream is None or not self.stream.record.length:
             return sum(mark.size_bytes for mark in self.marks(start, end, 1 << 62))
         record = self.stream.record
         first = (record.first_ms, record.first_seq)
         if start <= first and end >= (record.last_live_ms, record.last_live_seq):
-            live = self.stream.node_bytes()  # of all nodes: these need not be walked over
+            live = self.stream.node_bytes()  # of all nodes, known without iterating over them
         else:
             live = sum(mark.size_bytes for mark in self._live_marks(self.stream, start, end))
         others = self._other_marks(start, end, 1 << 62)
@@ -177,7 +178,7 @@ class JoinedStream:
 def _upwards(
     source: Source, start: StreamId, end: StreamId, after: StreamId | None
 ) -> Iterator[Found]:
-    """Yield the nodes of one place."""
+    """Yield the nodes of one source."""
     found = _begin(source, start, after)
     load = source.load
     while found and (source.ms, source.seq) <= end:
@@ -186,7 +187,7 @@ def _upwards(
 
 
 def _begin(source: Source, start: StreamId, after: StreamId | None) -> bool:
-    """Go to the first node that may hold entries from `start` on; leave out those up to `after`."""
+    """Move to the first node above `after` that may hold entries from `start` on."""
     found = source.at_or_above(*(start if after is None else after))
     while found and after is not None and (source.ms, source.seq) <= after:
         found = source.next()

@@ -26,7 +26,7 @@ from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, 
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.node.node import PAIRS, Range, read_range
-from streamkeep.pipeline import folder, reading
+from streamkeep.pipeline import reading, segment_folder
 from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.plan import Slice, join
@@ -237,7 +237,7 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
 
 
 def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
-    from streamkeep.pipeline.tailing import (
+    from streamkeep.pipeline.triggers import (
         Budget,
         check_nothing_lost,
         limited_positions,
@@ -295,7 +295,7 @@ def test_history_as_the_engine_tells_it(open_store: Callable[..., Store[bytes]])
 def test_a_query_loses_nothing_that_is_archived_before_it_comes(
     open_store: Callable[..., Store[bytes]],
 ) -> None:
-    from streamkeep.pipeline.tailing import Budget, check_nothing_lost, limited_positions
+    from streamkeep.pipeline.triggers import Budget, check_nothing_lost, limited_positions
 
     store = open_store("archiving", node_max_entries=7)
     ids = filled(store, 100)
@@ -336,13 +336,13 @@ def test_a_folder_of_segments_without_its_store(
             ({"startingOffsets": "1100", "endingOffsets": "1250"}, ids[100:251]),
         ):
             options = parse_read({"path": root, "subscribe": "s", **between})
-            assert folder.is_folder(root)
-            pins = folder.pin_folder(options)
+            assert segment_folder.is_folder(root)
+            pins = segment_folder.pin_folder(options)
             for size in (None, 1, 2000):
-                slices = folder.cut_folder(folder.list_segments(root), pins, size)
+                slices = segment_folder.cut_folder(segment_folder.list_segments(root), pins, size)
                 found = []
                 for one in join(slices):
-                    nodes = folder.read_file(root, one)
+                    nodes = segment_folder.read_file(root, one)
                     shape = RowShape(DEFAULT_SCHEMA, one.key)
                     for batch in record_batches(shape, nodes, one.start, one.end):
                         found += batch.column("id").to_pylist()
@@ -350,9 +350,9 @@ def test_a_folder_of_segments_without_its_store(
     for path in (tmp_path / "copy").glob("*/*.seg"):
         path.unlink()
     with pytest.raises(MissingSegmentError, match="planned before it went"):
-        list(folder.read_file(root, slices[0]))
+        list(segment_folder.read_file(root, slices[0]))
     with pytest.raises(NotAStoreError, match="neither a store nor a folder with segments"):
-        folder.pin_folder(options)
+        segment_folder.pin_folder(options)
 
 
 def test_of_segments_that_overlap_the_newest_counts(tmp_path: Path) -> None:
@@ -360,5 +360,5 @@ def test_of_segments_that_overlap_the_newest_counts(tmp_path: Path) -> None:
     write_file(tmp_path, old, file_number=1, created_ms=1)
     write_file(tmp_path, old[:5] + old[6:], file_number=2, created_ms=2)
     write_file(tmp_path, [(2000, 0, [b"n", b"x"])], file_number=3, created_ms=1)
-    found = folder.list_segments(str(tmp_path))[7]
+    found = segment_folder.list_segments(str(tmp_path))[7]
     assert [one.segment.trailer.entries for one in found] == [19, 1]

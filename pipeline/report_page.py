@@ -1,7 +1,7 @@
-"""The files of a report: plots as PNG, the numbers behind them as CSV, and one HTML page.
+"""The files of a report: plots as PNG, their numbers as CSV, and one HTML page.
 
-The page holds its pictures and needs nothing else: it can be mailed. Every number in it stands in
-one of the CSV files, too.
+The page contains its pictures, so it can be sent as a single file. Every number in it is also in
+one of the CSV files.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from streamkeep.pipeline.jobs.report import Facts, GroupFacts, MeasureFacts
 
-_MOST_LINES: Final = 8  # streams in one plot; the others are summed up
+_MOST_LINES: Final = 8  # streams in one plot; the others are added up
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_LEAST_GAP: Final = 0.5  # where a gap of nothing stands on a logarithmic axis
-_SPANS: Final = (  # in milliseconds, as an axis names them
+_LEAST_GAP: Final = 0.5  # the place of a gap of 0 on a logarithmic axis
+_SPANS: Final = (  # milliseconds, and the labels of an axis
     (0.5, "0"),
     (1, "1 ms"),
     (10, "10 ms"),
@@ -69,17 +69,18 @@ class PlotMissingError(StreamkeepError):
 
 
 def check_plots() -> None:
-    """Raise PlotMissingError where plots cannot be made."""
+    """Raise PlotMissingError if plots cannot be made."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise PlotMissingError(
-            "a report needs matplotlib, which is not installed: pip install 'streamkeep[plot]'"
+            "a report needs matplotlib, which is not installed; next: pip install "
+            "'streamkeep[plot]'"
         ) from None
 
 
 def write(facts: Facts, folder: Path) -> list[Path]:
-    """Write all files of a report into a folder, which is made; return their paths."""
+    """Write all files of a report into a folder, which is made if missing; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     page = _Page(folder)
     page.heading(f"Streams of {facts.store}", f"as of {time_text(facts.now_ms)}")
@@ -95,7 +96,7 @@ def write(facts: Facts, folder: Path) -> list[Path]:
 
 
 class _Page:
-    """Collects the parts of the page, and writes the files beside it."""
+    """Collects the parts of the page, and writes the files next to it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -111,7 +112,7 @@ class _Page:
         self._parts.append(f"<h2>{html.escape(title)}</h2>{text}")
 
     def table(self, name: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Add a table, and a CSV file with the same numbers, unrounded."""
+        """Add a table and a CSV file with the same numbers, unrounded."""
         path = self._folder / f"{name}.csv"
         kept = [list(row) for row in rows]
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -126,7 +127,7 @@ class _Page:
         self._parts.append(f"<table>\n<tr>{head}\n{body}\n</table>")
 
     def numbers(self, name: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Add a CSV file only: what a plot shows."""
+        """Add only a CSV file, with the numbers of a plot."""
         path = self._folder / f"{name}.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -135,7 +136,7 @@ class _Page:
         self._files.append(path)
 
     def picture(self, name: str, figure: Figure, alt: str) -> None:
-        """Add a plot, and a PNG file of it."""
+        """Add a plot and its PNG file."""
         data = io.BytesIO()
         figure.savefig(data, format="png", dpi=150)
         path = self._folder / f"{name}.png"
@@ -168,7 +169,7 @@ class _Size(int):
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell for CSV; a spreadsheet must not take a name for a formula."""
+    """Return a cell for CSV, quoted if a spreadsheet would take it for a formula."""
     if isinstance(cell, str) and cell.startswith(_FORMULA):
         return f"'{cell}"
     return int(cell) if isinstance(cell, (_Ms, _Size)) else cell
@@ -280,7 +281,7 @@ def _gaps(page: _Page, facts: Facts) -> None:
     lines = sorted(shown, key=lambda one: -one.entries)[:_MOST_LINES]
     lowest = min(max(gap, _LEAST_GAP) for one in lines for gap in one.gaps)
     highest = max(max(gap, _LEAST_GAP) for one in lines for gap in one.gaps)
-    ends = lowest / 3, highest * 3  # a line has a beginning and an end, also where all are equal
+    ends = lowest / 3, highest * 3  # so that a line is visible even if all gaps are equal
     for one in lines:
         total = sum(one.gaps.values())
         seen, xs, ys = 0, [ends[0]], [0.0]
@@ -292,7 +293,7 @@ def _gaps(page: _Page, facts: Facts) -> None:
     axes.set_xscale("log")
     axes.set_xlim(*ends)
     marks = [mark for mark in _SPANS if ends[0] <= mark[0] <= ends[1]]
-    marks = marks[:: 1 + len(marks) // 14]  # as many as have room
+    marks = marks[:: 1 + len(marks) // 14]  # as many labels as fit
     axes.set_xticks([ms for ms, _ in marks], [text for _, text in marks])
     axes.minorticks_off()
     axes.set_ylim(0, 102)
@@ -306,8 +307,8 @@ def _gaps(page: _Page, facts: Facts) -> None:
 def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
     page.section(
         "Groups",
-        "lag: entries not delivered yet; behind: from the newest entry back to the last delivered "
-        "one; latency: from ID to delivery, of entries that are pending after one delivery",
+        "lag: entries not delivered yet; behind: time from the last delivered entry to the newest "
+        "one; latency: time from ID to delivery, of pending entries that were delivered once",
     )
     page.table(
         "groups",
@@ -351,7 +352,7 @@ def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("entries")
     _legend(figure)
-    page.picture("groups", figure, "what groups have before them")
+    page.picture("groups", figure, "pending and undelivered entries of groups")
 
 
 def _measure(page: _Page, facts: MeasureFacts) -> None:
@@ -399,11 +400,11 @@ def _figure(height: float = 4.2) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure) -> None:
-    """Name what is drawn, above the plot where it hides nothing."""
+    """Add a legend above the plot, where it covers nothing."""
     figure.legend(loc="outside upper left", ncols=4, frameon=False)
 
 
 def _label(text: str) -> str:
-    """Return text as matplotlib draws it letter by letter: `$` begins mathematics otherwise."""
+    """Return text for matplotlib with `$` escaped, which would begin mathematics."""
     short = text if len(text) <= 40 else text[:39] + "…"
     return short.replace("$", r"\$")

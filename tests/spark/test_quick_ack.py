@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.types import StructType
 
-from streamkeep.pipeline import prompt
+from streamkeep.pipeline import quick_ack
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source import StreamkeepReader
 from streamkeep.pipeline.stream_source import StreamkeepStreamReader
@@ -22,17 +22,17 @@ from streamkeep.pipeline.stream_source import StreamkeepStreamReader
 # In a process of its own, where nothing else opens and closes connections.
 PROMPT = """
 import os, socket
-from streamkeep.pipeline import prompt
+from streamkeep.pipeline import quick_ack
 
 handles = sorted(os.listdir("/proc/self/fd"))
-assert prompt.confirm_receipt() == 0
+assert quick_ack.acknowledge_now() == 0
 left, right = socket.socketpair()
 with left, right, socket.create_server(("127.0.0.1", 0)) as server:
     with socket.create_connection(server.getsockname()) as client:
         served, _ = server.accept()
         with served:
             client.sendall(b"first")
-            assert prompt.confirm_receipt() == 3  # the server and both ends
+            assert quick_ack.acknowledge_now() == 3  # the server and both ends
             assert served.recv(10) == b"first"
             assert client.fileno() >= 0
             served.sendall(b"answer")
@@ -51,23 +51,23 @@ def test_connections_of_tcp_are_confirmed_and_nothing_else_is_touched() -> None:
 
 
 def test_where_there_is_no_such_option_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "_HANDLES", "/proc/nowhere")
-    assert prompt.confirm_receipt() == 0
+    monkeypatch.setattr(quick_ack, "_HANDLES", "/proc/nowhere")
+    assert quick_ack.acknowledge_now() == 0
     monkeypatch.undo()
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     monkeypatch.setattr(os, "listdir", pytest.fail)
-    assert prompt.confirm_receipt() == 0
+    assert quick_ack.acknowledge_now() == 0
 
 
 def test_what_is_sent_to_tasks_confirms_when_it_is_unpickled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     confirmed: list[int] = []
-    monkeypatch.setattr(prompt, "confirm_receipt", lambda: confirmed.append(1))
+    monkeypatch.setattr(quick_ack, "acknowledge_now", lambda: confirmed.append(1))
     options = parse_read({"path": "/nowhere/store", "subscribe": "s"})
     schema = StructType()
     sent = [
-        prompt.PromptCall(max),
+        quick_ack.QuickAckCall(max),
         StreamkeepReader(options, schema, ()),
         StreamkeepStreamReader(options, schema),
     ]

@@ -1,0 +1,100 @@
+"""Conversion of stored text to Arrow types.
+
+A conversion gives null where a text is not of the type. If all texts are, it takes a single pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+# The texts that may be converted to a type; other texts give null.
+_NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
+_INTEGER: Final = r"^-?\d+$"
+_BOOLEAN: Final = r"^(?i:true|false|0|1)$"
+_DATE: Final = r"^\d{4}-\d\d-\d\d$"
+_TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+_ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that converts stored values to `kind`; None for an unsupported type."""
+    types = pa.types
+    if types.is_binary(kind):
+        return lambda raw: raw
+    if types.is_string(kind):
+        return lambda raw: cast(raw, kind)
+    if types.is_signed_integer(kind):
+        return lambda raw: _parsed(raw, _INTEGER, kind)
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return lambda raw: _parsed(raw, _NUMBER, kind)
+    if types.is_boolean(kind):
+        return lambda raw: _parsed(raw, _BOOLEAN, kind)
+    if types.is_date32(kind):
+        return lambda raw: _parsed(raw, _DATE, kind)
+    if types.is_timestamp(kind):
+        return lambda raw: _times(raw, kind)
+    return None
+
+
+def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:
+    """Return text as `kind`; null where it does not match the pattern."""
+    try:
+        return raw.cast(pa.string()).cast(kind)
+    except pa.ArrowInvalid:
+        text = _matching(cast(raw, pa.string()), pattern)
+        return cast(text, kind)
+
+
+def _times(raw: Any, kind: pa.DataType) -> Any:
+    """Return text as times; a text without an offset is taken as UTC."""
+    text = _matching(cast(raw, pa.string()), _TIME)
+    zoned = pc.match_substring_regex(text, _ZONED)
+    nothing = pa.scalar(None, pa.string())
+    with_zone = cast(pc.if_else(zoned, text, nothing), TIMESTAMP)
+    without = cast(pc.if_else(zoned, nothing, text), pa.timestamp("us"))
+    return pc.coalesce(with_zone, without.view(TIMESTAMP)).view(pa.timestamp("us")).view(kind)
+
+
+def _matching(text: Any, pattern: str) -> Any:
+    """Return the text; null where it does not match."""
+    return pc.if_else(pc.match_substring_regex(text, pattern), text, pa.scalar(None, pa.string()))
+
+
+def cast(array: Any, kind: pa.DataType) -> Any:
+    """Return the array as `kind`; null where a value cannot be converted."""
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        return cast_each(array, kind)[0]
+
+
+def cast_each(array: Any, kind: pa.DataType) -> tuple[Any, list[int]]:
+    """Return the array as `kind`, null where a value cannot be converted, and these positions."""
+    # Bisection down to single failing values: a few bad values among many cost little.
+    done: list[Any] = []
+    bad: list[int] = []
+    todo = [(0, len(array))]
+    while todo:
+        start, stop = todo.pop()
+        try:
+            done.append(array.slice(start, stop - start).cast(kind))
+        except pa.ArrowInvalid:
+            if stop - start == 1:
+                done.append(pa.nulls(1, kind))
+                bad.append(start)
+            else:
+                middle = (start + stop) // 2
+                todo += [(middle, stop), (start, middle)]
+    return pa.concat_arrays(done), bad
+
+
+def spark_name(kind: pa.DataType) -> str:
+    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
+    text = str(kind).replace("decimal128", "decimal")
+    return "timestamp" if text.startswith("timestamp") else names.get(text, text)
