@@ -307,7 +307,7 @@ def _gaps(page: _Page, facts: Facts) -> None:
 def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
     page.section(
         "Groups",
-        "lag: entries not delivered yet; behind: time from the last delivered entry to the newest "
+        "lag: entries not delivered yet; time lag: from the last delivered entry to the newest "
         "one; latency: time from ID to delivery, of pending entries that were delivered once",
     )
     page.table(
@@ -318,7 +318,7 @@ def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
             "consumers",
             "pending",
             "lag",
-            "behind",
+            "time lag",
             "latency p50",
             "latency p99",
             "oldest pending",

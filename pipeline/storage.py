@@ -1,8 +1,8 @@
 """Storage of files: a path on this host, or a URI such as `s3://bucket/folder`.
 
 Files are read and written through `pyarrow.fs`, and the log of a lake through delta-rs. These are
-two clients of S3, and they must see the same server. Both take their settings from the environment, or
-from the profile or role of the machine, and never from a URI, because URIs appear in logs:
+two clients of S3, and they must see the same server. Both take their settings from the environment,
+or from the profile or role of the machine, and never from a URI, because URIs appear in logs:
 
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or AWS_PROFILE
     AWS_ENDPOINT_URL   of a server other than Amazon's, `http://host:port`

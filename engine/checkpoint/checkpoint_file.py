@@ -257,6 +257,6 @@ def _valid_slots(data: bytes) -> dict[int, CheckpointSlot]:
 
 
 def age(slot: CheckpointSlot) -> tuple[int, int, int, int]:
-    """Return the sort key of slots; the boot tells one that was made again from its original."""
+    """Return the sort key of slots; a slot that was written again in another boot is newer."""
     again = 2 if slot.boot_id == NO_BOOT else int(slot.boot_id == boot_id.boot_id())
     return slot.epoch, slot.commit_number, slot.journal_file, again

@@ -14,11 +14,10 @@ class ReaderSlot(NamedTuple):
 
     Attributes:
         process: its process number.
-        behind: the number of commits after the snapshot; pages they freed cannot be reused.
     """
 
     process: int
-    behind: int
+    behind: int  # the number of commits after the snapshot, whose freed pages cannot be reused
 
 
 class Durability(NamedTuple):

@@ -23,9 +23,9 @@ class Command(Generic[Result]):
     writes = False
     frees = False  # it makes room, so that it may use the reserve of a full store
     leaves_garbage = False  # what it removes is freed afterwards, in bounded transactions
-    reads_history = False  # it reads segments, which may be removed meanwhile
+    reads_history = False  # it reads segments, which another process may remove at any time
     call: BlockingCall | None = None  # what `run` belongs to, if the command may wait
-    block_ms = 0  # how long it may wait; 0 for ever
+    block_ms = 0  # how long it may wait; 0 for no limit
 
     def __init__(
         self,

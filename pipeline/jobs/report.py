@@ -78,7 +78,6 @@ class GroupFacts:
 
     Attributes:
         lag: the number of entries not delivered yet; None if unknown.
-        behind_ms: the time from its last delivered entry to the newest entry.
         latencies: milliseconds from ID to delivery, of pending entries that were delivered once.
         ages: milliseconds since the last delivery, of all pending entries.
     """
@@ -88,7 +87,7 @@ class GroupFacts:
     consumers: int
     pending: int
     lag: int | None
-    behind_ms: int | None
+    behind_ms: int | None  # the time from its last delivered entry to the newest entry
     latencies: Counter[int] = field(default_factory=Counter)
     ages: Counter[int] = field(default_factory=Counter)
 
