@@ -111,6 +111,16 @@ def render_versions() -> str:
     )
 
 
+# --- docs/decisions -----------------------------------------------------------------------------
+
+
+def render_decisions() -> str:
+    """Return a list of the decisions, by their first lines."""
+    pages = sorted((HERE / "decisions").glob("0*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for page in pages]
+    return "\n".join(f"- [{title}]({page.name})" for title, page in zip(titles, pages, strict=True))
+
+
 # --- engine/api/async_commands.pyi ---------------------------------------------------------------
 
 ENGINE: Final = HERE.parent / "engine" / "api"
@@ -177,6 +187,7 @@ def render_methods(node: ast.ClassDef) -> Iterator[str]:
 
 
 PARTS: Final = (
+    Part("decisions/README.md", "decisions", render_decisions),
     Part("cli.md", "commands", render_commands),
     Part("reference/format.md", "tables", render_tables),
     Part("reference/format.md", "batch", BATCH_ROW.table),
