@@ -1,14 +1,13 @@
 """The damage corpus: for every code a store that has this damage, and what becomes of it.
 
-A case is a recipe here and a folder below `tests/damaged/`: `expect.fsck` is what fsck says of the
-damaged store, `expect.repair` what repair says it did and lost. A second fsck, of the repaired
-store, finds nothing, and a second repair changes nothing. STREAMKEEP_WRITE_EXPECTED=1 writes the
-files.
+A case is a recipe here, in `test_damaged_archive`, or in the tests of groups and of messages. The
+files below `tests/damaged/` say what fsck finds in the damaged store and what repair then does and
+loses (`damage_reports`). A second fsck, of the repaired store, finds nothing, and a second repair
+changes nothing.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import pytest
 
 import test_recovery_groups as of_groups
 import test_recovery_messages as of_messages
-from conftest import ROOT
+from damage_reports import compare, families, read
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -55,8 +54,6 @@ from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.repair import repair
 
-CORPUS: Final = ROOT / "tests" / "damaged"
-WRITE: Final = os.environ.get("STREAMKEEP_WRITE_EXPECTED") == "1"
 PAGE: Final = 4096
 ORDERS, MAILS = 1, 2  # numbers of the streams
 
@@ -348,27 +345,16 @@ def mark_trimmed(raw: RawStore) -> None:
 # --- the tests ----------------------------------------------------------------------------------
 
 
-def compare(name: str, file: str, text: str) -> None:
-    """Compare a text with the expected one, or write that."""
-    path = CORPUS / name / file
-    text = re.sub(r"\b[0-9a-f]{32}\b", "UUID", text)  # stores get a random one
-    text = re.sub(r"\bchecksum [0-9a-f]{16}\b", "checksum OF-IT", text)  # so do segments
-    if WRITE:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert path.read_text() == text
-
-
-def check_case(name: str, path: Path) -> None:
+def check_case(family: str, name: str, path: Path) -> None:
     """Check, repair, check again; compare what is said."""
     target = path.with_name("repaired")
-    compare(name, "expect.fsck", "".join(f"{one}\n" for one in recovery.check(path)))
+    compare(family, name, "fsck", map(str, recovery.check(path)))
     repaired = repair(path, target)
     report = repaired.report
     lines = [f"rebuilt: {what}: {count}" for what, count in sorted(report.rebuilt.items())]
     lines += [f"mended: {report.mended}"] if report.mended else []
     lines += [f"recovered: {report.recovered}"] if report.recovered else []
-    compare(name, "expect.repair", "".join(f"{line}\n" for line in lines + report.lines()))
+    compare(family, name, "repair", lines + report.lines())
     assert repaired.findings == []
     again = repair(target, path.with_name("again"))
     assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
@@ -379,7 +365,7 @@ def test_a_damage_is_found_and_repaired(name: str, tmp_path: Path) -> None:
     path = tmp_path / "store"
     build(path)
     CASES[name](path)
-    check_case(name, path)
+    check_case("store", name, path)
 
 
 MODULES: Final[dict[str, Any]] = {"groups": of_groups, "messages": of_messages}
@@ -399,22 +385,23 @@ def test_damages_to_groups_and_messages_are_repaired(kind: str, tmp_path: Path) 
         shutil.copytree(source, folder / "store")
         with raw_store(folder / "store") as raw:
             damage[1](raw)
-        check_case(case_name(kind, number, damage), folder / "store")
+        check_case(kind, case_name(kind, number, damage), folder / "store")
 
 
 def test_every_code_has_a_case() -> None:
-    """A case named after a code, in which fsck reports it; and no case without a recipe."""
+    """A case named after a code, in which fsck reports it."""
     told: dict[str, str] = {}
-    for path in CORPUS.iterdir():
-        for code in re.findall(r"SK\d+", path.name):
-            told[code] = told.get(code, "") + (path / "expect.fsck").read_text()
+    for family in families():
+        for name, case in read(family).items():
+            for code in re.findall(r"SK\d+", name):
+                told[code] = told.get(code, "") + "".join(case["fsck"])
     assert [code for code in sorted(CATALOGUE) if code not in told.get(code, "")] == []
 
 
 def test_no_case_is_left_over() -> None:
     from test_damaged_archive import CASES as ARCHIVE_CASES
 
-    known = {*CASES, *ARCHIVE_CASES}
+    known = {"store": {*CASES}, "archive": {*ARCHIVE_CASES}}
     for kind, module in MODULES.items():
-        known |= {case_name(kind, *each) for each in enumerate(module.DAMAGES)}
-    assert {path.name for path in CORPUS.iterdir()} == known
+        known[kind] = {case_name(kind, *each) for each in enumerate(module.DAMAGES)}
+    assert {family: {*read(family)} for family in families()} == known

@@ -190,4 +190,4 @@ def test_a_damage_to_the_archive_is_found_and_repaired(name: str, tmp_path: Path
     build(path)
     assert codes(path) == []
     CASES[name](path)
-    check_case(name, path)
+    check_case("archive", name, path)
