@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import lines, run, spawn, start
+from cli_runner import _RUNNER, lines, run, spawn, start
 from patience import PATIENCE_S
 from streamkeep.tools.base import common
+from streamkeep.tools.base.statuses import MEANINGS, Exit
 from streamkeep.tools.cli import main
 
 
@@ -116,9 +118,9 @@ def test_what_prints_nothing_or_a_sentence_has_a_summary_in_json(words: tuple[st
 
 
 def test_an_error_is_one_object_under_json() -> None:
-    found = error("info", "s", "nix", "--json", status=1)
+    found = error("info", "s", "nix", "--json", status=6)
     assert found == {
-        "error": "aborted",
+        "error": "missing",
         "code": "NoSuchKeyError",
         "command": "streamkeep info",
         "message": "ERR no such key",
@@ -130,7 +132,7 @@ def test_a_usage_error_is_one_object_under_json() -> None:
     found = error("range", "s", "--json", status=2)
     assert (found["error"], found["code"]) == ("usage", "MissingParameter")
     assert found["message"] == "Missing argument 'KEY'."
-    assert found["next"] == "streamkeep range --help"
+    assert found["next"] == "see streamkeep range --help"
     assert error("--json", "nosuch", status=2)["message"] == "No such command 'nosuch'."
     assert error("--json", "--nosuch", status=2)["code"] == "NoSuchOption"
 
@@ -141,6 +143,52 @@ def test_with_json_nothing_is_asked_and_nothing_is_lost_without_yes() -> None:
     assert found["next"] == "--yes confirms that"
     assert lines("len", "s", "k") == ["3"]
     assert json.loads(lines("remove", "s", "k", "--json", "--yes")[-1])["count"] == 1
+
+
+def leaves(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the words of every command but those of Spark."""
+    if not isinstance(command, click.Group):
+        return [words]
+    below = {name: one for name, one in command.commands.items() if name != "spark"}
+    return [each for name, one in below.items() for each in leaves(one, (*words, name))]
+
+
+def arguments(words: tuple[str, ...], store: str) -> list[str]:
+    """Return arguments for a command: this store, and names that it does not have."""
+    command: click.Command = main
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+    found = []
+    for param in command.params:
+        if isinstance(param, click.Argument):
+            name = str(param.name)
+            found += (
+                [store] if name in ("store_path", "other_path") else ["9-9"] * max(param.nargs, 1)
+            )
+            if name == "fields":
+                found.append("v")
+    return found
+
+
+@pytest.mark.parametrize("words", leaves(main), ids=" ".join)
+def test_no_hint_repeats_the_command_or_names_another_store(words: tuple[str, ...]) -> None:
+    for store in ("s", "nosuch"):
+        for options in ((), ("--nomkstream",), ("--yes",), ("--maxlen", "1")):
+            result = _RUNNER.invoke(main, [*words, *arguments(words, store), *options], input="n\n")
+            for hint in re.findall(r"^next: (.*)$", result.stderr, re.MULTILINE):
+                assert not hint.startswith(f"streamkeep {' '.join(words)} "), hint
+                names = re.findall(r"streamkeep (?:streams|group list|info|fsck) ([^ ;]+)", hint)
+                assert set(names) <= {store}, hint
+
+
+# --- statuses -----------------------------------------------------------------------------------
+
+
+def test_the_help_text_explains_every_status() -> None:
+    text = run("--help").stdout
+    for status in Exit:
+        assert f"\n  {int(status)}  {MEANINGS[status][:30]}" in text
 
 
 # --- pipes --------------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
         assert "no place for: retention of a stream" in result.stderr
         assert "has a place for more" not in result.stderr
     run("load", "u", "out", "--format", "resp")
-    assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=4)
+    assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=7)
 
 
 def test_bytes_that_are_not_text_stand_in_base64() -> None:
@@ -782,7 +782,7 @@ def test_diff_names_each_difference() -> None:
         store.delete("limited")
         store.xadd("limited", {"a": 2}, id="1-0")
         store.xnack("k", "g", "FAIL", "3-0")
-    result = run("diff", "a", "b", status=4)
+    result = run("diff", "a", "b", status=7)
     found = result.stdout.splitlines()
     assert "- stream 'k' entries 20-0 to 21-0 (2)" in found
     assert "- stream 'k' entry 23-0" in found
@@ -796,7 +796,7 @@ def test_diff_names_each_difference() -> None:
         line.startswith("! stream 'k' group 'g' pending 12-0: 'c1', 1 time") for line in found
     )
     assert f"{len(found)} differences" in result.stderr
-    as_json = [json.loads(line) for line in lines("diff", "a", "b", "--json", status=4)]
+    as_json = [json.loads(line) for line in lines("diff", "a", "b", "--json", status=7)]
     assert len(as_json) == len(found) + 1
     assert as_json[-1] == {
         "type": "summary",
@@ -804,8 +804,8 @@ def test_diff_names_each_difference() -> None:
         "differences": len(found),
         "same": False,
     }
-    assert len(lines("diff", "a", "b", "-n", "2", status=4)) == 2
-    assert lines("diff", "a", "b", "limited", status=4) == [
+    assert len(lines("diff", "a", "b", "-n", "2", status=7)) == 2
+    assert lines("diff", "a", "b", "limited", status=7) == [
         "! stream 'limited' entry 1-0: a=1 against a=2"
     ]
 
@@ -818,7 +818,7 @@ def test_diff_of_streams_that_are_cut_differently() -> None:
     assert lines("diff", "a", "b") == []
     with streamkeep.open("b") as store:
         store.xtrim("k", maxlen=97, approximate=False)
-    assert lines("diff", "a", "b", status=4)[-1] == "- stream 'k' entries 1-0 to 3-0 (3)"
+    assert lines("diff", "a", "b", status=7)[-1] == "- stream 'k' entries 1-0 to 3-0 (3)"
 
 
 # --- bytes --------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def context() -> str:
 
 def table(*args: str | bytes) -> list[list[str]]:
     """Run a command; return the cells of its table, without headings."""
-    return [line.split() for line in lines(*args)[2:]]
+    return [line.split() for line in lines(*args)[1:]]
 
 
 # --- group --------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def test_group_create_refuses_a_second_one_and_a_missing_stream(context: str) ->
         "streamkeep group create: BUSYGROUP Consumer Group name already exists",
         "next: streamkeep group list s",
     ]
-    refused = run("group", "create", context, "x", "g", status=1).stderr
+    refused = run("group", "create", context, "x", "g", status=6).stderr
     assert "requires the key to exist" in refused
-    run("group", "create", "none", "x", "g", status=3)
+    run("group", "create", "none", "x", "g", status=6)
     assert not Path("none").exists()
     run("group", "create", "none", "x", "g", "--mkstream")
     assert lines("len", "none", "x") == ["0"]
@@ -81,9 +81,11 @@ def test_group_remove_names_the_loss_and_asks(context: str) -> None:
     assert "Remove this group of 'k'? [y/N]" in result.stderr
     assert len(table("group", "list", context)) == 1
     assert lines("group", "remove", context, "k", "g", input="y\n") == ["1"]
-    result = run("group", "remove", context, "k", "g")
+    result = run("group", "remove", context, "k", "g", status=6)
     assert result.stdout == "0\n"
-    assert result.stderr == "streamkeep group remove: no group 'g' of 'k' in s\n"
+    assert result.stderr == (
+        "streamkeep group remove: no group 'g' of 'k' in s\nnext: streamkeep group list s\n"
+    )
 
 
 def test_group_list_covers_all_streams_or_one(context: str) -> None:
@@ -105,7 +107,7 @@ def test_group_list_covers_all_streams_or_one(context: str) -> None:
         },
         {"type": "summary", "command": "group list", "groups": 1},
     ]
-    assert run("group", "list", context, "none", status=1).stderr.startswith(
+    assert run("group", "list", context, "none", status=6).stderr.startswith(
         "streamkeep group list: ERR no such key\nnext: streamkeep streams s"
     )
 
@@ -136,7 +138,7 @@ def test_deleting_a_consumer_asks_only_when_something_is_pending(context: str) -
     assert "'ann': 3 entries pending, never to be delivered again" in result.stderr
     assert "next: --yes answers the question" in result.stderr
     assert lines("consumer", "remove", context, "k", "g", "ann", "--yes") == ["3"]
-    result = run("consumer", "remove", context, "k", "g", "ann")
+    result = run("consumer", "remove", context, "k", "g", "ann", status=6)
     assert result.stdout == "0\n"
     assert "no consumer 'ann' in group 'g' of 'k'" in result.stderr
     assert lines("pending", context, "k", "g") == ["pending  0"]
@@ -157,7 +159,7 @@ def test_deleting_a_consumer_asks_only_when_something_is_pending(context: str) -
     ],
 )
 def test_a_missing_group_is_the_error_of_redis(context: str, command: tuple[str, ...]) -> None:
-    error, hint = run(*command, status=1).stderr.splitlines()
+    error, hint = run(*command, status=6).stderr.splitlines()
     assert ": NOGROUP No such " in error
     assert hint == "next: streamkeep group list s"
 
@@ -201,21 +203,21 @@ def test_duplicate_fields_and_bytes_are_delivered_whole(context: str) -> None:
 
 def test_read_claim_takes_over_and_says_how_it_was_pending(context: str) -> None:
     run("read", context, "k", "--group", "g", "--consumer", "ann", "--count", "2")
-    run("claim", context, "k", "g", "ann", "1-0", "--idle", "90000", "--retry-count", "4")
+    run("claim", context, "k", "g", "ann", "1-0", "--idle", "90s", "--retry-count", "4")
     taken, new, summary = objects(
         *("read", context, "k", "--group", "g", "--consumer", "bob"),
-        *("--claim", "60000", "--count", "2"),
+        *("--claim", "1m", "--count", "2"),
     )
     assert (taken["id"], taken["times_delivered"]) == ("1-0", 4)
     assert taken["idle_ms"] >= 90_000
     assert (new["id"], new["times_delivered"], new["idle_ms"]) == ("3-0", 0, 0)
     assert summary["entries"] == 2
-    run("claim", context, "k", "g", "bob", "1-0", "--idle", "3600000", "--retry-count", "1")
+    run("claim", context, "k", "g", "bob", "1-0", "--idle", "1h", "--retry-count", "1")
     [line, *others] = lines(
-        "read", context, "k", "--group", "g", "--consumer", "cy", "--claim", "60000"
+        "read", context, "k", "--group", "g", "--consumer", "cy", "--claim", "1m"
     )
-    assert line.startswith("1-0  n=1  (idle 60 min ")
-    assert line.endswith(" s, delivered 1 time)")
+    assert line.startswith("1-0  n=1  (idle 1h")
+    assert line.endswith(", delivered 1 time)")
     assert others == ["4-0  n=4", "5-0  n=5"]
 
 
@@ -251,10 +253,10 @@ def test_limits_over_all_streams(context: str) -> None:
 
 def test_options_of_read_that_do_not_go_together(context: str) -> None:
     for options, problem in {
-        ("--group", "g"): "--group and --consumer need each other",
-        ("--consumer", "ann"): "--group and --consumer need each other",
+        ("--group", "g"): "--group and --consumer must be used together",
+        ("--consumer", "ann"): "--group and --consumer must be used together",
         ("--noack",): "--noack and --claim need --group and --consumer",
-        ("--claim", "1"): "--noack and --claim need --group and --consumer",
+        ("--claim", "1s"): "--noack and --claim need --group and --consumer",
         ("--maxcount", "1", "k"): "a stream is named twice",
     }.items():
         assert problem in run("read", context, "k", *options, status=2).stderr
@@ -319,8 +321,8 @@ def test_options_of_producers_that_do_not_go_together(context: str) -> None:
 
 
 def test_config_prints_and_sets_and_asks_before_it_forgets(context: str) -> None:
-    assert lines("config", context, "k") == ["idmp-duration  100", "idmp-maxsize   100"]
-    assert lines("config", context, "k", "--idmp-duration", "3600")[0] == "idmp-duration  3,600"
+    assert lines("config", context, "k") == ["idmp-duration  1m40s", "idmp-maxsize   100"]
+    assert lines("config", context, "k", "--idmp-duration", "1h")[0] == "idmp-duration  1h"
     run("add", context, "k", "f", "v", "--idmp", "till", "1")
     result = run("config", context, "k", "--idmp-maxsize", "5", input="n\n", status=1)
     assert "'k': 1 message of 1 producer remembered" in result.stderr

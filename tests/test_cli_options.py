@@ -105,8 +105,7 @@ def test_a_time_that_is_none_is_a_usage_error() -> None:
         (("trim", "s", "k", "--range", "-", "+", "--exact"), "--exact cannot be used with --range"),
         (("trim", "s", "k", "--range", "-", "+", "--acked"), "--acked cannot be used with --range"),
         (("info", "s", "k", "--count", "3"), "--count needs --full"),
-        (("read", "s", "k", "--sync", "none"), "--sync needs --group"),
-        (("spark", "to-lake", "s", "lake", "--every", "9"), "--every needs --follow"),
+        (("spark", "to-lake", "s", "lake", "--every", "9s"), "--every needs --follow"),
         (("fsck", "s", "--explain", "SK201"), "STORE cannot be used with --explain"),
         (("dump", "s", "k", "--node", "1-0", "--start", "1"), "--start is for entries"),
         (("dump", "s", "k", "--group", "g", "--count", "1"), "--count is for entries"),
@@ -136,26 +135,29 @@ def test_every_count_has_a_short_name() -> None:
 def test_tail_of_no_entries_prints_none() -> None:
     assert lines("tail", "s", "k", "-n", "0") == []
     assert objects("tail", "s", "k", "--count", "0")[0]["entries"] == 0
-    assert "no stream 'nix'" in run("tail", "s", "nix", "-n", "0").stderr
+    assert "no stream 'nix'" in run("tail", "s", "nix", "-n", "0", status=6).stderr
 
 
 # --- results ------------------------------------------------------------------------------------
 
 
 def test_what_prints_one_number_has_json_too() -> None:
-    def summary(*args: str) -> dict[str, object]:
-        [one] = objects(*args)
+    def summary(*args: str, status: int = 0) -> dict[str, object]:
+        [one] = objects(*args, status=status)
         assert one.pop("type") == "summary"
         assert one.pop("command") in (args[0], " ".join(args[:2]))
         return one
 
     assert summary("len", "s", "k") == {"key": "k", "length": 5}
-    assert summary("len", "s", "nix") == {"key": "nix", "length": 0}
+    assert summary("len", "s", "nix", status=6) == {"key": "nix", "length": 0}
     assert summary("trim", "s", "k", "--maxlen", "4", "--exact") == {"count": 1}
     assert summary("trim", "s", "k", "--range", "-", "(2024-06-11") == {"count": 3}
     new = f"{DAY + 86_400_001}-0"
     assert summary("add", "s", "k", "a", "b", "--id", new) == {"key": "k", "id": new}
-    assert summary("add", "s", "nix", "a", "b", "--nomkstream") == {"key": "nix", "id": None}
+    assert summary("add", "s", "nix", "a", "b", "--nomkstream", status=6) == {
+        "key": "nix",
+        "id": None,
+    }
     run("read", "s", "k", "--group", "g", "--consumer", "c")
     assert summary("nack", "s", "k", "g", new, "1-0") == {"count": 1}
     assert summary("consumer", "create", "s", "k", "g", "d") == {"count": 1}
@@ -181,14 +183,14 @@ def test_a_code_is_explained_in_json() -> None:
         (("add", "new", "k", "a", "b", "--id", "x"), 1),
         (("add", "new", "k", "a", "b", "--id", "0-0"), 1),
         (("add", "new", "k", "a", "b", "--idmp", "", ""), 1),
-        (("add", "new", "k", "a", "b", "--nomkstream"), 3),
+        (("add", "new", "k", "a", "b", "--nomkstream"), 6),
         (("add", "new", "k", "a"), 2),
         (("group", "create", "new", "k", "g", "--mkstream", "--id", "x"), 1),
-        (("group", "create", "new", "k", "g"), 3),
+        (("group", "create", "new", "k", "g"), 6),
         (("load", "new", "k", "nix.csv"), 2),
         (("load", "new", "nix", "s.jsonl"), 1),
         (("load", "new", "k", "falling.csv", "--time", "at"), 1),
-        (("archive", "adopt", "new", "s"), 3),
+        (("archive", "adopt", "new", "s"), 6),
     ],
 )
 def test_a_command_that_fails_leaves_no_store_behind(args: tuple[str, ...], status: int) -> None:
@@ -215,7 +217,7 @@ def test_a_command_that_creates_a_store_runs_once() -> None:
     assert (counters["entries_added"], counters["iids_duplicates"]) == (1, 0)
 
 
-def test_a_missing_stream_is_an_empty_one_where_redis_has_it_so() -> None:
+def test_a_missing_stream_has_one_status_whatever_the_command_prints() -> None:
     for args in (
         *(("len",), ("range",), ("read",), ("tail",), ("delete", "1-0")),
         *(
@@ -225,10 +227,11 @@ def test_a_missing_stream_is_an_empty_one_where_redis_has_it_so() -> None:
             ("ack", "g", "1"),
         ),
     ):
-        told = run(args[0], "s", "nix", *args[1:]).stderr
+        told = run(args[0], "s", "nix", *args[1:], status=6).stderr
         assert "'nix'" in told, args
+        assert "next: streamkeep " in told, args
     for args in (("info",), ("stat",), ("dump",), ("config",), ("group", "list")):
-        assert "no such key" in run(*args, "s", "nix", status=1).stderr
+        assert "no such key" in run(*args, "s", "nix", status=6).stderr
 
 
 def test_a_target_that_exists_is_status_3() -> None:
@@ -245,14 +248,14 @@ def test_a_damaged_file_of_no_store_names_no_store() -> None:
 
 
 def test_diff_names_the_store_that_is_not_there() -> None:
-    assert "next: streamkeep add nix KEY" in run("diff", "s", "nix", status=3).stderr
-    assert "next: streamkeep add nix KEY" in run("diff", "nix", "s", status=3).stderr
+    assert "next: streamkeep add nix KEY" in run("diff", "s", "nix", status=6).stderr
+    assert "next: streamkeep add nix KEY" in run("diff", "nix", "s", status=6).stderr
     run("add", "t", "other", "a", "b")
-    result = run("diff", "s", "t", "nokey", status=1)
+    result = run("diff", "s", "t", "nokey", status=6)
     assert re.search(
         r"no stream 'nokey', neither in s nor in t\nnext: .* streams s$", result.stderr[:-1]
     )
-    assert lines("diff", "s", "t", "other", status=4) == ["+ stream 'other': 1 entry"]
+    assert lines("diff", "s", "t", "other", status=7) == ["+ stream 'other': 1 entry"]
 
 
 def test_diff_does_not_guess_which_store_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:

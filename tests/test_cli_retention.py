@@ -33,7 +33,7 @@ def test_settings_are_told_in_words_and_as_json() -> None:
     shown = objects("retention", "show", "s", "k")[0]
     assert (shown["maxlen"], shown["keep_max_bytes"], shown["when_full"]) == (9, 1000000, "refuse")
     assert shown["archive_max_age_ms"] == 30 * 86_400_000
-    assert "no such key" in run("retention", "show", "s", "other", status=1).stderr
+    assert "no stream 'other'" in run("retention", "show", "s", "other", status=6).stderr
     assert (
         "'-7' is not a number, or none"
         in run("retention", "set", "s", "k", "--maxlen", "-7", status=2).stderr
@@ -59,8 +59,8 @@ def test_what_is_trimmed_is_archived_and_shown() -> None:
 
 def test_a_mistyped_stream_gets_no_retention_unless_it_is_to_be_created() -> None:
     fill(1)
-    told = run("retention", "set", "s", "orderz", "--maxlen", "9", status=1).stderr
-    assert "no such stream: 'orderz'" in told
+    told = run("retention", "set", "s", "orderz", "--maxlen", "9", status=6).stderr
+    assert "no stream 'orderz'" in told
     assert "next: streamkeep streams s; --create makes the stream" in told
     assert run("streams", "s").stdout.count("orderz") == 0
     run("retention", "set", "s", "orderz", "--maxlen", "9", "--create")

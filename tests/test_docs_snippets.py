@@ -83,6 +83,9 @@ def plain(text: str) -> str:
     text = re.sub(r"\b\d[\d,.]* entries/s", "RATE", text)
     text = re.sub(r"\b\d[\d,.]* (min|h|d) \d+ (s|min|h)\b", "SPAN", text)
     text = re.sub(r"\b\d[\d,.]* (us|ms|s|min)\b", "SPAN", text)
+    text = re.sub(r"\b\d[\d.]*(ms|s|m|h|d)(\d+(s|m|h))?\b", "SPAN", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # a pipe gets no thousands separators,
+    text = re.sub(r"^[─-]+( +[─-]+)*\n", "", text, flags=re.MULTILINE)  # and no line in a table
     text = re.sub(r"[─█▏▎▍▌▋▊▉]+", "─", text)
     return "\n".join(re.sub(r" +", " ", line).strip() for line in text.strip().splitlines())
 

@@ -82,7 +82,10 @@ class Root(CommandGroup):
             tell_usage(error, json=wants_json(words))
             status = error.exit_code
         except click.Abort:
-            tell(name, Failure("aborted", code="Abort"), json=wants_json(words))
+            if wants_json(words):
+                tell(name, Failure("interrupted", code="Abort"), json=True)
+            else:
+                output.note("Aborted!")
             status = Exit.ABORTED
         except BrokenPipeError:
             output.give_up()

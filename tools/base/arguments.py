@@ -14,11 +14,14 @@ from click.core import ParameterSource
 from streamkeep.format.core.entry import MAX_U64, StreamId
 from streamkeep.tools.base import output
 from streamkeep.tools.base.common import given
+from streamkeep.tools.base.durations import parse_duration
 from streamkeep.tools.base.times import parse_iso
 
 if TYPE_CHECKING:
     _BytesType = click.ParamType[bytes]
+    _IntType = click.ParamType[int]
 else:
+    _IntType = click.ParamType
     _BytesType = click.ParamType  # generic in newer versions only
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -91,6 +94,21 @@ class Id(_BytesType):
         if self.bound == "after":
             return bytes(StreamId(ms, 0).previous() if ms else StreamId(0, 0))
         return b"%d" % ms
+
+
+class Duration(_IntType):
+    """A duration with its unit, in milliseconds: the one form for all options."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:

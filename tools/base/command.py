@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -24,6 +25,7 @@ from streamkeep.format.core.errors import (
     IdTooSmallError,
     NoSuchGroupError,
     NoSuchKeyError,
+    NotAStoreError,
     StoreClosedError,
     StoreError,
     StoreFullError,
@@ -37,6 +39,7 @@ from streamkeep.tools.base.arguments import given_store as given_store
 from streamkeep.tools.base.arguments import optional_store as optional_store
 from streamkeep.tools.base.arguments import refuse_options as refuse_options
 from streamkeep.tools.base.arguments import store_argument as store_argument
+from streamkeep.tools.base.opening import OPENED
 from streamkeep.tools.base.opening import open_store as open_store
 from streamkeep.tools.base.statuses import MEANINGS
 from streamkeep.tools.base.statuses import Exit as Exit
@@ -177,6 +180,7 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
         path: the name of the command.
         json: None for what --json says; usage errors come before it was read.
     """
+    hint = "" if failure.hint.startswith(f"{path} ") else failure.hint  # it has just failed
     if common.as_json() if json is None else json:
         output.json_error(
             error=failure.status.name.lower(),
@@ -184,12 +188,12 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
             status=int(failure.status),
             command=path,
             message=str(failure),
-            next=failure.hint or None,
+            next=hint or None,
         )
         return
     output.note(f"{path}: {failure}")
-    if failure.hint:
-        output.note(f"next: {failure.hint}")
+    if hint:
+        output.note(f"next: {hint}")
 
 
 def tell_usage(error: click.ClickException, *, json: bool) -> None:
@@ -199,7 +203,7 @@ def tell_usage(error: click.ClickException, *, json: bool) -> None:
     if json:
         failure = Failure(
             error.format_message(),
-            hint=f"{path} --help",
+            hint=f"see {path} --help",
             status=Exit.USAGE,
             code=type(error).__name__,
         )
@@ -227,27 +231,40 @@ def of_system(error: OSError) -> Failure:
 def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     """Choose words, hint and status for an error of the store."""
     message, hint, status = str(error), "", Exit.ABORTED
-    path = ctx.params.get("store_path")
-    store = shlex.quote(str(path or "STORE"))
+    stores = [shlex.quote(str(path)) for path in _stores(ctx)]
+    store = stores[0] if len(stores) == 1 else ""  # of two, the error does not say which
     if isinstance(error, CommandError):
         message = error.redis_error
-        if isinstance(error, NoSuchKeyError):
+        if isinstance(error, (NoSuchKeyError, NoSuchGroupError)):
+            status = Exit.MISSING
+        if not store:
+            pass
+        elif isinstance(error, NoSuchKeyError):
             hint = f"streamkeep streams {store}"
         elif isinstance(error, (NoSuchGroupError, GroupExistsError)):
             hint = f"streamkeep group list {store}"
         elif isinstance(error, IdTooSmallError) and _has_stream(ctx):
             hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
     elif isinstance(error, CorruptionError):
-        root = ctx.find_root().command
-        known = path is not None and isinstance(root, click.Group) and "fsck" in root.commands
-        hint, status = f"streamkeep fsck {store}" if known else "", Exit.DAMAGED
+        hint, status = "; ".join(f"streamkeep fsck {one}" for one in stores), Exit.DAMAGED
     elif isinstance(error, ErasureBlockedError):
-        hint, status = f"streamkeep erase {store} --finish", Exit.UNREADABLE
+        hint, status = "end those processes, then: streamkeep erase STORE --finish", Exit.UNREADABLE
+    elif isinstance(error, NotAStoreError):
+        missing = store != "" and not os.path.exists(_stores(ctx)[0])
+        status = Exit.MISSING if missing else Exit.UNREADABLE
+        hint = f"streamkeep add {store} KEY FIELD VALUE creates it" if missing else ""
     elif isinstance(error, StoreFullError):
         hint = "streamkeep trim --help"
     elif isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
         status = Exit.UNREADABLE
     return Failure(message, hint=hint, status=status, code=type(error).__name__)
+
+
+def _stores(ctx: click.Context) -> list[Path]:
+    """Return the stores that the command has opened, or else was given."""
+    opened: list[Path] = list(dict.fromkeys(ctx.meta.get(OPENED, ())))
+    given = ctx.params.get("store_path")
+    return opened or ([] if given is None else [given])
 
 
 def _has_stream(ctx: click.Context) -> bool:

@@ -5,13 +5,16 @@ A line of text begins with the ID, and a JSON object has it as `id`: `ack -` rea
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.tools.base import output
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -86,8 +89,21 @@ def id_text(key: bytes | None, entry_id: StreamId, *, show_time: bool) -> str:
     return f"{start}{entry_id}{clock}"
 
 
-def note_missing(ctx: click.Context, snapshot: Snapshot, key: bytes) -> None:
-    """Say that a stream does not exist: a missing one answers like an empty one."""
-    if not snapshot.exists(key):
-        path = ctx.params["store_path"]
-        output.note(f"{ctx.command_path}: no stream {output.named(key)} in {path}")
+def check_exists(snapshot: Snapshot, *keys: bytes) -> None:
+    """End the command with the status for what is missing, where none of the streams exists.
+
+    A missing stream answers like an empty one, so the answer is printed before.
+    """
+    if not any(map(snapshot.exists, keys)):
+        raise no_stream(click.get_current_context().params["store_path"], *keys)
+
+
+def no_stream(path: Path, *keys: bytes) -> Failure:
+    """Return the error for streams that do not exist."""
+    names = ", ".join(map(output.named, dict.fromkeys(keys)))
+    return Failure(
+        f"no stream {names} in {path}",
+        hint=f"streamkeep streams {shlex.quote(str(path))}",
+        status=Exit.MISSING,
+        code="NoSuchKeyError",
+    )

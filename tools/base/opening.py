@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import click
 
 import streamkeep
 from streamkeep.engine.store.removal import missing_folders, remove_empty
@@ -19,6 +21,9 @@ from streamkeep.tools.base.terminal import visible
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
+
+
+OPENED: Final = "streamkeep.opened"  # the paths of the stores that a command has opened
 
 
 @contextmanager
@@ -34,13 +39,18 @@ def open_store(
         hint: what to do where there is no store; else it is how a store comes to be.
     """
     sync = given().sync
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None:
+        ctx.meta.setdefault(OPENED, []).append(path)
     made = missing_folders(path) if create else None
     try:
         store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
     except NotAStoreError as error:
         hint = hint or f"streamkeep add {shlex.quote(str(path))} KEY FIELD VALUE creates it"
-        missing = "no such store" in str(error)
-        raise Failure(str(error), hint=hint if missing else "", status=Exit.UNREADABLE) from error
+        missing = not path.exists()
+        status = Exit.MISSING if missing else Exit.UNREADABLE
+        code = type(error).__name__
+        raise Failure(str(error), hint=hint if missing else "", status=status, code=code) from error
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     empty = False

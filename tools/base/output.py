@@ -34,10 +34,10 @@ from streamkeep.format.shown import MAX_CALENDAR_MS as MAX_CALENDAR_MS
 from streamkeep.format.shown import calendar as calendar
 from streamkeep.format.shown import count_text as count_text
 from streamkeep.format.shown import size_text as size_text
-from streamkeep.format.shown import span_text as span_text
 from streamkeep.format.shown import time_text as time_text
 from streamkeep.tools.base import common
 from streamkeep.tools.base.common import as_json as as_json
+from streamkeep.tools.base.durations import duration_text as duration_text
 from streamkeep.tools.base.terminal import guard, unguarded, visible
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -254,23 +254,46 @@ def entries_text(count: int) -> str:
     return count_text(count, "entry", "entries")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[int]) -> None:
+def span_text(seconds: float) -> str:
+    """Return how long something took."""
+    return duration_text(1000 * seconds)
+
+
+def number(value: int | None) -> str:
+    """Return a number of a result, with thousands separators for people; - for one unknown."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if sys.stdout.isatty() else str(value)
+
+
+Cell = str | int | None
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: Sequence[int]) -> None:
     """Write a table; columns are right-aligned but for those in `left`.
+
+    A pipe gets it without the line below the headings and without thousands separators.
+
 
     It is never cut to the width of a terminal: a pipe has none, and half a time is no time. rich
     tells how wide characters are; its tables took 8 s for 20,000 rows.
     """
     from rich.cells import cell_len
 
-    cells = [list(headings), *([visible(cell) for cell in row] for row in rows)]
+    cells = [list(headings), *([_cell_text(cell) for cell in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, [("─" if encodable("─") else "-") * width for width in widths])
+    if sys.stdout.isatty():
+        cells.insert(1, [("─" if encodable("─") else "-") * width for width in widths])
     for row in cells:
         padded = []
         for index, (text, width) in enumerate(zip(row, widths, strict=True)):
             space = " " * (width - cell_len(text))
             padded.append(text + space if index in left else space + text)
         line("  ".join(padded).rstrip())
+
+
+def _cell_text(cell: Cell) -> str:
+    return visible(cell) if isinstance(cell, str) else number(cell)
 
 
 def encodable(text: str) -> bool:

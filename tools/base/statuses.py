@@ -15,6 +15,8 @@ class Exit(IntEnum):
     UNREADABLE = 3
     DAMAGED = 4
     LOSS = 5
+    MISSING = 6
+    DIFFERENT = 7
 
 
 # The one table of statuses: `streamkeep --help` and the documentation are made of it.
@@ -25,6 +27,8 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.UNREADABLE: "cannot use: not a store, locked, of a newer version; or the target exists",
     Exit.DAMAGED: "the store is damaged",
     Exit.LOSS: "repaired, and something was lost",
+    Exit.MISSING: "there is no such store, stream, group, consumer or entry",
+    Exit.DIFFERENT: "`diff`: the stores are different",
 }
 
 

@@ -15,6 +15,7 @@ from streamkeep.format.shown import MOST_BUCKETS as MOST_BUCKETS
 from streamkeep.format.shown import Plan as Plan
 from streamkeep.format.shown import calendar
 from streamkeep.format.shown import plan_buckets as plan_buckets
+from streamkeep.tools.base import output
 from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def bars(plan: Plan, counts: Sequence[int], width: int, *, blocks: bool) -> Iter
         blocks: draw with block characters, to an eighth of a column; else with `#`.
     """
     labels = [plan.label(index) for index in range(len(counts))]
-    numbers = [f"{count:,}" for count in counts]
+    numbers = [output.number(count) for count in counts]
     label_width = max(map(len, labels))
     number_width = max(map(len, numbers))
     room = max(10, min(60, width - label_width - number_width - 4))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.tools.base.arguments import Duration
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -25,9 +26,9 @@ _AT_ONCE: Final = 1000
 block_option = click.option(
     "--block",
     "block_ms",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="Wait for entries, at most MS milliseconds; 0: for ever.",
+    type=Duration(),
+    metavar="DURATION",
+    help="Wait for entries, at most so long: 500ms, 30s, 10m; 0 for ever.",
 )
 
 

@@ -93,14 +93,14 @@ def _list_streams(streams: Sequence[ArchivedStream]) -> None:
             [
                 (
                     _stream_name(one),
-                    f"{one.segments:,}",
-                    f"{one.entries:,}",
+                    one.segments,
+                    one.entries,
                     _time(one.first_id),
                     _time(one.last_id),
                     _span(one.first_id, one.last_id),
                     output.size_text(one.size_bytes),
                     _ratio(one.size_bytes, one.raw_bytes),
-                    f"{one.retired_entries:,}",
+                    one.retired_entries,
                 )
                 for one in streams
             ],
@@ -119,7 +119,7 @@ def _list_segments(records: Sequence[SegmentRecord]) -> None:
                     _time(record.first_id),
                     _time(record.last_id),
                     _span(record.first_id, record.last_id),
-                    f"{record.entries:,}",
+                    record.entries,
                     output.size_text(record.size_bytes),
                     _ratio(record.size_bytes, record.raw_bytes),
                     ORIGINS[record.origin],

@@ -56,9 +56,7 @@ _MOST_BLOCK: Final = 64 << 20
     help="First, as by default, trim streams to their retention and drop segments too old.",
 )
 @click.option("--no-wait", is_flag=True, help="Fail when another archiver is at work.")
-@click.pass_context
 def run(
-    ctx: click.Context,
     store_path: Path,
     level: int,
     block_bytes: int,
@@ -114,4 +112,4 @@ def run(
     if report.segments:
         ratio = report.size_bytes / report.raw_bytes
         sizes = f"{output.size_text(report.size_bytes)} of {output.size_text(report.raw_bytes)}"
-        output.note(f"{sizes} ({ratio:.0%}) in {seconds:.1f} s")
+        output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(seconds)}")

@@ -11,6 +11,7 @@ import click
 from streamkeep.format.core.entry import StreamId
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
+    Duration,
     Id,
     consumer_argument,
     count_option,
@@ -38,9 +39,9 @@ def min_idle_option(**settings: Any) -> Callable[[Any], Any]:
     """Return the option --min-idle."""
     return click.option(
         "--min-idle",
-        type=click.IntRange(min=0),
-        metavar="MS",
-        help="Claim only what was delivered at least MS milliseconds ago.",
+        type=Duration(),
+        metavar="DURATION",
+        help="Claim only what was delivered at least so long ago, such as 10m.",
         **settings,
     )
 
@@ -64,9 +65,9 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
 @min_idle_option(default=0)
 @click.option(
     "--idle",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="Say that they were delivered MS milliseconds ago, instead of now.",
+    type=Duration(),
+    metavar="DURATION",
+    help="Set the delivery time to so long ago, instead of now.",
 )
 @click.option(
     "--time",
@@ -104,7 +105,7 @@ def claim(
 
     \b
     Examples:
-      streamkeep claim orders.store orders mail bob 1718004800000-0 --min-idle 60000
+      streamkeep claim orders.store orders mail bob 1718004800000-0 --min-idle 1m
       streamkeep claim orders.store orders mail bob 1718004800000-0 --justid
       streamkeep claim orders.store orders mail bob 1718004800000-0 --force --retry-count 3
     """
@@ -167,8 +168,8 @@ def autoclaim(
 
     \b
     Examples:
-      streamkeep autoclaim orders.store orders mail bob --min-idle 60000
-      streamkeep autoclaim orders.store orders mail bob --min-idle 60000 --justid
+      streamkeep autoclaim orders.store orders mail bob --min-idle 1m
+      streamkeep autoclaim orders.store orders mail bob --min-idle 1m --justid
     """
     with open_store(store_path) as store, store.transaction() as txn:
         found = txn.xautoclaim(key, group, consumer, min_idle, start, count, justid, whole=True)

@@ -66,7 +66,7 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
             segments = output.count_text(count, "segment", "segments")
             parts_text.append(f"{segments} ({output.size_text(size)}) {done}")
     checked = "not checked" if no_verify else "checked"
-    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {seconds:.1f} s")
+    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {output.span_text(seconds)}")
 
 
 @command()

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from streamkeep.format.core.errors import CorruptionError
 from streamkeep.recovery.diff import BOTH, FIRST, Difference
 from streamkeep.recovery.diff import diff as differences
 from streamkeep.tools.base import output
@@ -38,38 +37,39 @@ def diff(
 
     \b
     Exit status: 0  the same
-                 1  neither of them has a stream KEY
                  3  one of them cannot be read
-                 4  different, or one of them is damaged
+                 4  one of them is damaged
+                 6  one of them does not exist, or neither has a stream KEY
+                 7  different
 
     \b
     Example:
       streamkeep diff orders.store orders.backup
     """
     found = 0
-    paths = (store_path, other_path)
     with ExitStack() as stack:
         first = stack.enter_context(open_store(store_path, readonly=True))
         second = stack.enter_context(open_store(other_path, readonly=True))
         if key is not None and not (first.exists(key) or second.exists(key)):
             where = f"neither in {store_path} nor in {other_path}"
             hint = f"streamkeep streams {shlex.quote(str(store_path))}"
-            raise Failure(f"no stream {output.named(key)}, {where}", hint=hint)
-        try:
-            for one in islice(differences(first, second, key), count):
-                found += 1
-                if output.as_json():
-                    print_json(one)
-                else:
-                    print_text(one)
-        except CorruptionError as error:  # of one of them, and it does not say which
-            checks = (f"streamkeep fsck {shlex.quote(str(path))}" for path in paths)
-            raise Failure(str(error), hint="; ".join(checks), status=Exit.DAMAGED) from error
+            raise Failure(
+                f"no stream {output.named(key)}, {where}",
+                hint=hint,
+                status=Exit.MISSING,
+                code="NoSuchKeyError",
+            )
+        for one in islice(differences(first, second, key), count):
+            found += 1
+            if output.as_json():
+                print_json(one)
+            else:
+                print_text(one)
     if output.as_json():
         output.summary(differences=found, same=not found)
     elif found:
         output.note(output.count_text(found, "difference"))
-    ctx.exit(Exit.DAMAGED if found else Exit.OK)
+    ctx.exit(Exit.DIFFERENT if found else Exit.OK)
 
 
 def print_text(one: Difference) -> None:

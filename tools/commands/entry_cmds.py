@@ -18,8 +18,9 @@ from streamkeep.tools.base.arguments import (
 )
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
-from streamkeep.tools.base.entry_output import note_missing
+from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
@@ -97,9 +98,7 @@ def check_trimming(
     metavar="PRODUCER",
     help="Add nothing when PRODUCER has sent the same fields before.",
 )
-@click.pass_context
 def add(
-    ctx: click.Context,
     store_path: Path,
     key: bytes,
     fields: tuple[bytes, ...],
@@ -116,7 +115,7 @@ def add(
     """Append one entry to the stream KEY; print its ID (XADD).
 
     Store and stream are created when they do not exist. A value that begins with a dash and is
-    not a number goes behind --.
+    not a number goes after --.
 
     A producer that cannot know whether its last try arrived repeats it with --idmp and the same
     message ID, or with --idmpauto and the same fields: a message that was added before is not
@@ -159,7 +158,7 @@ def add(
             output.line(new_id.decode())
         if new_id is None:
             with store.snapshot() as snapshot:
-                note_missing(ctx, snapshot, key)
+                check_exists(snapshot, key)
 
 
 @command("delete")
@@ -167,9 +166,7 @@ def add(
 @key_argument
 @ids_argument
 @policy_options
-@click.pass_context
 def delete(
-    ctx: click.Context,
     store_path: Path,
     key: bytes,
     ids: tuple[bytes, ...],
@@ -185,8 +182,8 @@ def delete(
 
     \b
     Examples:
-      streamkeep delete orders.store orders 1718004800000-0 1718004800000-1
-      streamkeep delete orders.store orders 1718004800000-0 --acked --json
+      streamkeep delete orders.store orders 1718004800000-0
+      streamkeep delete orders.store orders 1718004800000-1 --acked --json
     """
     wanted = given_ids(ids, key)
     with open_store(store_path) as store:
@@ -194,7 +191,9 @@ def delete(
         outcomes = Outcomes(wanted, results, absent="absent")
         outcomes.print(outcomes.deleted)
         with store.snapshot() as snapshot:
-            note_missing(ctx, snapshot, key)
+            check_exists(snapshot, key)
+        if wanted and not outcomes.deleted + outcomes.kept:
+            raise Failure(f"{output.named(key)} has none of these entries", status=Exit.MISSING)
 
 
 @command()
@@ -214,9 +213,7 @@ def delete(
 @exact_option
 @limit_option
 @policy_options
-@click.pass_context
 def trim(
-    ctx: click.Context,
     store_path: Path,
     key: bytes,
     maxlen: int | None,
@@ -255,18 +252,18 @@ def trim(
             removed = store.trim_range(key, *id_range)
             output.result(str(removed), count=removed)
             with store.snapshot() as snapshot:
-                note_missing(ctx, snapshot, key)
+                check_exists(snapshot, key)
         return
     check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
     if maxlen is None and minid is None:
-        raise click.UsageError("say what stays: --maxlen or --minid; or what goes: --range")
+        raise click.UsageError("one of --maxlen, --minid or --range is required")
     with open_store(store_path) as store:
         removed = store.xtrim(
             key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
         )
         output.result(str(removed), count=removed)
         with store.snapshot() as snapshot:
-            note_missing(ctx, snapshot, key)
+            check_exists(snapshot, key)
             hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)
             if hint:
                 output.note(f"next: {hint}")

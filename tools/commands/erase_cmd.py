@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Bytes, Id, store_argument, yes_option
+from streamkeep.tools.base.arguments import Bytes, Duration, Id, store_argument, yes_option
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import given_ids
-from streamkeep.tools.base.entry_output import note_missing
+from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
 
 
@@ -21,21 +21,19 @@ from streamkeep.tools.base.opening import confirm_loss, open_store
 @click.option("--finish", is_flag=True, help="Finish an erasure that was cut off: no KEY, no ID.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
-    default=60.0,
+    type=Duration(),
+    default="1m",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="How long to wait for readers of older states of the store.",
 )
 @yes_option
-@click.pass_context
 def erase(
-    ctx: click.Context,
     store_path: Path,
     key: bytes | None,
     ids: tuple[bytes, ...],
     finish: bool,
-    timeout: float,
+    timeout: int,
     yes: bool,
 ) -> None:
     """Delete entries and overwrite their bytes in every file of STORE.
@@ -68,7 +66,7 @@ def erase(
             count = store.erase(
                 key or b"",
                 *wanted,
-                timeout=timeout,
+                timeout=timeout / 1000,
                 progress=lambda done, total: advance(1000 * done // max(total, 1), done),
             )
         if output.as_json():
@@ -77,4 +75,4 @@ def erase(
             output.line(str(count))
         if key is not None:
             with store.snapshot() as snapshot:
-                note_missing(ctx, snapshot, key)
+                check_exists(snapshot, key)

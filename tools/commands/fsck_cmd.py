@@ -127,7 +127,7 @@ def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
     size = output.size_text(figures["size_bytes"])
     output.note(
         f"{path}: {', '.join([figures['verdict'], *counted])}; {streams}, {nodes}, {size} in "
-        f"{seconds:.1f} s"
+        f"{output.span_text(seconds)}"
     )
     if figures["verdict"] == "damaged":
         store = shlex.quote(str(path))

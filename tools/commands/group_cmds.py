@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from streamkeep.tools.base.arguments import (
 )
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, open_store
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -122,8 +124,7 @@ def group_set_id(
 @key_argument
 @group_argument
 @yes_option
-@click.pass_context
-def group_remove(ctx: click.Context, store_path: Path, key: bytes, group: bytes, yes: bool) -> None:
+def group_remove(store_path: Path, key: bytes, group: bytes, yes: bool) -> None:
     """Remove a group with all it knows; print 1, or 0 (XGROUP DESTROY).
 
     Lost are its consumers, what they have pending, and up to where it has read; the entries of
@@ -146,7 +147,7 @@ def group_remove(ctx: click.Context, store_path: Path, key: bytes, group: bytes,
         count = int(store.xgroup_destroy(key, group))
         output.result(str(count), count=count)
         if not losses:
-            note_no_group(ctx, store, key, group)
+            raise no_group(store, key, group)
 
 
 @group.command("list")
@@ -183,11 +184,11 @@ def print_groups(snapshot: Snapshot, keys: list[bytes]) -> None:
                 (
                     output.cut(output.shown(key)),
                     output.cut(output.shown(one["name"])),
-                    f"{one['consumers']:,}",
-                    f"{one['pending']:,}",
+                    one["consumers"],
+                    one["pending"],
                     one["last-delivered-id"].decode(),
-                    number_text(one["entries-read"]),
-                    number_text(one["lag"]),
+                    one["entries-read"],
+                    one["lag"],
                 )
                 for key, one in found
             ],
@@ -204,18 +205,28 @@ def json_members(figures: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def number_text(number: int | None) -> str:
-    """Return a number that may be unknown as text."""
-    return "-" if number is None else f"{number:,}"
-
-
-def note_no_group(ctx: click.Context, store: Store, key: bytes, group: bytes) -> None:
-    """Say that a group does not exist, where Redis answers 0."""
+def nothing_pending(store: Store, key: bytes, group: bytes) -> Failure:
+    """Return the error for IDs of which a group, which may be missing, has none pending."""
     with store.snapshot() as snapshot:
         known = snapshot.xinfo_groups(key) if snapshot.exists(key) else []
     if group not in [one["name"] for one in known]:
-        where = f"{output.named(key)} in {ctx.params['store_path']}"
-        output.note(f"{ctx.command_path}: no group {output.named(group)} of {where}")
+        return no_group(store, key, group)
+    return Failure(
+        f"none of these entries is pending in group {output.named(group)}",
+        hint=f"streamkeep pending {shlex.quote(str(store.path))} {output.shell_key(key)} "
+        f"{output.shell_key(group)}",
+        status=Exit.MISSING,
+    )
+
+
+def no_group(store: Store, key: bytes, group: bytes) -> Failure:
+    """Return the error for a group that does not exist, where Redis answers 0."""
+    return Failure(
+        f"no group {output.named(group)} of {output.named(key)} in {store.path}",
+        hint=f"streamkeep group list {shlex.quote(str(store.path))}",
+        status=Exit.MISSING,
+        code="NoSuchGroupError",
+    )
 
 
 # --- consumers ----------------------------------------------------------------------------------
@@ -256,10 +267,7 @@ def consumer_create(store_path: Path, key: bytes, group: bytes, consumer: bytes)
 @group_argument
 @consumer_argument
 @yes_option
-@click.pass_context
-def consumer_remove(
-    ctx: click.Context, store_path: Path, key: bytes, group: bytes, consumer: bytes, yes: bool
-) -> None:
+def consumer_remove(store_path: Path, key: bytes, group: bytes, consumer: bytes, yes: bool) -> None:
     """Remove a consumer; print how much it had pending (DELCONSUMER).
 
     What it has pending is forgotten, and never delivered again: `streamkeep autoclaim` gives it
@@ -270,16 +278,20 @@ def consumer_remove(
       streamkeep consumer remove orders.store orders mail ann --yes
     """
     with open_store(store_path) as store:
+        missing = None
         known = {one["name"]: one["pending"] for one in store.xinfo_consumers(key, group)}
         if consumer not in known:
             where = f"group {output.named(group)} of {output.named(key)}"
-            output.note(f"{ctx.command_path}: no consumer {output.named(consumer)} in {where}")
+            problem = f"no consumer {output.named(consumer)} in {where}"
+            missing = Failure(problem, status=Exit.MISSING)
         elif known[consumer]:
             pending = output.entries_text(known[consumer])
             loss = f"{output.named(consumer)}: {pending} pending, never to be delivered again"
             confirm_loss([loss], "Remove this consumer?", yes=yes)
         lost = store.xgroup_delconsumer(key, group, consumer)
         output.result(str(lost), pending=lost)
+        if missing is not None:
+            raise missing
 
 
 @consumer.command("list")
@@ -325,7 +337,7 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
                 (
                     output.cut(output.shown(name)),
                     output.cut(output.shown(one["name"])),
-                    f"{one['pending']:,}",
+                    one["pending"],
                     idle_text(one["idle"]),
                     idle_text(one["inactive"]),
                 )

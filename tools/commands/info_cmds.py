@@ -19,9 +19,6 @@ from streamkeep.tools.base.arguments import (
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import print_entry
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.commands.group_cmds import (
-    number_text,
-)
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -66,7 +63,7 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
         else:
             width = max(map(len, figures))
             for name, value in figures.items():
-                text = f"{value:,}" if isinstance(value, int) else value
+                text = output.number(value) if isinstance(value, int) else value
                 output.line(f"{name:<{width}}  {text}")
             for name, entry in ends.items():
                 brief = "-" if entry is None else f"{entry.id}  {output.brief_pairs(entry.pairs)}"
@@ -118,7 +115,7 @@ def print_full_group(key: bytes, group: dict[str, Any]) -> None:
     last_id = group["last-delivered-id"].decode()
     output.line(
         f"group {output.named(group['name'])}: last-delivered-id {last_id}, "
-        f"entries-read {number_text(group['entries-read'])}, lag {number_text(group['lag'])}, "
+        f"entries-read {output.number(group['entries-read'])}, lag {output.number(group['lag'])}, "
         f"{group['pel-count']:,} pending, {group['nacked-count']:,} of them nacked"
     )
     for consumer in group["consumers"]:

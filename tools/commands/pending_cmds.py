@@ -12,6 +12,7 @@ import click
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Bytes,
+    Duration,
     Id,
     count_option,
     group_argument,
@@ -23,7 +24,7 @@ from streamkeep.tools.base.arguments import (
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.commands.group_cmds import idle_text, note_no_group
+from streamkeep.tools.commands.group_cmds import idle_text, nothing_pending
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
@@ -54,9 +55,7 @@ force_option = click.option(
 @ids_argument
 @click.option("--delete", is_flag=True, help="Delete the entries from the stream, too (XACKDEL).")
 @policy_options
-@click.pass_context
 def ack(
-    ctx: click.Context,
     store_path: Path,
     key: bytes,
     group: bytes,
@@ -77,8 +76,8 @@ def ack(
 
     \b
     Examples:
-      streamkeep ack orders.store orders mail 1718004800000-0 1718004800000-1
-      streamkeep ack orders.store orders mail 1718004800000-0 --delete --acked
+      streamkeep ack orders.store orders mail 1718004800000-0
+      streamkeep ack orders.store orders mail 1718004800000-1 --delete --acked
       streamkeep range orders.store orders | streamkeep ack orders.store orders mail -
     """
     if policy is not None and not delete:
@@ -94,8 +93,8 @@ def ack(
             acknowledged = store.xack(key, group, *wanted)
         outcomes = Outcomes(wanted if delete else [], results, absent="not pending")
         outcomes.print(acknowledged)
-        if not acknowledged:
-            note_no_group(ctx, store, key, group)
+        if wanted and not acknowledged:
+            raise nothing_pending(store, key, group)
 
 
 @command()
@@ -132,7 +131,7 @@ def nack(
     \b
     Examples:
       streamkeep nack orders.store orders mail 1718004800000-0
-      streamkeep nack orders.store orders mail 1718004800000-0 --fatal
+      streamkeep nack orders.store orders mail 1718004800000-1 --fatal
     """
     wanted = given_ids(ids, key)
     with open_store(store_path) as store:
@@ -142,6 +141,8 @@ def nack(
                 key, group, mode or "FAIL", *wanted, retrycount=retry_count, force=force
             )
         output.result(str(given_back), count=given_back)
+        if wanted and not given_back:
+            raise nothing_pending(store, key, group)
 
 
 # --- look ---------------------------------------------------------------------------------------
@@ -156,9 +157,9 @@ def nack(
 @count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
 @click.option(
     "--idle",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="Only what was delivered at least MS milliseconds ago, or was given back.",
+    type=Duration(),
+    metavar="DURATION",
+    help="Only what was delivered at least so long ago, or was given back.",
 )
 @click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only what this consumer has.")
 def pending(
@@ -181,7 +182,7 @@ def pending(
     Examples:
       streamkeep pending orders.store orders mail
       streamkeep pending orders.store orders mail --count 20
-      streamkeep pending orders.store orders mail --consumer ann --idle 60000 --json
+      streamkeep pending orders.store orders mail --consumer ann --idle 1m --json
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         if (start, end, count, idle, consumer) == (None,) * 5:
@@ -204,7 +205,7 @@ def pending(
                     row["message_id"].decode(),
                     owner_text(row["consumer"], row["time_since_delivered"]),
                     idle_text(row["time_since_delivered"]),
-                    f"{row['times_delivered']:,}",
+                    row["times_delivered"],
                 )
                 for row in found
             ],
@@ -254,15 +255,15 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
             unowned=nobody,
         )
         return
-    output.line(f"pending  {found['pending']:,}")
+    output.line(f"pending  {output.number(found['pending'])}")
     if lowest is None:
         return
     output.line(f"from     {lowest}")
     output.line(f"to       {highest}")
     output.line("")
-    rows = [(output.cut(output.shown(name)), f"{count:,}") for name, count in owners]
+    rows = [(output.cut(output.shown(name)), count) for name, count in owners]
     if nobody:
-        rows.append(("-", f"{nobody:,}"))
+        rows.append(("-", nobody))
     output.table(("consumer", "pending"), rows, left=(0,))
 
 

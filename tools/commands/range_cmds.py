@@ -16,7 +16,7 @@ import click
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Id, count_option, key_argument, store_argument
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.base.entry_output import check_exists, no_stream, print_entry, shape_options
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import entries_from_now, last_id
 
@@ -31,7 +31,6 @@ history_option = click.option(
 
 
 def print_stream(
-    ctx: click.Context,
     snapshot: Snapshot,
     key: bytes,
     entries: Iterable[ScanEntry],
@@ -39,22 +38,29 @@ def print_stream(
     show_time: bool,
     summary: bool = True,
 ) -> None:
-    """Print entries of one stream, and the summary; say so when the stream is missing."""
+    """Print entries of one stream, and the summary; a missing stream has a status of its own.
+
+    Args:
+        summary: False for a command that goes on, and so does not end with a summary.
+    """
     printed = 0
     for entry in entries:
         print_entry(entry, show_time=show_time)
         printed += 1
     if output.as_json() and summary:
-        output.json_summary(str(ctx.info_name), key=output.json_bytes(key), entries=printed)
-    if not printed:
-        note_missing(ctx, snapshot, key)
+        output.summary(key=output.json_bytes(key), entries=printed)
+    if printed or snapshot.exists(key):
+        return
+    missing = no_stream(click.get_current_context().params["store_path"], key)
+    if summary:
+        raise missing
+    output.note(str(missing))  # it may be created while the command waits
 
 
 @command("len")
 @store_argument
 @key_argument
-@click.pass_context
-def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
+def len_(store_path: Path, key: bytes) -> None:
     """Print how many entries the stream KEY has (XLEN).
 
     A stream that does not exist has 0.
@@ -67,7 +73,7 @@ def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
         length = snapshot.xlen(key)
         output.result(str(length), key=output.json_bytes(key), length=length)
         if not length:
-            note_missing(ctx, snapshot, key)
+            check_exists(snapshot, key)
 
 
 @command("range")
@@ -79,9 +85,7 @@ def len_(ctx: click.Context, store_path: Path, key: bytes) -> None:
 @click.option("--reverse", is_flag=True, help="Newest first (XREVRANGE).")
 @history_option
 @shape_options
-@click.pass_context
 def range_(
-    ctx: click.Context,
     store_path: Path,
     key: bytes,
     start: bytes,
@@ -112,7 +116,7 @@ def range_(
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         reader = store if history else snapshot  # which renews its snapshot now and then
         entries = islice(reader.scan(key, start, end, reverse=reverse, history=history), count)
-        print_stream(ctx, snapshot, key, entries, show_time=show_time)
+        print_stream(snapshot, key, entries, show_time=show_time)
 
 
 @command()
@@ -124,9 +128,7 @@ def range_(
 )
 @history_option
 @shape_options
-@click.pass_context
 def tail(
-    ctx: click.Context,
     store_path: Path,
     key: bytes,
     count: int,
@@ -149,7 +151,7 @@ def tail(
             after = last_id(snapshot, key)
             reader = store if history else snapshot
             entries = last_entries(reader, key, count, history=history)
-            print_stream(ctx, snapshot, key, entries, show_time=show_time, summary=not follow)
+            print_stream(snapshot, key, entries, show_time=show_time, summary=not follow)
         if follow:
             for entry in entries_from_now(store, key, after):
                 print_entry(entry, show_time=show_time)

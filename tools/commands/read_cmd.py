@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Bytes, Id, count_option, refuse_options, store_argument
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    Duration,
+    Id,
+    count_option,
+    store_argument,
+)
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
-from streamkeep.tools.base.entry_output import note_missing, print_entry, shape_options
+from streamkeep.tools.base.entry_output import no_stream, print_entry, shape_options
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import block_option, last_id
 
@@ -72,15 +78,13 @@ class Limits(NamedTuple):
 @click.option(
     "--claim",
     "claim_ms",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="Take over, first, what has been pending for MS milliseconds, whoever has it.",
+    type=Duration(),
+    metavar="DURATION",
+    help="First take over what has been pending for so long, whichever consumer has it.",
 )
 @block_option
 @shape_options
-@click.pass_context
 def read(
-    ctx: click.Context,
     store_path: Path,
     keys: tuple[bytes, ...],
     ids: tuple[bytes, ...],
@@ -113,20 +117,18 @@ def read(
       streamkeep read orders.store orders --id 1718004800000-0
       streamkeep read orders.store orders payments --id 1718004800000-0 --id 0
       streamkeep read orders.store orders --id 2024-06-10 --count 10
-      streamkeep read orders.store orders --id 1718004800000-0 --block 60000
+      streamkeep read orders.store orders --id 1718004800000-0 --block 10s
       streamkeep read orders.store orders --group mail --consumer ann --count 10
       streamkeep read orders.store orders --group mail --consumer ann --id 0
-      streamkeep read orders.store orders --group mail --consumer ann --claim 60000
+      streamkeep read orders.store orders --group mail --consumer ann --claim 1m
     """
     if len(ids) not in (0, 1, len(keys)):
         given = output.count_text(len(ids), "--id")
         raise click.UsageError(f"{given} for {len(keys)} streams: give one for all, or one each")
     if (group is None) != (consumer is None):
-        raise click.UsageError("--group and --consumer need each other")
+        raise click.UsageError("--group and --consumer must be used together")
     if group is None and (noack or claim_ms is not None):
         raise click.UsageError("--noack and --claim need --group and --consumer")
-    if group is None:
-        refuse_options("needs --group: without, nothing is written", "sync")
     start = b"0" if group is None else b">"
     each = ids if len(ids) == len(keys) else (ids or (start,)) * len(keys)
     wanted = list(zip(keys, each, strict=True))
@@ -136,6 +138,7 @@ def read(
         raise click.UsageError("a stream is named twice")
     named = output.as_json() or len(keys) > 1
     printed: list[int] = []
+    missing: list[bytes] = []
     if group is None or consumer is None:
         with open_store(store_path, readonly=True) as store, ExitStack() as stack:
             if block_ms is not None:
@@ -147,8 +150,7 @@ def read(
                 for entry in entries:
                     print_entry(entry, show_time=show_time, key=shown)
                     printed[-1] += 1
-                if not printed[-1]:
-                    note_missing(ctx, snapshot, key)
+            missing = [key for key in keys if not snapshot.exists(key)]
     else:
         with open_store(store_path) as store:
             delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms, block_ms)
@@ -159,6 +161,10 @@ def read(
             printed.append(len(batch))
     if output.as_json():
         output.summary(streams=sum(map(bool, printed)), entries=sum(printed))
+    if missing and len(missing) == len(keys):
+        raise no_stream(store_path, *missing)
+    for key in missing:
+        output.note(str(no_stream(store_path, key)))
 
 
 def await_entries(

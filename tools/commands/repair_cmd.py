@@ -135,7 +135,7 @@ def _show(
             output.line(str(found))
     where = "dry run" if dry_run or target is None else str(target)
     words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
-    output.note(f"{where}: {words[_verdict(repaired)]}, in {seconds:.1f} s")
+    output.note(f"{where}: {words[_verdict(repaired)]}, in {output.span_text(seconds)}")
     if repaired.items and not dry_run:
         output.note(
             f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"

@@ -13,17 +13,17 @@ from streamkeep.format.rows.retention import NONE, Retention
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Bytes, key_argument, store_argument
 from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.durations import MEANT, parse_duration
+from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Failure
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     _IntType = click.ParamType[int]
 else:
     _IntType = click.ParamType  # generic in newer versions only
 
-_DURATIONS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"([0-9]+) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _NO_LIMIT: Final = "none"
 
@@ -50,15 +50,17 @@ class Limit(_IntType):
         return int(text) if text.isascii() and text.isdigit() else None
 
 
-class Duration(Limit):
-    """A number with a unit of time."""
+class Age(Limit):
+    """A duration, or `none` for no limit."""
 
-    meant = "a duration such as 90s, 12h or 30d, or none"
+    meant = f"{MEANT}, or none"
 
     def parse(self, text: str) -> int | None:
         """Return milliseconds."""
-        found = _DURATION.fullmatch(text)
-        return None if found is None else int(found[1]) * _DURATIONS[found[2]]
+        try:
+            return parse_duration(text)
+        except ValueError:
+            return None
 
 
 class Size(Limit):
@@ -89,9 +91,9 @@ def retention() -> None:
 @click.option("--maxlen", type=Limit(), metavar="N|none", help="How many entries stay.")
 @click.option(
     "--max-age",
-    type=Duration(),
+    type=Age(),
     metavar="30d|none",
-    help="How old entries get, by the time in their IDs; units ms, s, m, h, d.",
+    help="How old entries get, by the time in their IDs; such as 12h or 30d.",
 )
 @click.option(
     "--max-bytes",
@@ -123,7 +125,7 @@ def retention() -> None:
 )
 @click.option(
     "--archive-max-age",
-    type=Duration(),
+    type=Age(),
     metavar="365d|none",
     help="How old archived entries get; older segments are dropped.",
 )
@@ -155,7 +157,8 @@ def set_(
     with open_store(store_path) as store, store.transaction() as transaction:
         if not create and not transaction.exists(key):
             hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
-            raise Failure(f"no such stream: {output.named(key)}", hint=hint)
+            problem = f"no stream {output.named(key)} in {store_path}"
+            raise Failure(problem, hint=hint, status=Exit.MISSING, code="NoSuchKeyError")
         settings = transaction.set_retention(
             key,
             maxlen=maxlen,
@@ -186,6 +189,8 @@ def show(store_path: Path, key: bytes | None) -> None:
     """
     shown = 0
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        if key is not None:
+            check_exists(snapshot, key)
         for name in [key] if key is not None else list(snapshot.scan_iter()):
             settings = snapshot.retention(name)
             if key is None and settings == Retention():
@@ -207,7 +212,7 @@ def told(settings: Retention) -> str:
     if settings.maxlen is not None:
         parts.append(f"at most {output.entries_text(settings.maxlen)}")
     if settings.max_age_ms is not None:
-        parts.append(f"not older than {duration_text(settings.max_age_ms)}")
+        parts.append(f"not older than {output.duration_text(settings.max_age_ms, parts=5)}")
     if settings.max_bytes is not None:
         parts.append(f"at most {output.size_text(settings.max_bytes)}")
     if not parts:
@@ -222,13 +227,5 @@ def told(settings: Retention) -> str:
             parts.append(f"from {most} on it {verb}")
     parts.append("what is trimmed is archived" if settings.archive else "nothing is archived")
     if settings.archive_max_age_ms is not None:
-        parts.append(f"segments for {duration_text(settings.archive_max_age_ms)}")
+        parts.append(f"segments for {output.duration_text(settings.archive_max_age_ms, parts=5)}")
     return ", ".join(parts)
-
-
-def duration_text(ms: int) -> str:
-    """Return a duration in the largest unit that it is a whole number of."""
-    for unit, size in reversed(_DURATIONS.items()):
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms"

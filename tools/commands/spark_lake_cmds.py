@@ -11,6 +11,7 @@ import click
 from streamkeep.tools.base import output, spark_job
 from streamkeep.tools.base.arguments import (
     Bytes,
+    Duration,
     Id,
     key_argument,
     optional_store,
@@ -44,10 +45,10 @@ _MIB: Final = 1 << 20
 @click.option("--follow", is_flag=True, help="Go on until interrupted, round after round.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
+    type=Duration(),
+    default="1m",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="Begin a round this often, with --follow.",
 )
 @job_options
@@ -59,7 +60,7 @@ def to_lake(
     columns: str | None,
     tail_export: str | None,
     follow: bool,
-    every: float,
+    every: int,
     master: str,
     settings: tuple[str, ...],
 ) -> None:
@@ -72,7 +73,7 @@ def to_lake(
     Examples:
       streamkeep spark to-lake orders.store orders.lake
       streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
-      streamkeep spark to-lake orders.store orders.lake --follow --every 300
+      streamkeep spark to-lake orders.store orders.lake --follow --every 5m
     """
     spark_job.check_streams(streams, pattern)
     if not follow:
@@ -106,7 +107,7 @@ def to_lake(
                 )
             if not follow:
                 return
-            time.sleep(max(0.0, began + every - time.monotonic()))
+            time.sleep(max(0.0, began + every / 1000 - time.monotonic()))
 
 
 @command("compact")
@@ -120,17 +121,16 @@ def to_lake(
     help="Size of a file that is big enough.",
 )
 @click.option(
-    "--keep-hours",
-    type=click.IntRange(min=0),
-    default=168,
+    "--keep",
+    type=Duration(),
+    default="7d",
     show_default=True,
-    metavar="N",
-    help="Keep replaced files that long, for readers of older versions and for running jobs.",
+    metavar="DURATION",
+    help="Keep replaced files so long, in whole hours, for readers of older versions and for "
+    "running jobs.",
 )
 @job_options
-def compact(
-    lake: str, target: int, keep_hours: int, master: str, settings: tuple[str, ...]
-) -> None:
+def compact(lake: str, target: int, keep: int, master: str, settings: tuple[str, ...]) -> None:
     """Put small files of a lake together; sweep out old ones.
 
     The entries stay the same, and readers see either all old files or all new ones.
@@ -139,12 +139,15 @@ def compact(
     Example:
       streamkeep spark compact orders.lake
     """
+    hours, rest = divmod(keep, 3_600_000)
+    if rest:
+        raise click.BadParameter("whole hours, such as 12h or 7d", param_hint="--keep")
     spark_job.check_lake(lake)
     with spark_job.running(master, settings) as session, spark_job.progress("compact") as advance:
         from streamkeep.pipeline.jobs.compact import compact as job
 
         report = job(
-            session, lake, target_bytes=target * _MIB, retention_hours=keep_hours, progress=advance
+            session, lake, target_bytes=target * _MIB, retention_hours=hours, progress=advance
         )
     replaced = output.count_text(report.details["files_replaced"], "file")
     before = output.size_text(report.details["bytes_replaced"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output, spark_job
-from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.arguments import Duration, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.spark_job import (
     job_options,
@@ -102,10 +102,10 @@ def report(
 @click.option("--once", is_flag=True, help="End when all that is there now has been written.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=0),
-    default=0.0,
+    type=Duration(),
+    default="0",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="Wait this long from one batch to the next; 0 for as soon as possible.",
 )
 @click.option(
@@ -127,7 +127,7 @@ def tail(
     pattern: str | None,
     from_start: bool,
     once: bool,
-    every: float,
+    every: int,
     max_entries: int | None,
     checkpoint: str | None,
     tail_export: str | None,
@@ -163,7 +163,7 @@ def tail(
             checkpoint=checkpoint,
             from_start=from_start,
             available_now=once,
-            every_s=every,
+            every_s=every / 1000,
             max_entries=max_entries,
             tail_export=tail_export,
             staging=staging,

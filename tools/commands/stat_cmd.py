@@ -155,14 +155,14 @@ def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
 def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> None:
     """Print the figures as text; those of the files belong to the store."""
     entries, nodes = figures["entries"], figures["nodes"]
-    rows = [] if key is not None else [("streams", f"{figures['streams']:,}")]
-    rows.append(("entries", f"{entries:,}"))
+    rows = [] if key is not None else [("streams", output.number(figures["streams"]))]
+    rows.append(("entries", output.number(entries)))
     if entries:
         rows.append(("first", output.time_text(figures["first_time_ms"])))
         rows.append(("last", output.time_text(figures["last_time_ms"])))
     per_node = f", {entries / nodes:,.1f} entries each" if nodes else ""
-    rows.append(("nodes", f"{nodes:,}{per_node}"))
-    rows.append(("tombstones", f"{figures['tombstones']:,}"))
+    rows.append(("nodes", f"{output.number(nodes)}{per_node}"))
+    rows.append(("tombstones", output.number(figures["tombstones"])))
     per_entry = f", {figures['bytes_per_entry']} bytes per entry" if entries else ""
     rows.append(("entry data", output.size_text(figures["size_bytes"]) + per_entry))
     if key is None:

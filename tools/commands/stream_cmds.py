@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Bytes, Id, key_argument, store_argument, yes_option
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    Duration,
+    Id,
+    key_argument,
+    store_argument,
+    yes_option,
+)
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
 
 if TYPE_CHECKING:
@@ -22,8 +30,7 @@ SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 @command()
 @store_argument
 @click.argument("pattern", metavar="[PATTERN]", type=Bytes(), default="*")
-@click.pass_context
-def streams(ctx: click.Context, store_path: Path, pattern: bytes) -> None:
+def streams(store_path: Path, pattern: bytes) -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
     PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in
@@ -56,14 +63,14 @@ def streams(ctx: click.Context, store_path: Path, pattern: bytes) -> None:
     )
 
 
-def stream_row(stat: StreamStat) -> tuple[str, ...]:
+def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
     """Return what the table shows of one stream."""
     return (
         output.cut(output.shown(stat.name)),
-        f"{stat.length:,}",
+        stat.length,
         "-" if stat.first_ms is None else output.time_text(stat.first_ms),
         "-" if stat.last_ms is None else output.time_text(stat.last_ms),
-        f"{stat.nodes:,}",
+        stat.nodes,
         output.size_text(stat.node_bytes),
     )
 
@@ -124,7 +131,7 @@ def remove(ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: b
     with open_store(store_path) as store:
         there = [key for key in dict.fromkeys(keys) if store.exists(key)]
         for key in dict.fromkeys(keys):
-            if key not in there:
+            if there and key not in there:
                 output.note(f"{ctx.command_path}: no stream {output.named(key)} in {store_path}")
         if there:
             losses = [loss_text(store, key) for key in there]
@@ -132,6 +139,9 @@ def remove(ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: b
             confirm_loss(losses, f"Remove {what} with all entries?", yes=yes)
         count = store.delete(*there) if there else 0
         output.result(str(count), count=count)
+        with store.snapshot() as snapshot:
+            if not there:
+                check_exists(snapshot, *keys)
 
 
 def loss_text(store: Store, key: bytes) -> str:
@@ -151,9 +161,9 @@ def loss_text(store: Store, key: bytes) -> str:
 @key_argument
 @click.option(
     "--idmp-duration",
-    type=click.IntRange(1, 86_400),
-    metavar="SECONDS",
-    help="For how long a message of a producer is remembered.",
+    type=Duration(),
+    metavar="DURATION",
+    help="For how long a message of a producer is remembered: whole seconds, at most 1d.",
 )
 @click.option(
     "--idmp-maxsize",
@@ -174,9 +184,14 @@ def config(
     \b
     Examples:
       streamkeep config orders.store orders
-      streamkeep config orders.store orders --idmp-duration 3600 --idmp-maxsize 1000
+      streamkeep config orders.store orders --idmp-duration 1h --idmp-maxsize 1000
     """
-    wanted = {"idmp-duration": idmp_duration, "idmp-maxsize": idmp_maxsize}
+    seconds = None if idmp_duration is None else idmp_duration // 1000
+    if idmp_duration is not None and (
+        idmp_duration % 1000 or not 1 <= idmp_duration // 1000 <= 86_400
+    ):
+        raise click.BadParameter("1s to 1d, in whole seconds", param_hint="--idmp-duration")
+    wanted = {"idmp-duration": seconds, "idmp-maxsize": idmp_maxsize}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     with open_store(store_path, readonly=not wanted) as store:
         counters = store.xinfo_stream(key)
@@ -186,14 +201,15 @@ def config(
                 producers = output.count_text(counters["pids-tracked"], "producer")
                 loss = f"{output.named(key)}: {messages} of {producers} remembered"
                 confirm_loss([loss], "Change the settings, and forget them?", yes=yes)
-            store.xcfgset(key, idmp_duration, idmp_maxsize)
+            store.xcfgset(key, seconds, idmp_maxsize)
         settings = {name: wanted.get(name, counters[name]) for name in SETTINGS}
     if output.as_json():
         members = {name.replace("-", "_"): value for name, value in settings.items()}
         output.summary(key=output.json_bytes(key), **members)
         return
-    for name, value in settings.items():
-        output.line(f"{name:<13}  {value:,}")
+    kept_s, kept = (int(settings[name] or 0) for name in SETTINGS)
+    output.line(f"idmp-duration  {output.duration_text(1000 * kept_s, parts=5)}")
+    output.line(f"idmp-maxsize   {output.number(kept)}")
 
 
 @command("set-id")
