@@ -13,6 +13,7 @@ from streamkeep.engine.api import stream_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import (
+    ArgumentError,
     ErasureBlockedError,
     MissingSegmentError,
     StaleSnapshotError,
@@ -205,3 +206,26 @@ def test_a_transaction_reads_history_as_it_has_made_it(archived: Store) -> None:
         assert [entry.id for entry in txn.xrange("s", history=True)] == expected
         assert [bytes(entry.id) for entry in txn.scan("s", history=True)] == expected
     assert [entry.id for entry in archived.xrange("s", history=True)] == expected
+
+
+def test_a_pipeline_reports_a_missing_segment_as_the_store_does(archived: Store) -> None:
+    segment = archived.segment_path(archived.archived_segments("s")[0])
+    segment.rename(segment.with_suffix(".elsewhere"))
+    forget_files(archived)
+    pipe = archived.pipeline()
+    pipe.xadd("other", {"n": 1})
+    pipe.xrange("s", history=True)
+    with pytest.raises(MissingSegmentError):
+        pipe.execute()
+    assert archived.exists("other") == 0
+    segment.with_suffix(".elsewhere").rename(segment)
+
+
+@pytest.mark.parametrize("wrong", ["x", 1, None])
+def test_what_is_not_a_segment_is_refused_with_its_name_and_value(
+    archived: Store, wrong: Any
+) -> None:
+    shown = repr(wrong)
+    for call in (archived.open_segment, archived.segment_path):
+        with pytest.raises(ArgumentError, match=f"record must be one .*, not {shown}"):
+            call(wrong)

@@ -156,6 +156,32 @@ def test_a_full_stream_refuses_entries_until_groups_acknowledge(store: Store) ->
     assert store.xlen("s") < length
 
 
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_full_stream_takes_entries_when_a_node_can_be_rewritten(
+    open_store: Open, archive: bool
+) -> None:
+    """The oldest node holds one entry that a group needs; without the others there is room."""
+    store = open_store(node_max_entries=100, node_max_bytes=0)
+    ids = fill(store, 250)
+    store.xgroup_create("s", "g", "0")
+    store.xreadgroup("g", "c", {"s": ">"})
+    store.xack("s", "g", *ids[:90], *ids[91:])
+    with store.snapshot() as snapshot:
+        size = snapshot.stat("s").node_bytes
+    store.set_retention(
+        "s", maxlen=1, approximate=False, archive=archive, keep_unacknowledged=True,
+        keep_max_bytes=size - 500, when_full="refuse",
+    )  # fmt: skip
+    if archive:  # what was trimmed stays in its node until it is archived
+        with pytest.raises(StreamFullError):
+            store.xadd("s", {"n": 1})
+        return
+    store.xadd("s", {"n": 1})
+    assert store.xrange("s", count=1)[0].id == ids[90]
+    with store.snapshot() as snapshot:
+        assert snapshot.stat("s").node_bytes < size - 500
+
+
 def test_a_full_stream_may_trim_all_the_same(store: Store) -> None:
     store.set_retention(
         "s", max_bytes=4000, keep_unacknowledged=True, keep_max_bytes=16_000, when_full="trim"

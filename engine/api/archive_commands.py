@@ -120,18 +120,22 @@ class ArchiveMethods(Generic[Text]):
             return self._environment.read(segments.list_streams)
 
     def segment_path(self, record: SegmentRecord) -> Path:
-        """Return where the file of a segment is."""
-        return self._environment.segments.path(record)
+        """Return the path of a segment's file; `record` is one of `archived_segments`."""
+        return self._environment.segments.path(_checked_record(record))
 
     def open_segment(self, record: SegmentRecord) -> Segment:
         """Return a segment to read from: its index, and its blocks of macro nodes.
 
+        Args:
+            record: one of `archived_segments`.
+
         Raises:
+            ArgumentError: `record` is something else.
             MissingSegmentError: the file is gone; `archived_segments` may list another by now.
             CorruptionError: it is not the segment that the archive knows.
         """
         self._check_open()
-        return self._environment.segments.open(record)
+        return self._environment.segments.open(_checked_record(record))
 
     def verify_archive(
         self,
@@ -314,3 +318,12 @@ class ArchiveMethods(Generic[Text]):
         if number == 0:
             raise NoSuchKeyError("no such key")
         return number
+
+
+def _checked_record(record: object) -> SegmentRecord:
+    """Return the record; raise ArgumentError for any other value."""
+    if isinstance(record, SegmentRecord):
+        return record
+    raise ArgumentError(
+        f"record must be one that `archived_segments` returns, not {as_given(record)}"
+    )

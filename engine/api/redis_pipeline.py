@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.stream_commands import StreamCommands
+from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.store.command import Command, Write
 from streamkeep.format.core.errors import ArgumentError, CommandError
 
@@ -106,6 +107,8 @@ def _run_all(txn: WriteTxn, commands: list[Command[Any]]) -> list[object]:
             results.append(command.run(txn, *command.args))
         except CommandError as error:
             results.append(error)
+        except Unreadable as gone:  # no newer manifest can exist: this transaction has the lock
+            raise gone.error from None
     return results
 
 

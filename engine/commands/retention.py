@@ -18,7 +18,14 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.commands.ref_policy import KEEPREF
-from streamkeep.engine.commands.xtrim import MAXLEN, MINID, NO_TRIM_LIMIT, TrimSpec, trim_stream
+from streamkeep.engine.commands.xtrim import (
+    MAXLEN,
+    MINID,
+    NO_TRIM_LIMIT,
+    TrimSpec,
+    stored_form,
+    trim_stream,
+)
 from streamkeep.engine.model.group import groups_of
 from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
@@ -29,9 +36,11 @@ from streamkeep.format.core.errors import (
     StoreFullError,
     StreamFullError,
 )
-from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.id_codec import MAX, next_id, previous_id
 from streamkeep.format.core.keys import RETIRED
+from streamkeep.format.node.envelope import set_trimmed
 from streamkeep.format.node.node import end_ids, peek_counts
+from streamkeep.format.node.tombstones import mark_oldest
 from streamkeep.format.rows.retention import NO_RETENTION, NONE, Retention
 
 WITH_APPEND: Final = 8  # nodes that an append removes at most
@@ -120,11 +129,7 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
 
 
 def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
-    """Say whether `enforce` would bring a stream below `most` bytes; nothing changes.
-
-    Only nodes that go as a whole count. Entries in front of a needed one leave tombstones; when a
-    node is mostly tombstones it is written again, and gives some room, which is not foreseen here.
-    """
+    """Return whether `enforce` would bring a stream below `most` bytes; nothing changes."""
     stop = first_needed(txn, stream)
     oldest = 0 if policy.max_age_ms is None else txn.now_ms() - policy.max_age_ms
     length = stream.record.length
@@ -141,7 +146,9 @@ def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
         too_long = policy.maxlen is not None and length - live >= policy.maxlen
         too_big = policy.max_bytes is not None and nodes > 1 and size > policy.max_bytes
         if not (too_long or too_big or last < (oldest, 0)) or (stop is not None and last >= stop):
-            break
+            if policy.approximate:
+                break
+            return size - len(data) + _size_inside(walk, data, policy, stop, length, oldest) < most
         length -= live
         size -= len(data)
         nodes -= 1
@@ -149,6 +156,32 @@ def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
             return True
         found = walk.next()
     return False
+
+
+def _size_inside(
+    walk: NodeWalk, data: bytes, policy: Retention, stop: Id | None, length: int, oldest: int
+) -> int:
+    """Return the size of a node after the trims of `enforce`, which may rewrite it.
+
+    Args:
+        stop: the lowest ID that a group needs.
+        length: of the stream, from this node on.
+        oldest: the lowest time that stays.
+    """
+    highest = (MAX, MAX) if stop is None else previous_id(*stop)
+    surplus = 0 if policy.maxlen is None else max(0, length - policy.maxlen)
+    marked = mark_oldest(data, walk.ms, walk.seq, surplus, highest[0], highest[1], set())
+    if oldest > 0:
+        highest = min(highest, previous_id(oldest, 0))
+        aged = mark_oldest(data, walk.ms, walk.seq, length, highest[0], highest[1], set())
+        if len(aged.ids) > len(marked.ids):
+            marked = aged
+    if not marked.ids:
+        return len(data)
+    if marked.live == 0:
+        return 0
+    trimmed = set_trimmed(walk.trimmed, marked.slots) if policy.archive else walk.trimmed
+    return len(stored_form(walk, marked.data, marked.live, marked.deleted, trimmed)[0])
 
 
 def _check_archive(txn: WriteTxn) -> None:

@@ -232,11 +232,19 @@ def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: 
     That is what lives, and what the archive is owed. The tail is never rewritten: Redis counts its
     tombstones against stream-node-max-entries.
     """
+    form = stored_form(walk, data, live, deleted, trimmed)
+    walk.stream.record.tombstones -= form[2]
+    walk.store(form[0], form[1])
+
+
+def stored_form(
+    walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes
+) -> tuple[bytes, bytes, int]:
+    """Return the node that `store_marked` stores: listpack, trimmed slots, tombstones removed."""
     old_bits = trimmed_slots(trimmed)
     if deleted <= live + 2 * len(old_bits) or walk.on_tail:
-        walk.store(data, trimmed)
-        return
+        return data, trimmed, 0
     rewritten = rewrite(data, walk.ms, walk.seq, old_bits)
     bits = [slot for slot, old in enumerate(rewritten.kept) if old in old_bits]
-    walk.stream.record.tombstones -= live + deleted - len(rewritten.kept)
-    walk.store(rewritten.data, set_trimmed(b"", bits))
+    removed = live + deleted - len(rewritten.kept)
+    return rewritten.data, set_trimmed(b"", bits), removed
