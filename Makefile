@@ -9,8 +9,7 @@ LOWEST := build/lowest
 PURE := build/pure
 COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py')
 FOLDERS := engine format pipeline recovery server tools
-# All tests that use Spark run in one process: a session takes seconds to start, and a core.
-PARALLEL := -n 2 --dist loadgroup
+PARALLEL := -n 2
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,
 # the one with tiny NACK pages cannot run with compiled modules, and one with streams is enough.
 PURE_TESTS := tests/test_format_*.py tests/test_commands.py tests/test_group_store.py \

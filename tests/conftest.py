@@ -54,6 +54,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sync_mode", slow_but(MODES, *daily), indirect=True)
 
 
+@pytest.hookimpl(optionalhook=True)  # which pytest-xdist brings
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run all tests of Spark in one process: a session takes seconds to start, and a core.
+
+    Groups of pytest-xdist cannot do this: with pytest 9.2 their marks have no effect.
+    """
+    if config.getoption("dist") == "no":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler: Any = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda test: "spark" if test.startswith("tests/spark/") else test
+    return scheduler
+
+
 @pytest.fixture(autouse=True)
 def _no_failpoints() -> Iterator[None]:
     """Leave no failpoint armed for the next test."""

@@ -29,7 +29,7 @@ import streamkeep
 from spark.drivers import run_driver
 from streamkeep.pipeline.lake import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 _ENTRIES = 3000
 

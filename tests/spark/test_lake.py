@@ -251,7 +251,6 @@ def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> No
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_lake_grows_with_its_store_and_each_entry_comes_once(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
@@ -285,7 +284,6 @@ def test_a_lake_grows_with_its_store_and_each_entry_comes_once(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_job_that_lost_begins_again(
     spark: SparkSession,
     open_store: Callable[..., Store[bytes]],
@@ -313,7 +311,6 @@ def test_a_job_that_lost_begins_again(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_what_a_lake_has_comes_back_once(
     spark: SparkSession,
     open_store: Callable[..., Store[bytes]],

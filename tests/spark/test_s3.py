@@ -309,7 +309,6 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_spark_reads_a_bucket_without_jars(orders: Store[bytes], tmp_path: Path) -> None:
     """In a process of its own: workers have the environment in which Spark was started."""
     orders.close()

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, assert_sound
 from patience import PATIENCE_S
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 # In a process of its own: relative paths are those of the folder in which Spark was started. The
 # first job of a page starts Spark as a user would; those after it share one, for a start takes

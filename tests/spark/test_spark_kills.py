@@ -30,7 +30,7 @@ from streamkeep.pipeline.lake_reading import read_lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 
 def fill(store: Store[bytes], first: int, last: int) -> None:

@@ -15,7 +15,7 @@ from streamkeep.engine.api.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 def load(spark: SparkSession, store: Store[bytes], schema: str = "", **options: Any) -> DataFrame:

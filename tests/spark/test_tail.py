@@ -18,7 +18,7 @@ from streamkeep.pipeline.jobs.tail import TailError, tail
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 def fill(store: Store[bytes], start: int, stop: int) -> None:
