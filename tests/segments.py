@@ -104,7 +104,6 @@ def archive(store: Any, key: str, *parts: list[Pairs], **options: Any) -> int:
         last = parts[-1][-1][:2]
         if (stream.record.last_ms, stream.record.last_seq) < last:
             stream.record.last_ms, stream.record.last_seq = last
-            stream.changed = True
         for entries in parts:
             record = write_file(
                 store.path / "archive",

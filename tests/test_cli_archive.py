@@ -27,7 +27,6 @@ def path(tmp_path: Path) -> Path:
             stream = transaction._txn.find_stream(b"orders")
             assert stream is not None
             stream.record.last_ms = MAY + 2 * HOUR + 100
-            stream.changed = True
         for hour in range(3, 6):
             store.xadd("orders", {"live": hour}, MAY + hour * HOUR)
         archive(store, "old\xff", some(60, MAY))

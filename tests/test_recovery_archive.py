@@ -53,7 +53,6 @@ def path(tmp_path: Path) -> Iterator[Path]:
             stream = transaction._txn.find_stream(b"orders")
             assert stream is not None
             stream.record.last_ms = 6000
-            stream.changed = True
         for ms in range(7000, 7200):
             store.xadd("orders", {"live": "x" * 100}, f"{ms}-0")
     assert codes(path) == []

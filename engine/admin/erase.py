@@ -113,7 +113,7 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
         return count
     count += _erase_in_nodes(txn, stream, ids)
     record = stream.record
-    for ms, seq in ids[: bisect_right(ids, (record.last_ms, record.last_seq))]:
+    for ms, seq in ids[: bisect_right(ids, record.last_id())]:
         put_erasure(txn, stream.number, ms, seq)
     return count
 
@@ -121,8 +121,8 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
 def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
     """Erase entries in the live nodes of a stream; each node is written only once."""
     record = stream.record
-    first = record.first_ms, record.first_seq
-    last = record.last_live_ms, record.last_live_seq
+    first = record.first_id()
+    last = record.last_live_id()
     wanted = set(ids)
     gone: set[tuple[int, int]] = set()
     count = start = 0
@@ -136,26 +136,20 @@ def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
             continue
         count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
         gone.update(erased.live_ids)
-        record.length -= len(erased.live_ids)
         _store_erased(walk, erased, trimmed.difference(erased.slots))
     if gone:
-        highest = max(gone)
-        if highest > (record.max_deleted_ms, record.max_deleted_seq):
-            record.max_deleted_ms, record.max_deleted_seq = highest
+        stream.deleted_up_to(max(gone))
         refresh_ends(txn, stream, first=first in gone, last=last in gone)
     return count
 
 
 def _store_erased(walk: NodeWalk, erased: Erased, trimmed: set[int]) -> None:
     """Store a node, or remove it if it has no live entry left."""
-    record = walk.stream.record
     bitmap = set_trimmed(b"", sorted(trimmed))
     if erased.live == 0:
         walk.trimmed = bitmap
         walk.bury(erased.data)
-        record.tombstones -= erased.deleted - len(erased.live_ids)
         return
-    record.tombstones += len(erased.live_ids)
     store_marked(walk, erased.data, erased.live, erased.deleted, bitmap)
 
 

@@ -259,8 +259,8 @@ def _raise_last_id(txn: WriteTxn, place: _Place, last: Id) -> None:
     """Raise the last ID of a stream, if it exists, so that its next entry follows the segment."""
     name = name_of(txn, place.number, [place.key])
     stream = None if name is None else txn.find_stream(name)
-    if stream is not None and (stream.record.last_ms, stream.record.last_seq) < last:
-        stream.record.last_ms, stream.record.last_seq = last
+    if stream is not None and stream.record.last_id() < last:
+        stream.set_last_id(last)
 
 
 def _below_archive(environment: Environment, path: Path) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine.archive.iterate import ArchivedNode, archived_nodes, count_archived
 from streamkeep.engine.archive.restore_check import compare, last_id_of
 from streamkeep.engine.model.manifest import erased_ids
-from streamkeep.engine.model.node_walk import add_newest_node, seal_tail
+from streamkeep.engine.model.node_walk import load_node, seal_tail
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.stream import Stream
@@ -26,7 +26,6 @@ from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmal
 from streamkeep.format.core.id_codec import next_id
 from streamkeep.format.node.node import has_live
 from streamkeep.format.rows.extension import RESTORING, with_section, without_section
-from streamkeep.format.rows.records import REOPEN
 from streamkeep.format.rows.restoring import Restoring, restoring_of
 
 Id = tuple[int, int]
@@ -187,7 +186,7 @@ def _noted(stream: Stream, asked: Restoring) -> Restoring | None:
             f"{noted.stream_number}, {noted.start_ms}-{noted.start_seq} to "
             f"{noted.end_ms}-{noted.end_seq}; next: finish it, or delete {stream.name!r}"
         )
-    if (record.last_ms, record.last_seq) != (noted.last_ms, noted.last_seq):
+    if record.last_id() != (noted.last_ms, noted.last_seq):
         raise CommandError(
             f"{stream.name!r} was appended to during the restore: entries between "
             f"{noted.last_ms}-{noted.last_seq} and {record.last_ms}-{record.last_seq} can no "
@@ -228,7 +227,7 @@ def _write_step(
         stream = txn.create_stream(name)
     noted = _noted(stream, asked)
     record = stream.record
-    last = (record.last_ms, record.last_seq)
+    last = record.last_id()
     first = step[0].first_id
     if first <= last:
         raise IdTooSmallError(
@@ -239,15 +238,18 @@ def _write_step(
         seal_tail(txn, stream)
     count = 0
     for node in step:
-        add_newest_node(txn, stream, node.ms, node.seq, node.data, b"")
+        load_node(
+            txn,
+            stream,
+            node.ms,
+            node.seq,
+            node.data,
+            first_live=node.first_id,
+            last_live=node.last_id,
+            last_slot=node.last_id,
+        )
         count += node.live
-    if record.length == 0:
-        record.first_ms, record.first_seq = first
-    record.length += count
-    record.entries_added += count
-    record.last_ms, record.last_seq = step[-1].last_id
-    record.last_live_ms, record.last_live_seq = step[-1].last_id
-    record.flags |= REOPEN
+    stream.set_entries_added(record.entries_added + count)
     now = asked._replace(last_ms=record.last_ms, last_seq=record.last_seq)
     record.extension = with_section(record.extension, RESTORING, now.encode())
     txn.note_added(name, count)

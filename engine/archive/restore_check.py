@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 def last_id_of(txn: Txn, name: bytes) -> Id | None:
     """Return the last generated ID of a stream; None if it does not exist."""
     stream = txn.find_stream(name)
-    return None if stream is None else (stream.record.last_ms, stream.record.last_seq)
+    return None if stream is None else stream.record.last_id()
 
 
 def compare(target: Environment, name: bytes, last: Id, nodes: Iterable[ArchivedNode]) -> Compared:

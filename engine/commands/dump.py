@@ -60,9 +60,9 @@ def counters_of(stream: Stream, groups: int) -> Counters:
     record = stream.record
     return Counters(
         record.length,
-        (record.last_ms, record.last_seq),
-        (record.first_ms, record.first_seq),
-        (record.max_deleted_ms, record.max_deleted_seq),
+        record.last_id(),
+        record.first_id(),
+        record.max_deleted_id(),
         record.entries_added,
         groups,
     )
@@ -127,7 +127,7 @@ def group_part(group: Group) -> GroupPart:
     places[0] = NOBODY
     return GroupPart(
         record.name,
-        (record.last_ms, record.last_seq),
+        record.last_id(),
         record.entries_read,
         [ConsumerPart(one.name, one.seen_time, one.active_time) for one in consumers],
         _PendingOf(group, places),

@@ -16,7 +16,7 @@ from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.commands.keys import delete
 from streamkeep.engine.model.group import Group, create_group, find_group
 from streamkeep.engine.model.lag import estimate_read
-from streamkeep.engine.model.node_walk import add_newest_node
+from streamkeep.engine.model.node_walk import load_node
 from streamkeep.engine.notify.wait_table import replaced
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -40,7 +40,6 @@ from streamkeep.format.redis.stream_parts import (
     Pending,
 )
 from streamkeep.format.rows.group_records import Consumer
-from streamkeep.format.rows.records import REOPEN
 
 
 class Loader:
@@ -86,15 +85,16 @@ class Loader:
         if self._last_slot is not None and (node.ms, node.seq) <= self._last_slot:
             raise self._fail(f"macro node {node.ms}-{node.seq} is not above the one before it")
         self._last_slot = ids.last_slot
-        add_newest_node(txn, stream, node.ms, node.seq, node.data, b"")
-        record = stream.record
-        if record.length == 0:
-            record.first_ms, record.first_seq = ids.first_live
-        record.length += int(ids.live)
-        record.tombstones += int(ids.deleted)
-        record.last_live_ms, record.last_live_seq = ids.last_live
-        record.last_ms, record.last_seq = ids.last_slot
-        record.flags |= REOPEN
+        load_node(
+            txn,
+            stream,
+            node.ms,
+            node.seq,
+            node.data,
+            first_live=ids.first_live,
+            last_live=ids.last_live,
+            last_slot=ids.last_slot,
+        )
 
     # --- all else ---------------------------------------------------------------------------
 
@@ -104,15 +104,15 @@ class Loader:
         record = stream.record
         if counters.length != record.length:
             raise self._fail(
-                f"the length is {counters.length}, {record.length} entries have come in"
+                f"the length is {counters.length}, but {record.length} entries were loaded"
             )
-        problem = problem_of_counters(counters, (record.last_ms, record.last_seq))
+        problem = problem_of_counters(counters, record.last_id())
         if problem:
             raise self._fail(problem)
-        record.last_ms, record.last_seq = counters.last_id
-        record.max_deleted_ms, record.max_deleted_seq = counters.max_deleted_id or (0, 0)
+        stream.set_last_id(counters.last_id)
+        stream.set_max_deleted(counters.max_deleted_id or (0, 0))
         added = counters.entries_added
-        record.entries_added = record.length if added is None else added
+        stream.set_entries_added(record.length if added is None else added)
 
     def add_group(self, txn: WriteTxn, group: GroupPart) -> None:
         """Add a whole group."""
@@ -132,12 +132,12 @@ class Loader:
         read = part.entries_read
         if read is None:
             read = estimate_read(stream.record, part.last_id)
-        group.record.entries_read = read
+        group.set_entries_read(read)
         for given in part.consumers:
             if group.find_consumer(given.name) is not None:
                 raise self._fail(f"group {part.name!r}: consumer {given.name!r} twice")
             consumer = group.make_consumer(given.name, given.seen_time)
-            consumer.active_time = given.active_time
+            group.was_active(consumer, given.active_time)
         counts = {
             (one.ms, one.seq): one.delivery_count for one in part.pending if one.consumer == NOBODY
         }

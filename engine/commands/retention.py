@@ -219,7 +219,7 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
         full = policy.when_full == "trim" and most is not None and stream.node_bytes() > most
         if not full:
             stop = first_needed(txn, stream)
-            if stop is not None and stop <= (record.first_ms, record.first_seq):
+            if stop is not None and stop <= record.first_id():
                 return 0
     removed = 0
     if too_long and maxlen is not None:
@@ -271,7 +271,6 @@ def _trim_to_size(
     txn: WriteTxn, stream: Stream, max_bytes: int, stop: Id | None, most_nodes: int
 ) -> int:
     """Remove the oldest nodes while all together are too big; the newest stays."""
-    record = stream.record
     removed = 0
     walk = NodeWalk(txn, stream)
     while most_nodes > 0 and stream.nodes() > 1 and stream.node_bytes() > max_bytes:
@@ -281,11 +280,8 @@ def _trim_to_size(
         data = walk.load()
         if stop is not None and end_ids(data, walk.ms, walk.seq).last_slot >= stop:
             break
-        live, dead = peek_counts(data[:32])
-        walk.retire(data)
-        record.length -= live
-        record.tombstones -= dead
-        removed += live
+        removed += peek_counts(data[:32])[0]
+        walk.retire()
     if removed:
         refresh_ends(txn, stream, first=True, last=False)
     return removed

@@ -26,7 +26,7 @@ from streamkeep.format.core.errors import CommandError, IdTooSmallError
 from streamkeep.format.core.id_codec import MAX, clean, id_text, next_id, parse_number, visible
 from streamkeep.format.node.envelope import PAGE_LISTPACK
 from streamkeep.format.node.node import NodeBuilder
-from streamkeep.format.rows.records import PAGE_FIT, REOPEN
+from streamkeep.format.rows.records import PAGE_FIT
 
 AUTO: Final = 0  # *
 AUTO_SEQ: Final = 1  # ms-*
@@ -232,27 +232,18 @@ def _too_small() -> IdTooSmallError:
 
 def append_entry(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
     """Append the entry `ms-seq`, which is above all others, and count it."""
-    record = stream.record
-    if record.node_max_bytes == PAGE_FIT:
+    if stream.record.node_max_bytes == PAGE_FIT:
         _append_to_page(txn, stream, ms, seq, pairs)
     else:
         _append_by_limits(txn, stream, ms, seq, pairs)
-    record.length += 1
-    record.entries_added += 1
-    record.last_ms = ms
-    record.last_seq = seq
-    record.last_live_ms = ms
-    record.last_live_seq = seq
-    if record.length == 1:
-        record.first_ms = ms
-        record.first_seq = seq
+    stream.entry_appended(ms, seq)
 
 
 def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
     """Append under our own rule: a listpack fills what its page run leaves."""
     tail = _tail(txn, stream)
     if tail is not None and tail.append_within(ms, seq, pairs, _PAGE_LISTPACK):
-        stream.appended()
+        stream.tail_grew()
         return
     seal_tail(txn, stream)
     builder = NodeBuilder(ms, seq, pairs[0::2])
@@ -268,7 +259,7 @@ def _append_by_limits(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: l
     tail = _tail(txn, stream)
     if tail is not None and _accepts(stream, tail.size(), tail.slots(), pairs, limit):
         tail.append(ms, seq, pairs)
-        stream.appended()
+        stream.tail_grew()
         return
     seal_tail(txn, stream)
     builder = NodeBuilder(ms, seq, pairs[0::2])
@@ -289,24 +280,20 @@ def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i
 def _tail(txn: WriteTxn, stream: Stream) -> NodeBuilder | None:
     """Return the node to append to: the tail, or the newest sealed node brought back.
 
-    A node is not brought back when trimmed ones lie above it, retired or archived: the entries to
-    come would go around them, and ranges of nodes never overlap.
+    A node is not brought back when trimmed nodes above it are retired or archived: its range would
+    then contain theirs, and ranges of nodes never overlap.
     """
-    if not stream.has_tail() and stream.record.flags & REOPEN:
-        record = stream.record
-        record.flags &= ~REOPEN
+    if stream.may_reopen():
+        stream.keep_sealed()
         walk = NodeWalk(txn, stream)
         if walk.last() and not trimmed_above(txn, stream.number, walk.ms, walk.seq):
-            data = walk.load()
-            walk.drop()
-            record.flags &= ~REOPEN
-            stream.replace_tail(walk.ms, walk.seq, data, walk.trimmed)
+            walk.make_tail()
     return stream.tail_builder()
 
 
 def _start(txn: WriteTxn, stream: Stream, builder: NodeBuilder, limit: i64) -> None:
     """Begin a new node; one that is full with its first entry is sealed at once."""
-    stream.record.flags &= ~REOPEN
+    stream.keep_sealed()
     if builder.size() < limit or limit == _DEFAULT_MAX_BYTES:
         stream.start_tail(builder)
         return

@@ -83,7 +83,7 @@ def xclaim(
     if options.last_id is not None:
         last_id = parse_id(options.last_id, 0)
         if last_id > group.last_id():
-            group.record.last_ms, group.record.last_seq = last_id
+            group.set_last_id(last_id)
     now_ms = txn.now_ms()
     since = options.delivery_time(now_ms)
     sort_by_time = options.idle is not None or options.time is not None
@@ -116,7 +116,7 @@ def xclaim(
             delivery_count=count,
             sort_by_time=sort_by_time,
         )
-        consumer.active_time = now_ms
+        group.was_active(consumer, now_ms)
         claimed.append(entry_id if justid else entry)
     group.save()
     return claimed
@@ -173,7 +173,7 @@ def xautoclaim(
             continue
         again = nack.delivery_count if justid else min(nack.delivery_count + 1, MAX_COUNT)
         group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
-        consumer.active_time = now_ms
+        group.was_active(consumer, now_ms)
         entries.append(nack.id() if justid else entry)
     group.save()
     return Claimed(cursor, entries, gone)
@@ -258,4 +258,4 @@ def claim_one(group: Group, consumer: Consumer, nack: Nack, now_ms: int) -> None
         delivery_time=now_ms,
         delivery_count=min(nack.delivery_count + 1, MAX_COUNT),
     )
-    consumer.active_time = now_ms
+    group.was_active(consumer, now_ms)

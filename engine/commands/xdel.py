@@ -24,8 +24,8 @@ def delete_entries(
 ) -> set[tuple[int, int]]:
     """Delete entries by ID, all those of one node together; return the IDs that were live."""
     record = stream.record
-    low = (record.first_ms, record.first_seq)
-    high = (record.last_live_ms, record.last_live_seq)
+    low = record.first_id()
+    high = record.last_live_id()
     wanted = sorted({one for one in ids if low <= one <= high} if record.length else [])
     gone: set[tuple[int, int]] = set()
     start = 0
@@ -33,20 +33,14 @@ def delete_entries(
     while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
         marked = mark(walk.load(), walk.ms, walk.seq, wanted, start)
         start += marked.consumed
-        count = len(marked.ids)
-        if count == 0:
+        if not marked.ids:
             continue
         gone.update(marked.ids)
-        record.length -= count
         if marked.live == 0:
             walk.bury(marked.data)
-            record.tombstones -= marked.deleted - count
         else:
-            record.tombstones += count
             store_marked(walk, marked.data, marked.live, marked.deleted, walk.trimmed)
     if gone:
-        highest = max(gone)
-        if highest > (record.max_deleted_ms, record.max_deleted_seq):
-            record.max_deleted_ms, record.max_deleted_seq = highest
+        stream.deleted_up_to(max(gone))
         refresh_ends(txn, stream, first=low in gone, last=high in gone)
     return gone

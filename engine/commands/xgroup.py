@@ -61,7 +61,7 @@ def xgroup_create(
         stream = txn.create_stream(name)
     group = create_group(txn, stream, group_name, _resolve(stream, last_id))
     if entries_read is not None:
-        group.record.entries_read = min(entries_read, stream.record.entries_added)
+        group.set_entries_read(min(entries_read, stream.record.entries_added))
     return True
 
 
@@ -75,11 +75,11 @@ def xgroup_setid(
     """Set how far a group has read (XGROUP SETID)."""
     check_entries_read(entries_read)
     stream, group = _existing(txn, name, group_name)
-    record = group.record
-    record.last_ms, record.last_seq = _resolve(stream, last_id)
-    record.entries_read = UNKNOWN
-    if entries_read is not None:
-        record.entries_read = min(entries_read, stream.record.entries_added)
+    group.set_last_id(_resolve(stream, last_id))
+    if entries_read is None:
+        group.set_entries_read(UNKNOWN)
+    else:
+        group.set_entries_read(min(entries_read, stream.record.entries_added))
     return True
 
 
@@ -125,7 +125,7 @@ def _resolve(stream: Stream, last_id: StartId) -> tuple[int, int]:
     if isinstance(last_id, InvalidIdError):
         raise last_id
     if last_id is None:
-        return stream.record.last_ms, stream.record.last_seq
+        return stream.record.last_id()
     return last_id
 
 

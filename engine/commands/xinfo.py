@@ -67,7 +67,7 @@ def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
     most = count or NO_LIMIT
     return {
         "name": record.name,
-        "last-delivered-id": id_text(record.last_ms, record.last_seq),
+        "last-delivered-id": id_text(*record.last_id()),
         "entries-read": None if record.entries_read == UNKNOWN else record.entries_read,
         "lag": lag(stream.record, record),
         "pel-count": record.pending,
@@ -144,10 +144,10 @@ def _summary(stream: Stream) -> dict[str, Any]:
         "length": record.length,
         "radix-tree-keys": nodes,
         "radix-tree-nodes": nodes + 1,
-        "last-generated-id": id_text(record.last_ms, record.last_seq),
-        "max-deleted-entry-id": id_text(record.max_deleted_ms, record.max_deleted_seq),
+        "last-generated-id": id_text(*record.last_id()),
+        "max-deleted-entry-id": id_text(*record.max_deleted_id()),
         "entries-added": record.entries_added,
-        "recorded-first-entry-id": id_text(record.first_ms, record.first_seq),
+        "recorded-first-entry-id": id_text(*record.first_id()),
         "idmp-duration": messages.duration,
         "idmp-maxsize": messages.maxsize,
         "pids-tracked": messages.producers,
@@ -176,12 +176,12 @@ def xsetid(
         )
     stream = find_existing(txn, name)
     record = stream.record
-    if last_id < (record.max_deleted_ms, record.max_deleted_seq):
+    if last_id < record.max_deleted_id():
         raise CommandError(
             "The ID specified in XSETID is smaller than current max_deleted_entry_id"
         )
     if record.length:
-        if last_id < (record.last_live_ms, record.last_live_seq):
+        if last_id < record.last_live_id():
             raise CommandError(
                 "The ID specified in XSETID is smaller than the target stream top item"
             )
@@ -189,18 +189,18 @@ def xsetid(
             raise CommandError(
                 "The entries_added specified in XSETID is smaller than the target stream length"
             )
-    if last_id < (record.last_ms, record.last_seq) and last_id < last_archived(txn, stream.number):
+    if last_id < record.last_id() and last_id < last_archived(txn, stream.number):
         raise CommandError(
             "The ID specified in XSETID is smaller than the last entry in the stream's archive"
         )
-    record.last_ms, record.last_seq = last_id
+    stream.set_last_id(last_id)
     if entries_added is not None:
-        record.entries_added = entries_added
+        stream.set_entries_added(entries_added)
         for group in groups_of(txn, stream):
             if group.record.entries_read > entries_added:
-                group.record.entries_read = entries_added
+                group.set_entries_read(entries_added)
     if max_deleted_id is not None and max_deleted_id != (0, 0):
-        record.max_deleted_ms, record.max_deleted_seq = max_deleted_id
+        stream.set_max_deleted(max_deleted_id)
     return True
 
 

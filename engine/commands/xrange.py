@@ -35,11 +35,7 @@ def xrange(txn: Txn, name: bytes, wanted: Range) -> list[object]:
 def exists(txn: Txn, stream: Stream, ms: int, seq: int) -> bool:
     """Say whether the entry `ms-seq` is live."""
     record = stream.record
-    if not record.length or not (
-        (record.first_ms, record.first_seq)
-        <= (ms, seq)
-        <= (record.last_live_ms, record.last_live_seq)
-    ):
+    if not record.length or not (record.first_id() <= (ms, seq) <= record.last_live_id()):
         return False
     walk = NodeWalk(txn, stream)
     return walk.seek(ms, seq) and has_live(walk.load(), walk.ms, walk.seq, ms, seq)
@@ -57,8 +53,8 @@ def read_ids(
     record = stream.record
     if not record.length:
         return found
-    low = (record.first_ms, record.first_seq)
-    high = (record.last_live_ms, record.last_live_seq)
+    low = record.first_id()
+    high = record.last_live_id()
     wanted = sorted({one for one in ids if low <= one <= high})
     walk = NodeWalk(txn, stream)
     start = 0

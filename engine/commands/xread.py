@@ -45,7 +45,7 @@ def resolve(stream: Stream | None, read_id: ReadId) -> Id:
         return record.last_ms, record.last_seq
     if not record.length:
         return 0, 0
-    return previous_id(record.last_live_ms, record.last_live_seq)
+    return previous_id(*record.last_live_id())
 
 
 def xread(

@@ -87,22 +87,6 @@ class Delivery:
         self.shape = shape
 
 
-class Seen:
-    """A consumer before it was seen; None when it did not exist."""
-
-    def __init__(self, group: Group, consumer: Consumer | None) -> None:
-        self.group = group
-        self._consumer = consumer
-        self._seen_time = 0 if consumer is None else consumer.seen_time
-        self._changed = False if consumer is None else consumer.changed
-
-    def undo(self) -> None:
-        """Have the consumer as it was; one that is new stays."""
-        if self._consumer is not None:
-            self._consumer.seen_time = self._seen_time
-            self._consumer.changed = self._changed
-
-
 def xreadgroup(
     txn: WriteTxn,
     streams: list[tuple[bytes, Position]],
@@ -113,21 +97,21 @@ def xreadgroup(
     """Return [name, entries] of each stream that has something for the consumer.
 
     Args:
-        lazy: where nothing has, leave it unwritten that the consumer was seen.
+        lazy: if no stream has anything, do not write that the consumer was seen.
     """
     budget = budget.fresh()  # when the map is full it grows, and the command runs again
     found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
     result: list[list[Any]] = []
-    unwritten: list[Seen] = []
+    idle: list[tuple[Group, Consumer]] = []
     min_idle = delivery.min_idle
     for index, (name, position) in enumerate(streams):
         if budget.used_up:
             break
         stream, group = found[index]
-        seen = Seen(group, group.find_consumer(delivery.consumer_name)) if lazy else None
-        consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
+        consumer = group.make_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
             min_idle = None  # for the streams that follow, too, as in Redis
+            group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
             entries = _history(txn, stream, group, consumer, position, delivery, budget)
             result.append([name, entries])
@@ -137,20 +121,20 @@ def xreadgroup(
         if min_idle is not None:
             due = _due(txn, stream, group, delivery, min_idle, budget)
         if due or has_above(stream, group.last_id()):
+            group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
             entries = _take_over(txn, group, consumer, due, delivery, budget)
             extra = () if min_idle is None else (0, 0)
             entries += _deliver(txn, stream, group, consumer, delivery, len(entries), budget, extra)
             budget.end_stream(len(entries))
             result.append([name, entries])
-        elif seen is not None:
-            unwritten.append(seen)
-            continue
-        group.save()
-    for seen in reversed(unwritten):
-        if not result:
-            seen.undo()
-        seen.group.save()
+            group.save()
+        else:
+            idle.append((group, consumer))
+    for group, consumer in idle:
+        if result or not lazy:
+            group.saw(consumer, txn.now_ms())
+        group.save()  # also without that: the consumer may be new
     return result
 
 
@@ -291,5 +275,5 @@ def _deliver(
     advance(stream.record, group.record, ids)
     if not delivery.noack and ids:
         group.deliver(ids, consumer, now_ms)
-        consumer.active_time = now_ms
+        group.was_active(consumer, now_ms)
     return [(*entry, *extra) for entry in entries] if extra else entries

@@ -109,7 +109,7 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
     while found and record.length > floor and left > 0:
         left -= 1
         data = walk.load()
-        live, dead = peek_counts(data[:32])
+        live, _ = peek_counts(data[:32])
         if limit and removed + live > limit:
             break
         if by_length:
@@ -119,9 +119,7 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
         if stop is not None and whole:
             whole = end_ids(data, walk.ms, walk.seq).last_slot < stop
         if whole and references is None:
-            walk.retire(data)
-            record.length -= live
-            record.tombstones -= dead
+            walk.retire()
             removed += live
             found = walk.first()
             continue
@@ -160,12 +158,9 @@ def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: Refere
     if references is not None and spec.policy == DELREF:
         for ms, seq in marked.ids:
             references.drop(ms, seq)
-    record.length -= count
     if marked.live == 0:
-        walk.retire(data)
-        record.tombstones -= marked.deleted - count
+        walk.retire()
     else:
-        record.tombstones += count
         archiving = walk.stream.archiving()
         bitmap = set_trimmed(walk.trimmed, marked.slots) if archiving else walk.trimmed
         store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
@@ -183,8 +178,8 @@ def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[in
     if stream is None or stream.record.length == 0:
         return 0
     record = stream.record
-    first = record.first_ms, record.first_seq
-    last = record.last_live_ms, record.last_live_seq
+    first = record.first_id()
+    last = record.last_live_id()
     removed = 0
     highest = start
     walk = NodeWalk(txn, stream)
@@ -195,9 +190,7 @@ def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[in
         if start <= ids.first_live and ids.last_live <= end:
             count = int(ids.live)
             highest = ids.last_live
-            record.length -= count
-            record.tombstones -= peek_counts(data[:32])[1]
-            walk.retire(data)
+            walk.retire()
         else:
             going = [one for one in live_ids(data, walk.ms, walk.seq) if start <= one <= end]
             count = len(going)
@@ -207,19 +200,15 @@ def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[in
         removed += count
         found = walk.above(walk.ms, walk.seq)
     if removed:
-        deleted = record.max_deleted_ms, record.max_deleted_seq
-        if start > first and highest > deleted:
-            record.max_deleted_ms, record.max_deleted_seq = highest
+        if start > first:
+            stream.deleted_up_to(highest)
         refresh_ends(txn, stream, first=start <= first, last=last <= end)
     return removed
 
 
 def _trim_some(walk: NodeWalk, data: bytes, going: list[tuple[int, int]]) -> None:
     """Trim some of the live entries of a node, and not all."""
-    record = walk.stream.record
     marked = mark(data, walk.ms, walk.seq, going, 0)
-    record.length -= len(going)
-    record.tombstones += len(going)
     bitmap = walk.trimmed
     if walk.stream.archiving():
         bitmap = set_trimmed(bitmap, marked.slots)
@@ -227,24 +216,22 @@ def _trim_some(walk: NodeWalk, data: bytes, going: list[tuple[int, int]]) -> Non
 
 
 def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes) -> None:
-    """Store a node that has new tombstones; rewrite it when they outnumber what is needed.
+    """Store a node that has new tombstones; rewrite it when they outnumber the slots it needs.
 
-    That is what lives, and what the archive is owed. The tail is never rewritten: Redis counts its
-    tombstones against stream-node-max-entries.
+    It needs its live slots, and those that the archive will get. The tail is never rewritten:
+    Redis counts its tombstones against stream-node-max-entries.
     """
-    form = stored_form(walk, data, live, deleted, trimmed)
-    walk.stream.record.tombstones -= form[2]
-    walk.store(form[0], form[1])
+    stored, bitmap = stored_form(walk, data, live, deleted, trimmed)
+    walk.store(stored, bitmap)
 
 
 def stored_form(
     walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes
-) -> tuple[bytes, bytes, int]:
-    """Return the node that `store_marked` stores: listpack, trimmed slots, tombstones removed."""
+) -> tuple[bytes, bytes]:
+    """Return the listpack and the trimmed slots that `store_marked` stores."""
     old_bits = trimmed_slots(trimmed)
     if deleted <= live + 2 * len(old_bits) or walk.on_tail:
-        return data, trimmed, 0
+        return data, trimmed
     rewritten = rewrite(data, walk.ms, walk.seq, old_bits)
     bits = [slot for slot, old in enumerate(rewritten.kept) if old in old_bits]
-    removed = live + deleted - len(rewritten.kept)
-    return rewritten.data, set_trimmed(b"", bits), removed
+    return rewritten.data, set_trimmed(b"", bits)

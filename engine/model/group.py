@@ -1,10 +1,13 @@
 """One consumer group as a transaction sees it: its record, its consumers, its pending entries.
 
 A group is attached to the write transaction that found it, which saves it at commit. Between
-transactions it stays decoded, like streams do; of its NACK pages only the current one. After a
-commit of another process its row is compared: where the bytes are the same, so are the pending
-entries, since each change to them changes its counters. Consumers are read anew, since a consumer
-may be seen without a change to the group. Compiled by mypyc.
+transactions the group stays decoded, as streams do; of its NACK pages only the current one. After
+a commit of another process the row of the group is compared. If its bytes are the same, so are the
+pending entries, since each change to them changes a counter of the row. Consumers are read again,
+since a consumer may be seen without a change to the group.
+
+All counters of a group and its consumers change in this class, except that `lag.advance` counts
+what was read. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ _MOST_TIME: Final = OWNED - 1
 class Group(CachedRow):
     """A consumer group of a stream.
 
-    Its record may be changed at any time: `save` compares it with what is stored. Consumers, of
-    which there may be many, are marked as `changed`.
+    `save` compares the record with the stored row. Consumers may be many: those whose counters or
+    times changed are in a table of their own until `save`.
     """
 
     def __init__(self, txn: Txn, stream: Stream, record: GroupRecord) -> None:
@@ -61,6 +64,7 @@ class Group(CachedRow):
         self._stored_body = b""  # the record in it
         self.generation = 0  # of the cache, when that was last compared
         self._consumers: dict[bytes, Consumer] = {}
+        self._changed: dict[bytes, Consumer] = {}  # those of them that `save` must write
         self._names: dict[int, bytes] = {}
 
     def enter(self, txn: WriteTxn) -> bool:
@@ -92,9 +96,19 @@ class Group(CachedRow):
             raise TypeError("a read transaction changes nothing")
         return txn
 
+    # --- how far it has read ----------------------------------------------------------------
+
     def last_id(self) -> tuple[int, int]:
         """Return last_delivered_id."""
         return self.record.last_ms, self.record.last_seq
+
+    def set_last_id(self, last_id: tuple[int, int]) -> None:
+        """Set last_delivered_id."""
+        self.record.last_ms, self.record.last_seq = last_id
+
+    def set_entries_read(self, count: int) -> None:
+        """Set how many entries were read, or UNKNOWN."""
+        self.record.entries_read = count
 
     # --- consumers --------------------------------------------------------------------------
 
@@ -119,8 +133,8 @@ class Group(CachedRow):
             number = self.record.next_consumer
             check_number(number, LAST_MEMBER, self._where())
             consumer = Consumer(name, number, now_ms)
-            consumer.changed = True
             self._consumers[name] = consumer
+            self._changed[name] = consumer
             self.record.next_consumer += 1
             self.record.consumers += 1
             self.writer().put_row(CONSUMERS, number_key(self.prefix, number), name)
@@ -129,16 +143,26 @@ class Group(CachedRow):
     def see_consumer(self, name: bytes, now_ms: int) -> Consumer:
         """Return a consumer, created when missing, and note that it was seen."""
         consumer = self.make_consumer(name, now_ms)
-        consumer.seen_time = now_ms
-        consumer.changed = True
+        self.saw(consumer, now_ms)
         return consumer
 
+    def saw(self, consumer: Consumer, now_ms: int) -> None:
+        """Note that a consumer sent a command."""
+        consumer.seen_time = now_ms
+        self._changed[consumer.name] = consumer
+
+    def was_active(self, consumer: Consumer, now_ms: int) -> None:
+        """Note that a consumer was given an entry."""
+        consumer.active_time = now_ms
+        self._changed[consumer.name] = consumer
+
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Remove a consumer, which must own nothing any more."""
+        """Remove a consumer that owns no pending entry."""
         txn = self.writer()
         txn.delete(CONSUMERS, name_key(self.prefix, consumer.name))
         txn.delete(CONSUMERS, number_key(self.prefix, consumer.number))
         del self._consumers[consumer.name]
+        self._changed.pop(consumer.name, None)
         self._names.pop(consumer.number, None)
         self.record.consumers -= 1
 
@@ -158,7 +182,7 @@ class Group(CachedRow):
         return [everyone[name] for name in sorted(everyone)]
 
     def consumer_name(self, number: int) -> bytes:
-        """Return the name of the consumer with a number; empty for 0, which is nobody."""
+        """Return the name of the consumer with a number; empty for 0, which means no owner."""
         if number == 0:
             return b""
         name = self._names.get(number)
@@ -170,7 +194,10 @@ class Group(CachedRow):
             self._names[number] = name
         return name
 
-    def _owner(self, number: int) -> Consumer:
+    def _owner(self, number: int) -> Consumer | None:
+        """Return the consumer with a number; None for 0."""
+        if number == 0:
+            return None
         consumer = self.find_consumer(self.consumer_name(number))
         if consumer is None:
             raise CorruptionError(self._where(), f"consumer {number} has no record")
@@ -191,10 +218,10 @@ class Group(CachedRow):
         delivery_count: int,
         sort_by_time: bool = False,
     ) -> None:
-        """Make an entry pending for a consumer, whoever had it before.
+        """Make an entry pending for a consumer, and no longer for the one that had it before.
 
         Args:
-            sort_by_time: sort it in by `delivery_time`, behind its equals; otherwise it becomes
+            sort_by_time: sort it in by `delivery_time`, after equal times; otherwise it becomes
                 the last in the order of delivery.
         """
         record = self.record
@@ -220,9 +247,7 @@ class Group(CachedRow):
         self.pel.append_run(ids[0], run, consumer.number)
         count = len(ids)
         record.next_order += count
-        record.pending += count
-        consumer.pending += count
-        consumer.changed = True
+        self._count_pending(consumer, count)
 
     def give_back(self, ms: int, seq: int, delivery_count: int) -> None:
         """Leave an entry pending without an owner: the last of the NACK zone."""
@@ -234,20 +259,15 @@ class Group(CachedRow):
     def _replace(self, nack: Nack, consumer: Consumer | None) -> None:
         former = self.pel.put(nack)
         if former is not None:
-            self._uncount(former)
-        self.record.pending += 1
-        if consumer is None:
-            self.record.nacked += 1
-        else:
-            consumer.pending += 1
-            consumer.changed = True
+            self._count_pending(self._owner(former.consumer), -1)
+        self._count_pending(consumer, 1)
 
     def ack(self, ms: int, seq: int) -> bool:
         """Remove an entry from the pending entries; say whether it was there."""
         nack = self.pel.remove(ms, seq)
         if nack is None:
             return False
-        self._uncount(nack)
+        self._count_pending(self._owner(nack.consumer), -1)
         return True
 
     def ack_many(self, ids: list[tuple[int, int]]) -> int:
@@ -257,24 +277,17 @@ class Group(CachedRow):
             ids = sorted(set(ids))
         for number, count in self.pel.remove_many(ids).items():
             acknowledged += count
-            if number == 0:
-                self.record.nacked -= count
-            else:
-                owner = self._owner(number)
-                owner.pending -= count
-                owner.changed = True
-        if acknowledged:
-            self.record.pending -= acknowledged
+            self._count_pending(self._owner(number), -count)
         return acknowledged
 
-    def _uncount(self, nack: Nack) -> None:
-        self.record.pending -= 1
-        if nack.consumer == 0:
-            self.record.nacked -= 1
-            return
-        owner = self._owner(nack.consumer)
-        owner.pending -= 1
-        owner.changed = True
+    def _count_pending(self, owner: Consumer | None, count: int) -> None:
+        """Count pending entries of the group, and of their owner if they have one."""
+        self.record.pending += count
+        if owner is None:
+            self.record.nacked += count
+        else:
+            owner.pending += count
+            self._changed[owner.name] = owner
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -282,10 +295,9 @@ class Group(CachedRow):
         """Write what changed into the transaction."""
         self.pel.flush()
         txn = self.writer()
-        for name, consumer in self._consumers.items():
-            if consumer.changed:
-                txn.put_row(CONSUMERS, name_key(self.prefix, name), consumer.encode())
-                consumer.changed = False
+        for name, consumer in self._changed.items():
+            txn.put_row(CONSUMERS, name_key(self.prefix, name), consumer.encode())
+        self._changed.clear()
         body = self.record.encode()
         if body != self._stored_body:
             db_key = name_key(self.stream_key, self.record.name)
@@ -374,16 +386,16 @@ def no_such_group(key: bytes, name: bytes) -> NoSuchGroupError:
 
 
 def no_such_key_or_group(key: bytes, name: bytes, ending: str = "") -> NoSuchGroupError:
-    """Return the error of the commands that miss a key and a group alike."""
+    """Return the error of the commands that say the same about a missing key and group."""
     return NoSuchGroupError(
         f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'{ending}"
     )
 
 
 def shown(name: bytes) -> str:
-    """Return a name as redis-py makes it of an error line of Redis.
+    """Return a name as redis-py shows it in an error line of Redis.
 
-    That is a line of C: it ends at NUL, and the name must not end it earlier.
+    That line is a C string: it ends at NUL, and line breaks in the name must not end it earlier.
     """
     end = name.find(b"\0")
     line = name if end < 0 else name[:end]

@@ -1,7 +1,8 @@
 """Walking the macro nodes of a stream: the sealed ones in `nodes`, then the tail.
 
-A `NodeWalk` stands on one node at a time. Its bytes are checked when they are loaded, so that a
-walk which only needs keys does not pay for them. Compiled by mypyc.
+A `NodeWalk` is on one node at a time. Its bytes are checked when they are loaded, so that a walk
+that only needs keys does not pay for the check. The methods that change a node update the
+counters of the stream. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids, live_ids
 from streamkeep.format.node.tombstones import history_form, mark
-from streamkeep.format.rows.records import REOPEN
 
 NODE_OVERHEAD: Final = 128  # bytes that a copied node takes besides its listpack, about
 
@@ -37,7 +37,7 @@ class NodeWalk:
         self.on_tail = False
         self.ms = 0
         self.seq = 0
-        self.size = 0  # of the loaded listpack
+        self.data = ABSENT  # the loaded listpack
         self.trimmed = b""  # its bitmap
         self.more = False  # see `copy`
         self._cursor: lmdb.Cursor[bytes] | None = None
@@ -98,12 +98,11 @@ class NodeWalk:
         """Return the listpack of this node, its checksum and its place checked."""
         if self.on_tail:
             self.trimmed = self.stream.trimmed
-            data = self.stream.tail_data()
-            self.size = len(data)
-            return data
+            self.data = self.stream.tail_data()
+            return self.data
         try:
             envelope = decode_envelope(self._sealed().value(), "macro node")
-        except CorruptionError as error:  # only now is its place worth making a text of
+        except CorruptionError as error:  # only an error is worth the text of the place
             raise type(error)(self._where(), error.problem, offset=error.offset) from None
         if (
             envelope.number != self.stream.number
@@ -113,17 +112,17 @@ class NodeWalk:
             found = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
             raise CorruptionError(self._where(), f"the envelope is of node {found}")
         self.trimmed = envelope.trimmed
-        self.size = len(envelope.listpack)
-        return envelope.listpack
+        self.data = envelope.listpack
+        return self.data
 
     def copy(self, end_ms: int, end_seq: int, enough: int, trimmed: bool) -> list[CopiedNode]:
-        """Return this node and those behind it with keys up to `end`; stand behind the last one.
+        """Return this node and the following ones with keys up to `end`, and go to the next one.
 
         Args:
             enough: bytes after which it stops.
             trimmed: show trimmed entries, too; a node that shows nothing then is b"".
 
-        `self.more` says afterwards whether there is a node to stand on.
+        Afterwards `self.more` says whether there is a next node.
         """
         nodes: list[CopiedNode] = []
         size = 0
@@ -144,72 +143,86 @@ class NodeWalk:
     def _where(self) -> str:
         return f"macro node {self.ms}-{self.seq} of stream {self.stream.number}"
 
-    def retire(self, data: bytes) -> None:
-        """Remove this node, whose live entries are trimmed; the archive gets what it is owed.
+    def retire(self) -> None:
+        """Remove this node, whose live entries are trimmed; the archive gets its share.
 
-        That is all live slots where the stream archives, and those that were trimmed while it
-        did. Afterwards the walk stands nowhere.
-
-        Args:
-            data: the node's listpack, as `load` gave it.
+        That is all live slots if the stream archives, and the slots that were trimmed while it
+        did. The node was loaded. Afterwards the walk is on no node.
         """
         if self.stream.archiving():
             if not self.on_tail:
                 txn = self._writer()
                 txn.move(NODES, node_key(self.stream.number, self.ms, self.seq), RETIRED)
                 txn.retired = True
-                self._uncount()
+                self._removed()
                 return
-            self._put_retired(data)
+            self._put_retired(self.data)
         elif self.trimmed:
-            ids = live_ids(data, self.ms, self.seq)
-            self._put_retired(mark(data, self.ms, self.seq, ids, 0).data)
+            ids = live_ids(self.data, self.ms, self.seq)
+            self._put_retired(mark(self.data, self.ms, self.seq, ids, 0).data)
         self.drop()
 
     def bury(self, data: bytes) -> None:
         """Remove this node, whose live entries are deleted; the archive gets what was trimmed.
 
         Args:
-            data: the node's listpack, all tombstones.
+            data: the listpack with tombstones only.
         """
         if self.trimmed:
             self._put_retired(data)
         self.drop()
 
     def drop(self) -> None:
-        """Remove this node, which was loaded; afterwards the walk stands nowhere."""
+        """Remove this node, which was loaded. Afterwards the walk is on no node."""
         if not self.on_tail:
             txn = self._writer()
             txn.delete(NODES, node_key(self.stream.number, self.ms, self.seq))
-        self._uncount()
+        self._removed()
 
     def _put_retired(self, data: bytes) -> None:
         """Give the archive this node with these bytes."""
         put_retired(self._writer(), self.stream.number, self.ms, self.seq, data, self.trimmed)
 
-    def _uncount(self) -> None:
-        """Note in the record that this node is gone."""
-        record = self.stream.record
+    def _removed(self) -> None:
+        """Count this node and its entries no longer."""
+        stream = self.stream
+        stream.node_replaced(self.data, ABSENT)
         if self.on_tail:
-            self.stream.drop_tail()
+            stream.drop_tail()
         else:
-            record.sealed_nodes -= 1
-            record.sealed_bytes -= self.size
-            self.stream.sealed_changes += 1
-        if not self.stream.has_tail():
-            record.flags |= REOPEN
+            stream.sealed_removed(len(self.data))
+        stream.let_reopen()
 
     def store(self, data: bytes, trimmed: bytes) -> None:
         """Replace the bytes of this node, which was loaded."""
         txn = self._writer()
         stream = self.stream
+        stream.node_replaced(self.data, data)
         if self.on_tail:
             stream.replace_tail(self.ms, self.seq, data, trimmed)
-            return
-        stream.record.sealed_bytes += len(data) - self.size
-        stream.sealed_changes += 1
-        put_node(txn, stream, self.ms, self.seq, data, trimmed)
-        stream.changed = True  # also with the same counters: by its row others learn of it
+        else:
+            stream.sealed_resized(len(self.data), len(data))
+            value = encode_envelope(
+                stream.number,
+                self.ms,
+                self.seq,
+                txn.context.epoch,
+                txn.commit_number,
+                b"",
+                data,
+                trimmed,
+            )
+            txn.put(NODES, node_key(stream.number, self.ms, self.seq), value)
+        self.data = data
+        self.trimmed = trimmed
+
+    def make_tail(self) -> None:
+        """Make this sealed node, the newest one, the tail again."""
+        stream = self.stream
+        data = self.load()
+        self._writer().delete(NODES, node_key(stream.number, self.ms, self.seq))
+        stream.sealed_removed(len(data))
+        stream.replace_tail(self.ms, self.seq, data, self.trimmed)
 
     def _writer(self) -> WriteTxn:
         txn = self.txn
@@ -225,7 +238,7 @@ class NodeWalk:
         return cursor
 
     def _take(self) -> bool:
-        """Take key and position from the cursor, if it stands in this stream."""
+        """Take key and position from the cursor, if it is on a node of this stream."""
         cursor = self._cursor
         if cursor is None:
             return False
@@ -250,7 +263,8 @@ class NodeWalk:
     def _missing(self) -> CorruptionError:
         count = self.stream.record.sealed_nodes
         return CorruptionError(
-            f"stream {self.stream.number}", f"its record counts {count} sealed nodes, none is there"
+            f"stream {self.stream.number}",
+            f"its record counts {count} sealed nodes, but there is none",
         )
 
     def _take_tail(self) -> bool:
@@ -261,14 +275,6 @@ class NodeWalk:
         self.seq = stream.tail_seq
         self.on_tail = True
         return True
-
-
-def put_node(txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
-    """Write a sealed node; the stream's record is the caller's business."""
-    value = encode_envelope(
-        stream.number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
-    )
-    txn.put(NODES, node_key(stream.number, ms, seq), value)
 
 
 def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
@@ -293,13 +299,32 @@ def trimmed_above(txn: Txn, number: int, ms: int, seq: int) -> bool:
 def add_newest_node(
     txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes
 ) -> None:
-    """Write a sealed node that is above all others of the stream, and count it."""
+    """Write a sealed node that is above all others of the stream; its entries count already."""
     value = encode_envelope(
         stream.number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
     )
     txn.put_newest(NODES, node_key(stream.number, ms, seq), value)
-    stream.record.sealed_nodes += 1
-    stream.record.sealed_bytes += len(data)
+    stream.sealed_added(len(data))
+
+
+def load_node(
+    txn: WriteTxn,
+    stream: Stream,
+    ms: int,
+    seq: int,
+    data: bytes,
+    first_live: tuple[int, int],
+    last_live: tuple[int, int],
+    last_slot: tuple[int, int],
+) -> None:
+    """Append a whole node above all others of the stream, and count its entries as live."""
+    add_newest_node(txn, stream, ms, seq, data, b"")
+    if stream.record.length == 0:
+        stream.set_first(first_live)
+    stream.node_replaced(ABSENT, data)
+    stream.set_last_live(last_live)
+    stream.set_last_id(last_slot)
+    stream.let_reopen()
 
 
 def seal_tail(txn: WriteTxn, stream: Stream) -> None:
@@ -312,14 +337,12 @@ def seal_tail(txn: WriteTxn, stream: Stream) -> None:
 
 def refresh_ends(txn: Txn, stream: Stream, *, first: bool, last: bool) -> None:
     """Set first_id and last live ID of the record from the nodes, after a removal."""
-    record = stream.record
-    if record.length == 0:
-        record.first_ms = record.first_seq = 0
-        record.last_live_ms = record.last_live_seq = 0
+    if stream.record.length == 0:
+        stream.set_first((0, 0))
+        stream.set_last_live((0, 0))
         return
     walk = NodeWalk(txn, stream)
     if first and walk.first():
-        record.first_ms, record.first_seq = end_ids(walk.load(), walk.ms, walk.seq).first_live
+        stream.set_first(end_ids(walk.load(), walk.ms, walk.seq).first_live)
     if last and walk.last():
-        ids = end_ids(walk.load(), walk.ms, walk.seq)
-        record.last_live_ms, record.last_live_seq = ids.last_live
+        stream.set_last_live(end_ids(walk.load(), walk.ms, walk.seq).last_live)

@@ -1,12 +1,16 @@
 """One stream as a transaction sees it: its record and its tail node.
 
 The tail node is the one that entries are appended to. It is stored with the stream record, in the
-row of `streams`, because an append changes both; all older nodes are *sealed* and stand in
-`nodes`. The tail may be absent: in an empty stream, after its last entry went, and when the
+row of `streams`, because an append changes both. All older nodes are *sealed* and stored in
+`nodes`. The tail may be absent: in an empty stream, after its last entry was removed, and when the
 newest node holds a single entry that is too big to be written again with each append.
 
-Between appends the tail lives as a `NodeBuilder`; `data` is brought up to date when it is asked
-for. Compiled by mypyc.
+All counters of the record change in this class, in methods that are named after the event. Live
+entries and tombstones are never counted by hand: the change is the difference between the counts
+that a node states before and after.
+
+Between appends the tail is kept as a `NodeBuilder`; its bytes are made when they are asked for.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -24,18 +28,19 @@ from streamkeep.format.node.envelope import (
     decode_envelope,
     put_header,
 )
-from streamkeep.format.node.node import NodeBuilder, builder_from
-from streamkeep.format.rows.records import StreamRecord, decode_stream_record
+from streamkeep.format.node.node import NodeBuilder, builder_from, peek_counts
+from streamkeep.format.rows.records import REOPEN, StreamRecord, decode_stream_record
 from streamkeep.format.rows.retention import Retention, retention_of, with_retention
 
 ABSENT: Final = b""
+_COUNTS: Final = 32  # bytes of a listpack that always hold both counts
 _LISTPACK_HEAD: Final = 6 + 2 * 6  # header, and the counts of live entries and tombstones
 
 
 class Stream:
     """Record and tail node of one stream.
 
-    The record may be changed at any time: `differs` compares it with what is stored.
+    `differs` compares the record with the stored row. A stream without a row always differs.
     """
 
     def __init__(self, number: int, name: bytes, record: StreamRecord) -> None:
@@ -46,11 +51,11 @@ class Stream:
         self.tail_ms = 0
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
-        self.changed = False  # its nodes were, since the row was written; see `differs`
         self.stored = b""  # the value of the row in `streams`, as the transaction has it
         self.key_row = b""  # the value of the row in `keys`, likewise
         self.generation = 0  # of the cache, when both were last compared with what is stored
         self.sealed_changes = 0  # how often a sealed node was changed or removed
+        self._nodes_changed = True  # since the row was written
         self._data = ABSENT
         self._builder: NodeBuilder | None = None
         self._behind = False  # `_data` lacks what was appended to `_builder`
@@ -80,12 +85,11 @@ class Stream:
 
     def begins(self, ms: int) -> bool:
         """Say whether the first node is known to reach to the millisecond `ms` or beyond."""
-        first = self.record.first_ms, self.record.first_seq
-        return self._begins_of == first and self._begins_ms >= ms
+        return self._begins_of == self.record.first_id() and self._begins_ms >= ms
 
     def note_begins(self, ms: int) -> None:
         """Remember the millisecond of the last slot of the first node, a sealed one."""
-        self._begins_of = self.record.first_ms, self.record.first_seq
+        self._begins_of = self.record.first_id()
         self._begins_ms = ms
 
     def has_tail(self) -> bool:
@@ -100,15 +104,15 @@ class Stream:
         return self._data
 
     def tail_builder(self) -> NodeBuilder | None:
-        """Return the tail to append to, or None; call `appended` afterwards."""
+        """Return the tail to append to, or None; call `tail_grew` afterwards."""
         if self._builder is None and self._data != ABSENT:
             self._builder = builder_from(self._data, self.tail_ms, self.tail_seq)
         return self._builder
 
-    def appended(self) -> None:
+    def tail_grew(self) -> None:
         """Note that the tail's builder has a new entry."""
         self._behind = True
-        self.changed = True
+        self._nodes_changed = True
 
     def start_tail(self, builder: NodeBuilder) -> None:
         """Make `builder` the tail; the former one has been stored elsewhere."""
@@ -116,7 +120,7 @@ class Stream:
         self.tail_seq = builder.seq
         self.trimmed = b""
         self._builder = builder
-        self.appended()
+        self.tail_grew()
 
     def replace_tail(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
         """Set the tail to stored bytes; `ABSENT` for none."""
@@ -126,7 +130,7 @@ class Stream:
         self._data = data
         self._builder = None
         self._behind = False
-        self.changed = True
+        self._nodes_changed = True
 
     def drop_tail(self) -> None:
         """Leave the stream without a tail node."""
@@ -140,13 +144,107 @@ class Stream:
 
     def differs(self) -> bool:
         """Say whether the row must be written."""
-        if self.changed:
+        if self._nodes_changed:
             return True
         record, stored = self.record.encode(), self.stored
-        # The tail is as it was, so the rest of the row is what the record takes. A record that has
-        # lost its last section is the beginning of the one that had it.
+        # The tail is unchanged, so the size of the rest shows whether the record has its old size.
+        # A record that has lost its last section is a prefix of the one that had it.
         rest = HEADER_SIZE + self.tail_size() + len(self.trimmed) + CHECKSUM_SIZE
         return len(stored) - rest != len(record) or not stored.startswith(record, HEADER_SIZE)
+
+    def written(self, value: bytes) -> None:
+        """Note that the row in `streams` now has this value."""
+        self.stored = value
+        self._nodes_changed = False
+
+    # --- counters of entries ----------------------------------------------------------------
+
+    def entry_appended(self, ms: int, seq: int) -> None:
+        """Count the entry `ms-seq`, which was appended to a node."""
+        record = self.record
+        record.length += 1
+        record.entries_added += 1
+        record.last_ms = ms
+        record.last_seq = seq
+        record.last_live_ms = ms
+        record.last_live_seq = seq
+        if record.length == 1:
+            record.first_ms = ms
+            record.first_seq = seq
+
+    def node_replaced(self, before: bytes, after: bytes) -> None:
+        """Count what a node gained and lost; `ABSENT` for a node that was not there, or is gone."""
+        record = self.record
+        if before != ABSENT:
+            live, dead = peek_counts(before[:_COUNTS])
+            record.length -= live
+            record.tombstones -= dead
+        if after != ABSENT:
+            live, dead = peek_counts(after[:_COUNTS])
+            record.length += live
+            record.tombstones += dead
+
+    def deleted_up_to(self, highest: tuple[int, int]) -> None:
+        """Note that entries were deleted, the highest of them with this ID."""
+        if highest > self.record.max_deleted_id():
+            self.set_max_deleted(highest)
+
+    def set_first(self, entry_id: tuple[int, int]) -> None:
+        """Note which live entry is the first; 0-0 when there is none."""
+        self.record.first_ms, self.record.first_seq = entry_id
+
+    def set_last_live(self, entry_id: tuple[int, int]) -> None:
+        """Note which live entry is the last; 0-0 when there is none."""
+        self.record.last_live_ms, self.record.last_live_seq = entry_id
+
+    def set_last_id(self, entry_id: tuple[int, int]) -> None:
+        """Set last_generated_id: the next entry comes after it."""
+        self.record.last_ms, self.record.last_seq = entry_id
+
+    def set_max_deleted(self, entry_id: tuple[int, int]) -> None:
+        """Set the highest ID ever deleted."""
+        self.record.max_deleted_ms, self.record.max_deleted_seq = entry_id
+
+    def set_entries_added(self, count: int) -> None:
+        """Set how many entries were ever added."""
+        self.record.entries_added = count
+
+    # --- counters of sealed nodes -----------------------------------------------------------
+
+    def sealed_added(self, size: int) -> None:
+        """Count a node in `nodes`, whose listpack has this size."""
+        self.record.sealed_nodes += 1
+        self.record.sealed_bytes += size
+
+    def sealed_removed(self, size: int) -> None:
+        """Count a node in `nodes` no longer."""
+        self.record.sealed_nodes -= 1
+        self.record.sealed_bytes -= size
+        self.sealed_changes += 1
+
+    def sealed_resized(self, size: int, new_size: int) -> None:
+        """Note that a node in `nodes` has other bytes.
+
+        The row is written even if no counter changes: the row tells other processes.
+        """
+        self.record.sealed_bytes += new_size - size
+        self.sealed_changes += 1
+        self._nodes_changed = True
+
+    def may_reopen(self) -> bool:
+        """Say whether the newest sealed node may have room for more entries."""
+        return self.record.flags & REOPEN != 0 and not self.has_tail()
+
+    def let_reopen(self) -> None:
+        """Note that the newest sealed node may have room, unless there is a tail."""
+        if not self.has_tail():
+            self.record.flags |= REOPEN
+
+    def keep_sealed(self) -> None:
+        """Note that no sealed node will be appended to."""
+        self.record.flags &= ~REOPEN
+
+    # --- figures, and the row ---------------------------------------------------------------
 
     def nodes(self) -> int:
         """Return the number of macro nodes (radix-tree-keys)."""
@@ -194,6 +292,5 @@ def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
         raise CorruptionError(where, f"the row holds stream {envelope.number}")
     stream = Stream(number, name, decode_stream_record(envelope.record, where))
     stream.replace_tail(envelope.ms, envelope.seq, envelope.listpack, envelope.trimmed)
-    stream.changed = False
-    stream.stored = value
+    stream.written(value)
     return stream

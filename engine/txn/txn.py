@@ -315,7 +315,6 @@ class WriteTxn(Txn):
         stream = Stream(
             number, name, StreamRecord(context.node_max_bytes, context.node_max_entries)
         )
-        stream.changed = True
         stream.generation = context.generation
         self._put_name(stream)
         context.cache[name] = stream
@@ -392,8 +391,7 @@ class WriteTxn(Txn):
                 self.touched = True
                 self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
                 self._changes().splice(STREAMS, stream.db_key, old, value, stream.head_size())
-                stream.stored = value
-                stream.changed = False
+                stream.written(value)
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""

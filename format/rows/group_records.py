@@ -57,7 +57,7 @@ CONSUMER_RECORD: Final = Layout(
 
 
 class Consumer:
-    """One consumer; `changed` until its row is written."""
+    """One consumer; see `CONSUMER_RECORD`."""
 
     def __init__(self, name: bytes, number: int, seen_time: int) -> None:
         self.name = name
@@ -65,7 +65,6 @@ class Consumer:
         self.seen_time = seen_time
         self.active_time = NEVER
         self.pending = 0
-        self.changed = False
 
     def encode(self) -> bytes:
         """Return the body of its row."""
@@ -113,6 +112,10 @@ class GroupRecord:
         self.inline_nacks = (
             b""  # the NACKs, while they are few; they have no rows of their own then
         )
+
+    def last_id(self) -> tuple[int, int]:
+        """Return last_delivered_id."""
+        return self.last_ms, self.last_seq
 
     def encode(self) -> bytes:
         """Return the body of its row."""

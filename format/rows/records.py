@@ -70,6 +70,22 @@ class StreamRecord:
         self.flags = 0
         self.extension = b""  # what later format versions add; kept as it is
 
+    def first_id(self) -> tuple[int, int]:
+        """Return the ID of the first live entry, 0-0 when there is none."""
+        return self.first_ms, self.first_seq
+
+    def last_live_id(self) -> tuple[int, int]:
+        """Return the ID of the last live entry, 0-0 when there is none."""
+        return self.last_live_ms, self.last_live_seq
+
+    def last_id(self) -> tuple[int, int]:
+        """Return last_generated_id."""
+        return self.last_ms, self.last_seq
+
+    def max_deleted_id(self) -> tuple[int, int]:
+        """Return the highest ID ever deleted, 0-0 when there is none."""
+        return self.max_deleted_ms, self.max_deleted_seq
+
     def size(self) -> int:
         """Return the size of the encoded record."""
         return _RECORD_SIZE + len(self.extension)
