@@ -17,7 +17,7 @@ from patience import peak_of
 from redis_parts import comparable, stream_parts
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.dump import stream_parts as export_parts
-from streamkeep.engine.commands.xinfo import find_existing
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -43,7 +43,7 @@ def parts_of(store: Store, name: bytes) -> list[Part]:
     with store.snapshot() as snapshot:
         return [
             part._replace(pending=list(part.pending)) if isinstance(part, GroupPart) else part
-            for part in export_parts(snapshot.txn, find_existing(snapshot.txn, name))
+            for part in export_parts(snapshot.txn, existing_stream(snapshot.txn, name))
         ]
 
 
@@ -74,7 +74,7 @@ def test_pending_entries_are_written_as_they_are_read(store: Store) -> None:
     store.xgroup_create("k", "g", 0)
     store.xreadgroup("g", "c", {"k": ">"}, count=count)
     with store.snapshot() as snapshot:
-        stream = find_existing(snapshot.txn, b"k")
+        stream = existing_stream(snapshot.txn, b"k")
         for server in ("7.2", NEWEST):
             target = TARGETS[server]
 

@@ -14,7 +14,8 @@ from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.history import Unreadable
-from streamkeep.engine.commands.xinfo import StreamStat, find_existing, stream_stat
+from streamkeep.engine.commands.xinfo import StreamStat, stream_stat
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
@@ -207,4 +208,4 @@ class SyncView(StreamCommands[Text]):
 
 
 def _stat(txn: Txn, name: bytes) -> StreamStat:
-    return stream_stat(find_existing(txn, name))
+    return stream_stat(existing_stream(txn, name))

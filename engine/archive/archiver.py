@@ -41,6 +41,7 @@ from streamkeep.engine.model.manifest import (
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.scan import has_rows, rows_with
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.id_codec import MAX, next_id
@@ -201,11 +202,10 @@ def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
 def _retired_of(txn: Txn, number: int, enough: int) -> int:
     """Return the bytes of the retired nodes of a stream; the count stops at `enough`."""
     total = 0
-    cursor = txn.cursor(RETIRED)
-    found = enough > 0 and cursor.set_range(pack_number(number))
-    while found and total < enough and unpack_node_key(cursor.key())[0] == number:
-        total += len(cursor.value())
-        found = cursor.next()
+    for _, value in rows_with(txn, RETIRED, pack_number(number)):
+        if total >= enough:
+            break
+        total += len(value)
     return total
 
 
@@ -218,24 +218,19 @@ class _Row(NamedTuple):
 
 def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield (LMDB key, envelope) of the retired nodes that will form one segment."""
-    cursor = txn.cursor(RETIRED)
-    found = cursor.set_range(pack_number(number))
     barrier: Id | None = None
     size = 0
-    while found:
-        db_key = cursor.key()
-        stream, ms, seq = unpack_node_key(db_key)
-        if stream != number or size >= target_bytes:
+    for db_key, value in rows_with(txn, RETIRED, pack_number(number)):
+        _, ms, seq = unpack_node_key(db_key)
+        if size >= target_bytes:
             return
         if not is_former_name(ms, seq):
             if barrier is not None and (ms, seq) > barrier:
                 return
             if barrier is None:
                 barrier = _next_other(txn, number, ms, seq)
-            value = cursor.value()
             size += len(value)
             yield db_key, value
-        found = cursor.next()
 
 
 def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
@@ -404,9 +399,7 @@ def _commit_run(
 
 def _has_nodes(txn: Txn, number: int) -> bool:
     """Return whether a deleted stream still has nodes; removing them may retire more."""
-    cursor = txn.cursor(NODES)
-    prefix = pack_number(number)
-    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
+    return has_rows(txn, NODES, pack_number(number))
 
 
 def _is_listed(txn: Txn, record: SegmentRecord) -> bool:

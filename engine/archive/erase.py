@@ -36,6 +36,7 @@ from streamkeep.engine.model.manifest import (
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
@@ -79,10 +80,7 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
     count = start = 0
     cursor = txn.cursor(RETIRED)
     while start < len(ids):
-        wanted_key = node_key(number, *ids[start])
-        found = cursor.set_range(wanted_key)
-        if not (found and cursor.key() == wanted_key):
-            found = cursor.prev() if found else cursor.last()
+        found = at_or_below(cursor, node_key(number, *ids[start]))
         start += 1
         if not found:
             continue

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.model.manifest import erased_ids, find_segment, is_named, segments_from
 from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, next_id
@@ -139,11 +140,9 @@ def retired_from(
     cursor = txn.cursor(RETIRED)
     prefix = pack_number(number)
     key = node_key(number, *at)
-    found = cursor.set_range(key)
-    if not (found and cursor.key() == key):  # the node before may contain `at`
-        found = cursor.prev() if found else cursor.last()
-        if not (found and cursor.key().startswith(prefix)):
-            found = cursor.set_range(key)
+    # The node before may contain `at`.
+    found = at_or_below(cursor, key) and cursor.key().startswith(prefix)
+    found = found or cursor.set_range(key)
     out: list[_RetiredRow] = []
     while found and len(out) < most and cursor.key().startswith(prefix):
         _, ms, seq = unpack_node_key(cursor.key())

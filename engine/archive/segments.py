@@ -15,6 +15,7 @@ from streamkeep.engine.model.segment_files import check_means, open_stored
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
@@ -73,22 +74,16 @@ class RetiredNode(NamedTuple):
 
 def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
     """Yield the retired nodes of one stream, or of all streams, in order."""
-    cursor = txn.cursor(RETIRED)
-    prefix = b"" if number is None else pack_number(number)
-    found = cursor.set_range(prefix) if prefix else cursor.first()
-    while found and cursor.key().startswith(prefix):
-        stream, ms, seq = unpack_node_key(cursor.key())
+    for db_key, value in rows_with(txn, RETIRED, b"" if number is None else pack_number(number)):
+        stream, ms, seq = unpack_node_key(db_key)
         if is_former_name(ms, seq):
-            found = cursor.next()
             continue
-        value = cursor.value()
         envelope = decode_envelope(value, f"retired node {ms}-{seq} of stream {stream}")
         data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
         if data:
             ids = end_ids(data, ms, seq)
             first, last = StreamId(*ids.first_live), StreamId(*ids.last_live)
             yield RetiredNode(stream, first, last, int(ids.live), len(value))
-        found = cursor.next()
 
 
 def list_streams(txn: Txn) -> list[ArchivedStream]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from streamkeep.engine.model.group import Group, groups_of
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.model.pel import OrderWalk
+from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import open_row
@@ -144,16 +145,11 @@ def messages_of(txn: Txn, stream: Stream) -> Messages | None:
     state = idempotence_of(extension, where)
     producers: list[ProducerPart] = []
     if state.number:
-        cursor = txn.cursor(PRODUCERS)
-        prefix = pack_number(state.number)
-        found = cursor.set_range(prefix)
-        while found and (db_key := cursor.key())[:8] == prefix:
+        for db_key, value in rows_with(txn, PRODUCERS, pack_number(state.number)):
             if is_name_key(db_key):
-                body = open_row(PRODUCERS, db_key, cursor.value(), where)
-                producer, name = decode_producer(body, where)
+                producer, name = decode_producer(open_row(PRODUCERS, db_key, value, where), where)
                 messages = _messages_of_producer(txn, state.number, producer.number, where)
                 producers.append(ProducerPart(name, messages))
-            found = cursor.next()
     producers.sort()
     return Messages(state.duration, state.maxsize, producers, state.added, state.duplicates)
 
@@ -163,13 +159,9 @@ def _messages_of_producer(
 ) -> list[tuple[bytes, int, int]]:
     messages: list[tuple[bytes, int, int]] = []
     prefix = producer_prefix(number, producer)
-    cursor = txn.cursor(IDEMPOTENCY_ORDER)
-    found = cursor.set_range(prefix)
-    while found and (db_key := cursor.key()).startswith(prefix):
-        body = open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), where)
+    for _, body in bodies_with(txn, IDEMPOTENCY_ORDER, prefix, where):
         message = decode_message(body, where)
         messages.append((message.iid, message.ms, message.seq))
-        found = cursor.next()
     return messages
 
 

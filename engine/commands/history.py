@@ -22,6 +22,7 @@ import lmdb
 from streamkeep.engine.model.manifest import find_segment, is_named, segments_from
 from streamkeep.engine.model.node_walk import NODE_OVERHEAD, NodeWalk
 from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CorruptionError
@@ -161,11 +162,7 @@ class Retired(Source):
 
     def at_or_below(self, ms: int, seq: int) -> bool:
         """See `Source`."""
-        cursor = self._cursor
-        found = cursor.set_range(node_key(self._number, ms, seq))
-        if self._take(found) and (self.ms, self.seq) == (ms, seq):
-            return True
-        return self._take(cursor.prev() if found else cursor.last())
+        return self._take(at_or_below(self._cursor, node_key(self._number, ms, seq)))
 
     def next(self) -> bool:
         """See `Source`."""
@@ -334,10 +331,10 @@ def _sources(txn: Txn, stream: Stream) -> list[Source]:
     sources: list[Source] = []
     if stream.record.length:
         sources.append(Live(txn, stream))
-    if _has_rows(txn, RETIRED, stream.number):
+    if has_rows(txn, RETIRED, pack_number(stream.number)):
         sources.append(Retired(txn, stream.number))
     files = txn.context.segment_files
-    if files is not None and _has_rows(txn, SEGMENTS, stream.number):
+    if files is not None and has_rows(txn, SEGMENTS, pack_number(stream.number)):
         sources.append(Archived(txn, stream.number, files))
     return sources
 
@@ -371,12 +368,6 @@ def _read_down(sources: list[Source], wanted: Range, out: list[object]) -> None:
 
 def _key(source: Source) -> Id:
     return source.ms, source.seq
-
-
-def _has_rows(txn: Txn, table: int, number: int) -> bool:
-    prefix = pack_number(number)
-    cursor = txn.cursor(table)
-    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
 
 
 def xrange(txn: Txn, name: bytes, wanted: Range) -> list[Any]:

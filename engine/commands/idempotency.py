@@ -16,10 +16,11 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from streamkeep.engine.commands.xrange import exists
+from streamkeep.engine.model.existing import existing_stream
+from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
-from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.errors import CommandError, CorruptionError, NoSuchKeyError
+from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.core.keys import (
     IDEMPOTENCY,
     IDEMPOTENCY_ORDER,
@@ -241,12 +242,8 @@ class Tracker:
     def _in_order(self, producer: int) -> Iterator[Message]:
         """Yield the messages of a producer as they came."""
         prefix = producer_prefix(self.state.number, producer)
-        cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
-        found = cursor.set_range(prefix)
-        while found and cursor.key()[: len(prefix)] == prefix:
-            body = open_row(IDEMPOTENCY_ORDER, cursor.key(), cursor.value(), _WHERE)
-            yield decode_ordered(cursor.key(), body, _WHERE)  # else it were forgotten for ever
-            found = cursor.next()
+        for db_key, body in bodies_with(self.txn, IDEMPOTENCY_ORDER, prefix, _WHERE):
+            yield decode_ordered(db_key, body, _WHERE)
 
     def _oldest(self, producer: int) -> Message | None:
         return next(self._in_order(producer), None)
@@ -308,17 +305,11 @@ def find_messages(
     number = idempotence_of(stream.record.extension, _WHERE).number
     if number == 0:
         return []
-    prefix = pack_number(number)
-    cursor = txn.cursor(IDEMPOTENCY_ORDER)
     found = []
-    more = cursor.set_range(prefix)
-    while more and (db_key := cursor.key())[:8] == prefix:
-        message = decode_message(
-            open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE), _WHERE
-        )
+    for db_key, body in bodies_with(txn, IDEMPOTENCY_ORDER, pack_number(number), _WHERE):
+        message = decode_message(body, _WHERE)
         if (message.ms, message.seq) in ids:
             found.append((unpack_order_key(db_key)[1], message.order))
-        more = cursor.next()
     return found
 
 
@@ -338,7 +329,7 @@ def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | Non
 
     When a value really changes, all producers of the stream are forgotten.
     """
-    stream = _existing(txn, name)
+    stream = existing_stream(txn, name)
     if duration is not None and not 1 <= duration <= MOST_DURATION:
         raise CommandError("IDMP-DURATION must be between 1 and 86400 seconds")
     if maxsize is not None and not 1 <= maxsize <= MOST_MAXSIZE:
@@ -365,7 +356,7 @@ def xidmprecord(
         raise CommandError("producer ID must be non-empty")
     if not iid:
         raise CommandError("idempotent ID must be non-empty")
-    stream = _existing(txn, name)
+    stream = existing_stream(txn, name)
     if not exists(txn, stream, *entry_id):
         raise CommandError("No such message in stream")
     tracker = Tracker(txn, stream)
@@ -376,10 +367,3 @@ def xidmprecord(
     elif known != entry_id:
         raise CommandError("IID already exists for this producer with a different stream ID")
     return b"OK"
-
-
-def _existing(txn: WriteTxn, name: bytes) -> Stream:
-    stream = txn.find_stream(name)
-    if stream is None:
-        raise NoSuchKeyError("no such key")
-    return stream

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.model.group import destroy_group, groups_of
 from streamkeep.engine.model.node_walk import put_retired
 from streamkeep.engine.notify.wait_table import removed, replaced
+from streamkeep.engine.txn.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     CONSUMERS,
@@ -54,18 +57,13 @@ GARBAGE_STEP: Final = 2000  # rows removed per transaction
 
 def iter_keys(txn: Txn) -> Iterator[tuple[bytes, int]]:
     """Yield (name, stream number) of every stream, ascending by name."""
-    cursor = txn.cursor(KEYS)
 
     def rows(prefix: bytes) -> Iterator[tuple[bytes, int]]:
-        found = cursor.set_range(prefix)
-        while found and (db_key := cursor.key())[:1] == prefix:
-            body = open_row(KEYS, db_key, cursor.value(), "key row")
+        for _, body in bodies_with(txn, KEYS, prefix, "key row"):
             number, name = decode_key_row(body, "key row")
             yield name, number
-            found = cursor.next()
 
     long_names = sorted(rows(b"\1"))  # rare; their LMDB keys do not sort by the whole name
-    cursor = txn.cursor(KEYS)
     yield from heapq.merge(rows(b"\0"), long_names)
 
 
@@ -111,16 +109,10 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
         _put_owed(
             txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
         )
-    if stream.retention() is not None or _has_retired(txn, stream.number):
+    if stream.retention() is not None or has_rows(txn, RETIRED, stream.db_key):
         name_row = encode_former_name(stream.number, stream.name)
         txn.put(RETIRED, former_name_key(stream.number), name_row)
     txn.remove_stream(stream)
-
-
-def _has_retired(txn: Txn, number: int) -> bool:
-    prefix = pack_number(number)
-    cursor = txn.cursor(RETIRED)
-    return cursor.set_range(prefix) and cursor.key()[:8] == prefix
 
 
 def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:
@@ -129,9 +121,7 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
     Returns:
         False when the target exists and is to be kept.
     """
-    stream = txn.find_stream(source)
-    if stream is None:
-        raise NoSuchKeyError("no such key")
+    stream = existing_stream(txn, source)
     former = txn.find_stream(target)
     if former is not None and keep_target:
         return False
@@ -192,12 +182,7 @@ def _forget_name(txn: WriteTxn, number: int) -> None:
 
 def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
     """Remove up to `most` rows of a table whose keys begin with `prefix`; return how many."""
-    cursor = txn.cursor(table)
-    found = cursor.set_range(prefix)
-    doomed: list[bytes] = []
-    while found and len(doomed) < most and (db_key := cursor.key())[:8] == prefix:
-        doomed.append(db_key)
-        found = cursor.next()
+    doomed = [db_key for db_key, _ in islice(rows_with(txn, table, prefix), most)]
     for db_key in doomed:
         if table == NODES:
             _bury_node(txn, db_key)

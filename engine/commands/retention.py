@@ -26,13 +26,13 @@ from streamkeep.engine.commands.xtrim import (
     stored_form,
     trim_stream,
 )
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.model.group import groups_of
 from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import (
     ArgumentError,
-    NoSuchKeyError,
     StoreFullError,
     StreamFullError,
 )
@@ -97,10 +97,7 @@ def set_retention(txn: WriteTxn, name: bytes, change: RetentionChange) -> Retent
 
 def retention(txn: Txn, name: bytes) -> Retention:
     """Return the retention of a stream; raise NoSuchKeyError when there is none."""
-    stream = txn.find_stream(name)
-    if stream is None:
-        raise NoSuchKeyError("no such key")
-    return stream.retention() or NO_RETENTION
+    return existing_stream(txn, name).retention() or NO_RETENTION
 
 
 def check_room(txn: WriteTxn, stream: Stream) -> None:

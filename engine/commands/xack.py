@@ -8,7 +8,8 @@ from streamkeep.engine.commands.arguments import parse_ids
 from streamkeep.engine.commands.ref_policy import ACKED, DELREF, References
 from streamkeep.engine.commands.xdel import delete_entries
 from streamkeep.engine.commands.xrange import exists
-from streamkeep.engine.model.group import find_group, no_such_key_or_group
+from streamkeep.engine.model.existing import existing_group
+from streamkeep.engine.model.group import find_group
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -121,10 +122,7 @@ def xnack(
         retrycount: the delivery count to set; -1 to leave that to the mode.
         force: make entries of the stream pending that are not.
     """
-    stream = txn.find_stream(name)
-    group = None if stream is None else find_group(txn, stream, group_name)
-    if stream is None or group is None:
-        raise no_such_key_or_group(name, group_name)
+    stream, group = existing_group(txn, name, group_name)
     given_back = 0
     for ms, seq in parse_ids(ids):
         nack = group.pel.get(ms, seq)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from streamkeep.engine.commands.xrange import exists, read_ids
-from streamkeep.engine.model.group import Group, find_group, no_such_key_or_group, shown
+from streamkeep.engine.model.existing import existing_group, shown
+from streamkeep.engine.model.group import Group
 from streamkeep.engine.model.pel import OrderWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
@@ -50,15 +51,6 @@ class ClaimOptions:
         if self.time is not None:
             since = self.time
         return since if 0 <= since <= now_ms else now_ms
-
-
-def existing_group(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
-    """Return a stream and its group; raise NoSuchGroupError when either is missing."""
-    stream = txn.find_stream(name)
-    group = None if stream is None else find_group(txn, stream, group_name)
-    if stream is None or group is None:
-        raise no_such_key_or_group(name, group_name)
-    return stream, group
 
 
 def xclaim(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from streamkeep.engine.model.existing import existing_stream, group_in
 from streamkeep.engine.model.group import (
     Group,
     create_group,
     destroy_group,
     find_group,
-    no_such_group,
 )
 from streamkeep.engine.notify.wait_table import removed
 from streamkeep.engine.txn.stream import Stream
@@ -85,7 +85,7 @@ def xgroup_setid(
 
 def xgroup_destroy(txn: WriteTxn, name: bytes, group_name: bytes) -> bool:
     """Destroy a group with its consumers and pending entries (XGROUP DESTROY)."""
-    stream = _existing_stream(txn, name)
+    stream = existing_stream(txn, name, _KEY_REQUIRED)
     group = find_group(txn, stream, group_name)
     if group is None:
         return False
@@ -129,16 +129,6 @@ def _resolve(stream: Stream, last_id: StartId) -> tuple[int, int]:
     return last_id
 
 
-def _existing_stream(txn: WriteTxn, name: bytes) -> Stream:
-    stream = txn.find_stream(name)
-    if stream is None:
-        raise NoSuchKeyError(_KEY_REQUIRED)
-    return stream
-
-
 def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
-    stream = _existing_stream(txn, name)
-    group = find_group(txn, stream, group_name)
-    if group is None:
-        raise no_such_group(name, group_name)
-    return stream, group
+    stream = existing_stream(txn, name, _KEY_REQUIRED)
+    return stream, group_in(txn, stream, group_name)

@@ -7,27 +7,19 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
-from streamkeep.engine.model.group import Group, find_group, groups_of, no_such_group
+from streamkeep.engine.model.existing import existing_stream, group_in
+from streamkeep.engine.model.group import Group, groups_of
 from streamkeep.engine.model.lag import lag
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
-from streamkeep.format.core.errors import CommandError, NoSuchKeyError
+from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, id_text
 from streamkeep.format.node.node import ENTRY, Range
 from streamkeep.format.rows.extension import idempotence_of
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 
-NO_SUCH_KEY: Final = "no such key"
 NOTHING: Final = (0, 0)
-
-
-def find_existing(txn: Txn, name: bytes) -> Stream:
-    """Return the stream `name`; raise NoSuchKeyError when it is missing."""
-    stream = txn.find_stream(name)
-    if stream is None:
-        raise NoSuchKeyError(NO_SUCH_KEY)
-    return stream
 
 
 def end_entry(txn: Txn, stream: Stream, *, newest: bool, shape: int = ENTRY) -> Any:
@@ -39,7 +31,7 @@ def end_entry(txn: Txn, stream: Stream, *, newest: bool, shape: int = ENTRY) -> 
 
 def xinfo_stream(txn: Txn, name: bytes, shape: int) -> dict[str, Any]:
     """Return XINFO STREAM in redis-py's shape."""
-    stream = find_existing(txn, name)
+    stream = existing_stream(txn, name)
     return {
         **_summary(stream),
         "groups": len(groups_of(txn, stream)),
@@ -50,7 +42,7 @@ def xinfo_stream(txn: Txn, name: bytes, shape: int) -> dict[str, Any]:
 
 def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> dict[str, Any]:
     """Return XINFO STREAM FULL in redis-py's shape; `count` 0 for all entries."""
-    stream = find_existing(txn, name)
+    stream = existing_stream(txn, name)
     out: list[Any] = []
     read_entries(txn, stream, Range(0, 0, MAX, MAX, count or NO_LIMIT, False, shape), out)
     entries: list[Entry] = out
@@ -99,7 +91,7 @@ def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
 
 def xinfo_groups(txn: Txn, name: bytes) -> list[dict[str, Any]]:
     """Return XINFO GROUPS in redis-py's shape."""
-    stream = find_existing(txn, name)
+    stream = existing_stream(txn, name)
     return [
         {
             "name": group.record.name,
@@ -117,10 +109,8 @@ def xinfo_groups(txn: Txn, name: bytes) -> list[dict[str, Any]]:
 
 def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[dict[str, Any]]:
     """Return XINFO CONSUMERS in redis-py's shape."""
-    stream = find_existing(txn, name)
-    group = find_group(txn, stream, group_name)
-    if group is None:
-        raise no_such_group(name, group_name)
+    stream = existing_stream(txn, name)
+    group = group_in(txn, stream, group_name)
     now_ms = txn.now_ms()
     return [
         {
@@ -174,7 +164,7 @@ def xsetid(
         raise CommandError(
             "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
         )
-    stream = find_existing(txn, name)
+    stream = existing_stream(txn, name)
     record = stream.record
     if last_id < record.max_deleted_id():
         raise CommandError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streamkeep.engine.model.group import Group, find_group, no_such_key_or_group
+from streamkeep.engine.model.existing import existing_group
 from streamkeep.engine.model.pel import OwnedWalk, Page
-from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.rows.nacks import count_nacks, decode_nack, position_of
 
@@ -23,21 +22,12 @@ class PendingSummary(NamedTuple):
 
 
 class PendingEntry(NamedTuple):
-    """One row of the long form: idle time -1 and no consumer for an entry that nobody owns."""
+    """One row of the long form: idle time -1 and no consumer for an entry without an owner."""
 
     id: Id
     consumer: bytes
     idle_ms: int
     delivery_count: int
-
-
-def existing_group(txn: Txn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
-    """Return a stream and its group; raise NoSuchGroupError when either is missing."""
-    stream = txn.find_stream(name)
-    group = None if stream is None else find_group(txn, stream, group_name)
-    if stream is None or group is None:
-        raise no_such_key_or_group(name, group_name)
-    return stream, group
 
 
 def xpending(txn: Txn, name: bytes, group_name: bytes) -> PendingSummary:

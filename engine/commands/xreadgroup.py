@@ -14,7 +14,8 @@ from streamkeep.engine.commands.reply_budget import NO_LIMIT, ReplyBudget, shape
 from streamkeep.engine.commands.xclaim import claim_one, claimable, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
-from streamkeep.engine.model.group import Group, find_group, no_such_key_or_group
+from streamkeep.engine.model.existing import existing_group
+from streamkeep.engine.model.group import Group, find_group
 from streamkeep.engine.model.lag import advance
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
@@ -141,7 +142,7 @@ def xreadgroup(
 def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: Delivery) -> None:
     """Note that a consumer was seen, and deliver nothing."""
     for name, _ in streams:
-        _, group = _existing(txn, name, delivery.group_name)
+        _, group = existing_group(txn, name, delivery.group_name, _ENDING)
         group.see_consumer(delivery.consumer_name, txn.now_ms())
         group.save()
 
@@ -169,18 +170,10 @@ def pause(
 def _existing_at(
     txn: WriteTxn, name: bytes, group_name: bytes, position: Position
 ) -> tuple[Stream, Group]:
-    existing = _existing(txn, name, group_name)
+    existing = existing_group(txn, name, group_name, _ENDING)
     if isinstance(position, CommandError):
         raise position
     return existing
-
-
-def _existing(txn: WriteTxn, name: bytes, group_name: bytes) -> tuple[Stream, Group]:
-    stream = txn.find_stream(name)
-    group = None if stream is None else find_group(txn, stream, group_name)
-    if stream is None or group is None:
-        raise no_such_key_or_group(name, group_name, _ENDING)
-    return stream, group
 
 
 def _history(

@@ -17,10 +17,11 @@ from typing import Final
 from streamkeep.engine.model.pel import Pel
 from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.context import CachedRow
+from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
-from streamkeep.format.core.errors import CorruptionError, NoSuchGroupError
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import rises
 from streamkeep.format.core.keys import (
     CONSUMERS,
@@ -168,15 +169,12 @@ class Group(CachedRow):
 
     def consumers(self) -> list[Consumer]:
         """Return all consumers, ascending by name."""
-        cursor = self.txn.cursor(CONSUMERS)
-        found = cursor.set_range(self.prefix)
         everyone: dict[bytes, Consumer] = {}
-        while found and cursor.key()[:8] == self.prefix:
-            if is_name_key(cursor.key()):
-                body = open_row(CONSUMERS, cursor.key(), cursor.value(), self._where())
+        for db_key, value in rows_with(self.txn, CONSUMERS, self.prefix):
+            if is_name_key(db_key):
+                body = open_row(CONSUMERS, db_key, value, self._where())
                 consumer = decode_consumer(body, self._where())
                 everyone[consumer.name] = self._consumers.get(consumer.name, consumer)
-            found = cursor.next()
         for name, consumer in self._consumers.items():  # those not written yet
             everyone[name] = consumer
         return [everyone[name] for name in sorted(everyone)]
@@ -363,40 +361,12 @@ def destroy_group(txn: WriteTxn, stream: Stream, group: Group) -> None:
 
 def groups_of(txn: Txn, stream: Stream) -> list[Group]:
     """Return all groups of a stream, ascending by name."""
-    names: list[bytes] = []
-    cursor = txn.cursor(GROUPS)
-    found = cursor.set_range(stream.db_key)
-    while found and cursor.key()[:8] == stream.db_key:
-        body = open_row(GROUPS, cursor.key(), cursor.value(), f"groups of {stream.number}")
-        names.append(decode_group(body, f"groups of {stream.number}").name)
-        found = cursor.next()
+    where = f"groups of {stream.number}"
+    rows = bodies_with(txn, GROUPS, stream.db_key, where)
+    names = [decode_group(body, where).name for _, body in rows]
     groups: list[Group] = []
     for name in sorted(names):
         group = find_group(txn, stream, name)
         if group is not None:
             groups.append(group)
     return groups
-
-
-def no_such_group(key: bytes, name: bytes) -> NoSuchGroupError:
-    """Return the error of XGROUP and XINFO for a group that is missing."""
-    return NoSuchGroupError(
-        f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
-    )
-
-
-def no_such_key_or_group(key: bytes, name: bytes, ending: str = "") -> NoSuchGroupError:
-    """Return the error of the commands that say the same about a missing key and group."""
-    return NoSuchGroupError(
-        f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'{ending}"
-    )
-
-
-def shown(name: bytes) -> str:
-    """Return a name as redis-py shows it in an error line of Redis.
-
-    That line is a C string: it ends at NUL, and line breaks in the name must not end it earlier.
-    """
-    end = name.find(b"\0")
-    line = name if end < 0 else name[:end]
-    return line.replace(b"\r", b" ").replace(b"\n", b" ").decode("utf-8", "replace")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.txn.scan import at_or_below, rows_with
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
@@ -83,12 +84,9 @@ def list_segments(txn: Txn, number: int) -> list[SegmentRecord]:
 
 def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[SegmentRecord]:
     """Yield the rows of a stream whose first ID is not below `ms-seq`, ascending."""
-    cursor = txn.cursor(SEGMENTS)
-    found = cursor.set_range(node_key(number or 0, ms, seq))
     prefix = b"" if number is None else pack_number(number)
-    while found and cursor.key().startswith(prefix):
-        yield _decode(cursor.key(), cursor.value())
-        found = cursor.next()
+    for db_key, value in rows_with(txn, SEGMENTS, prefix, node_key(number or 0, ms, seq)):
+        yield _decode(db_key, value)
 
 
 def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | None:
@@ -97,10 +95,7 @@ def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | No
     When any segment of the stream holds the ID, it is this one.
     """
     cursor = txn.cursor(SEGMENTS)
-    key = node_key(number, ms, seq)
-    found = cursor.set_range(key)
-    if not (found and cursor.key() == key):
-        found = cursor.prev() if found else cursor.last()
+    found = at_or_below(cursor, node_key(number, ms, seq))
     if not found or not cursor.key().startswith(pack_number(number)):
         return None
     return _decode(cursor.key(), cursor.value())
@@ -155,16 +150,13 @@ def put_erasure(txn: WriteTxn, number: int, ms: int, seq: int) -> None:
 
 def iter_erasures(txn: Txn, number: int, first: Id, last: Id) -> Iterator[tuple[Id, int]]:
     """Yield (ID, Unix milliseconds) of each erased entry of a stream in a range, ascending."""
-    cursor = txn.cursor(ERASURES)
-    found = cursor.set_range(erasure_key(number, *first))
-    while found:
-        db_key = cursor.key()
-        stream, ms, seq = unpack_node_key(db_key)
-        if stream != number or (ms, seq) > last:
+    start = erasure_key(number, *first)
+    for db_key, value in rows_with(txn, ERASURES, pack_number(number), start):
+        _, ms, seq = unpack_node_key(db_key)
+        if (ms, seq) > last:
             return
         where = f"erasure of {ms}-{seq} of stream {number}"
-        yield (ms, seq), decode_erasure(open_row(ERASURES, db_key, cursor.value(), where), where)
-        found = cursor.next()
+        yield (ms, seq), decode_erasure(open_row(ERASURES, db_key, value, where), where)
 
 
 def erased_ids(txn: Txn, number: int, first: Id, last: Id) -> set[Id]:

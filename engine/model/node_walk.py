@@ -11,10 +11,11 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.stream import ABSENT, Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.id_codec import MAX, next_id
 from streamkeep.format.core.keys import NODES, RETIRED, SEGMENTS, node_key, unpack_node_key
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
@@ -60,13 +61,8 @@ class NodeWalk:
         if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= (ms, seq):
             return self._take_tail()
         if stream.record.sealed_nodes:
-            cursor = self._sealed()
-            if cursor.set_range(node_key(stream.number, ms, seq)):
-                if self._take() and self.ms == ms and self.seq == seq:
-                    return True
-                if cursor.prev() and self._take():
-                    return True
-            elif cursor.last() and self._take():
+            found = at_or_below(self._sealed(), node_key(stream.number, ms, seq))
+            if found and self._take():
                 return True
         return self.first()
 
@@ -253,9 +249,7 @@ class NodeWalk:
     def _last_sealed(self) -> bool:
         if not self.stream.record.sealed_nodes:
             return False
-        cursor = self._sealed()
-        after = node_key(self.stream.number + 1, 0, 0)
-        found = cursor.prev() if cursor.set_range(after) else cursor.last()
+        found = at_or_below(self._sealed(), node_key(self.stream.number, MAX, MAX))
         if found and self._take():
             return True
         raise self._missing()

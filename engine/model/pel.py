@@ -26,6 +26,7 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
@@ -453,15 +454,9 @@ class OwnedWalk:
         cursor = self.pel.txn.cursor(CONSUMER_PEL)
         self._cursor = cursor
         wanted = owned_key(self.pel.number, consumer, start[0], start[1])
-        found = cursor.set_range(wanted)
-        if not found or cursor.key() != wanted:
-            # The page before may hold the ID, too: its key is that of its first NACK.
-            before = cursor.prev() if found else cursor.last()
-            if before and cursor.key()[:_OWNED_PREFIX] == self._prefix:
-                found = True
-            else:
-                found = cursor.set_range(wanted)
-        self._more = found
+        # A page has the key of its first NACK, so that the page below the ID may hold it.
+        found = at_or_below(cursor, wanted) and cursor.key()[:_OWNED_PREFIX] == self._prefix
+        self._more = found or cursor.set_range(wanted)
 
     def next(self) -> Page | None:
         """Return the next page, or None at the end."""

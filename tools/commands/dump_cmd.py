@@ -15,8 +15,8 @@ import click
 
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.dump import counters_of, group_part
-from streamkeep.engine.commands.xinfo import find_existing
-from streamkeep.engine.model.group import find_group, groups_of, no_such_group
+from streamkeep.engine.model.existing import existing_stream, group_in
+from streamkeep.engine.model.group import groups_of
 from streamkeep.engine.model.lag import lag
 from streamkeep.engine.system.files import replacing
 from streamkeep.format.core.entry import StreamId
@@ -277,10 +277,8 @@ def _look(
         elif group is not None and as_bytes:
             print_rows(rows_of_group(txn, key, group), printer)
         elif group is not None:
-            stream = find_existing(txn, key)
-            found = find_group(txn, stream, group)
-            if found is None:
-                raise no_such_group(key, group)
+            stream = existing_stream(txn, key)
+            found = group_in(txn, stream, group)
             if printer.as_json:
                 JsonWriter(binary_output().write).group(found)
             else:

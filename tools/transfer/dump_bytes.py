@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine.commands.xinfo import find_existing
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.model.group import find_group
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.model.segment_files import SegmentFile, open_named
@@ -91,7 +91,7 @@ class Printer:
 
 def print_node(txn: Txn, key: bytes, wanted: StreamId, printer: Printer, *, as_bytes: bool) -> None:
     """Print the macro node that holds an ID."""
-    stream = find_existing(txn, key)
+    stream = existing_stream(txn, key)
     walk = NodeWalk(txn, stream)
     if not walk.seek(*wanted):
         raise Failure(f"stream {output.named(key)} has no macro nodes")
@@ -148,7 +148,7 @@ def _print_slots(envelope: Envelope, printer: Printer, where: str) -> None:
 
 def rows_of_group(txn: Txn, key: bytes, name: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield table, LMDB key and value of every row of a group."""
-    stream = find_existing(txn, key)
+    stream = existing_stream(txn, key)
     group = find_group(txn, stream, name)
     if group is None:
         raise Failure(
@@ -171,7 +171,7 @@ def _rows(txn: Txn, table: int, prefix: bytes) -> Iterator[tuple[int, bytes, byt
 
 def rows_of_table(txn: Txn, name: str, key: bytes | None) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the rows of a table; with a key those that begin with the number of its stream."""
-    prefix = b"" if key is None else pack_number(find_existing(txn, key).number)
+    prefix = b"" if key is None else pack_number(existing_stream(txn, key).number)
     return _rows(txn, TABLE_NAMES.index(name), prefix)
 
 

@@ -9,7 +9,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands.dump import stream_parts
 from streamkeep.engine.commands.history import Unreadable, history_nodes
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.commands.xinfo import find_existing
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
@@ -48,7 +48,7 @@ class Source:
         self.unnamed = 0  # streams that a load has not given a name yet, and are left out
         self.moved: Callable[[int], None] = lambda entries: None
         if key is not None:
-            find_existing(self.txn, key)
+            existing_stream(self.txn, key)
 
     def names(self) -> Iterator[bytes]:
         """Yield the keys."""
@@ -65,11 +65,11 @@ class Source:
     def __iter__(self) -> Iterator[Stream]:
         for name in self.names():
             self.streams += 1
-            yield find_existing(self.txn, name)
+            yield existing_stream(self.txn, name)
 
     def total(self) -> int:
         """Return how many entries there are at most, for the progress bar."""
-        total = sum(find_existing(self.txn, name).record.length for name in self.names())
+        total = sum(existing_stream(self.txn, name).record.length for name in self.names())
         return total if self.limits.most is None else min(total, self.limits.most)
 
     def read(self, stream: Stream) -> Iterator[Entry]:

@@ -1,0 +1,47 @@
+"""Ways of cursors that many commands share. Compiled by mypyc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import lmdb
+
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.checksum import open_row
+
+
+def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
+    """Move a cursor to the last row with a key not above `db_key`; say whether there is one."""
+    if not cursor.set_range(db_key):
+        return cursor.last()
+    return cursor.key() == db_key or cursor.prev()
+
+
+def has_rows(txn: Txn, table: int, prefix: bytes) -> bool:
+    """Say whether a table has a row with a key that begins with `prefix`."""
+    cursor = txn.cursor(table)
+    return cursor.set_range(prefix) and cursor.key().startswith(prefix)
+
+
+def rows_with(
+    txn: Txn, table: int, prefix: bytes, start: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (key, value) of the rows with keys that begin with `prefix`, ascending.
+
+    Args:
+        start: the key to begin with, in place of `prefix`.
+    """
+    cursor = txn.cursor(table)
+    found = cursor.set_range(start or prefix) if start or prefix else cursor.first()
+    while found:
+        db_key = cursor.key()
+        if not db_key.startswith(prefix):
+            return
+        yield db_key, cursor.value()
+        found = cursor.next()
+
+
+def bodies_with(txn: Txn, table: int, prefix: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (key, checked body) of the rows with keys that begin with `prefix`, ascending."""
+    for db_key, value in rows_with(txn, table, prefix):
+        yield db_key, open_row(table, db_key, value, where)
