@@ -89,7 +89,7 @@ def render_tables() -> str:
     """Return the table of sub-databases."""
     rows = [
         f"| {number} | `{table.name}` | {table.key} | {table.value} |"
-        for number, table in enumerate(TABLES)
+        for number, table in TABLES.items()
     ]
     return "\n".join(["| number | name | key | value |", "|---|---|---|---|", *rows])
 

@@ -386,7 +386,7 @@ def describe_journal(data: bytes) -> Iterator[Piece]:
 def _operations(body: bytes, base: int, prefix: str) -> Iterator[Piece]:
     at = NUMBER.size
     try:
-        for change in read_changes(body, len(TABLES)):
+        for change in read_changes(body, TABLES):
             size = change.size()
             told = f"{TABLES[change.table].name} {change.db_key.hex()}"
             if change.kind == MOVE:

@@ -12,7 +12,7 @@ import zstandard
 from streamkeep.engine.api.store import Store
 
 FOLDER: Final = Path(__file__).parent / "golden" / "stores"
-NAMES: Final = ("closed", "killed", "torn")
+NAMES: Final = ("closed", "killed", "torn", "closed-2")
 
 
 def unpack(name: str, target: Path) -> Path:

@@ -144,7 +144,7 @@ def inspect(path: Path) -> tuple[list[Node], list[int], set[int], set[int]]:
         assert tables is not None
         nodes = [node for table in (NODES, STREAMS, RETIRED) for node in _nodes_in(tables, table)]
         trees = _branches(tables)
-        for table in range(len(TABLES)):
+        for table in TABLES:
             trees |= {page.number for page in tables.cursor(table).leaves()}
         free = {0, 1, *(page.number for page in Cursor(tables.free).leaves())}
         if tables.free.database.root is not None:
@@ -155,7 +155,7 @@ def inspect(path: Path) -> tuple[list[Node], list[int], set[int], set[int]]:
 
 def _branches(tables: Tables) -> set[int]:
     roots = [tables.main.database.root, tables.free.database.root]
-    roots += [tables.tree(table).database.root for table in range(len(TABLES))]
+    roots += [tables.tree(table).database.root for table in TABLES]
     found = {root for root in roots if root is not None}
     for number in list(found):
         page = tables.pages.tree_page(number)
@@ -344,7 +344,7 @@ class Damage:
         del self.data[keep:]
 
     def lose_table(self) -> None:
-        self.table = self.rng.randrange(len(TABLES))
+        self.table = self.rng.choice(list(TABLES))
 
     def damage_segment(self) -> None:
         self._damage_file(self.rng.choice(sorted(self.specimen.path.rglob("*.seg"))))

@@ -18,9 +18,10 @@ class RawStore:
 
     def __init__(self, environment: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> None:
         self._txn = txn
-        self._tables = [
-            environment.open_db(table.name.encode(), txn, create=False) for table in TABLES
-        ]
+        self._tables = {
+            number: environment.open_db(table.name.encode(), txn, create=False)
+            for number, table in TABLES.items()
+        }
 
     def value(self, table: int, db_key: bytes) -> bytes:
         """Return the value of a row that is there."""

@@ -32,7 +32,6 @@ from streamkeep.format.core.keys import (
     KEYS,
     META,
     NODES,
-    SCHEDULE,
     STREAMS,
     name_key,
     node_key,
@@ -311,7 +310,6 @@ CASES: Final[dict[str, Recipe]] = {
     "SK015-garbage": rows(
         lambda raw: raw.put(GARBAGE, pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
     ),
-    "SK016-unused": rows(lambda raw: raw.put(SCHEDULE, bytes(16), b"later")),
     "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
     "SK021-one-slot": one_slot,
     "SK022-torn": other_boot,

@@ -39,7 +39,7 @@ from streamkeep.format.log.journal import (
     record_checksum,
 )
 
-TABLES = 12
+TABLES = range(12)
 u32, u64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
 sixteen = st.binary(min_size=16, max_size=16)
 headers = st.builds(FileHeader, u32, u64, u64, u64, sixteen)
@@ -49,8 +49,8 @@ slots = st.builds(
     st.binary(min_size=META_SIZE, max_size=META_SIZE),
 )
 keys = st.binary(max_size=511)
-puts = st.tuples(st.just(PUT), st.integers(0, TABLES - 1), keys, st.binary(max_size=300))
-deletes = st.tuples(st.just(DELETE), st.integers(0, TABLES - 1), keys, st.just(b""))
+puts = st.tuples(st.just(PUT), st.sampled_from(TABLES), keys, st.binary(max_size=300))
+deletes = st.tuples(st.just(DELETE), st.sampled_from(TABLES), keys, st.just(b""))
 operations = st.lists(puts | deletes, max_size=8)
 
 

@@ -1,4 +1,4 @@
-"""Stores that commit 1faa063 wrote open today, and answer what they answered then.
+"""Stores of every format version open today, and answer what they answered when they were written.
 
 They are the base of every upgrade: once the format has changed, they are upgraded or refused by
 name, and never written again.
@@ -10,13 +10,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 import golden_stores
 import streamkeep
+from raw_store import raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.keys import META, UNUSED_TABLES
+from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.rows.records import decode_number
+from streamkeep.recovery.salvage.repair import repair
 
 LAST_MS = 1_718_004_802_065  # of the clock, when the last command ran
 
@@ -52,6 +58,33 @@ def test_a_golden_store_takes_new_entries_through_the_public_door(
         assert store.xlen("orders") == length + 1 == 618
         assert store.xack("orders", "mail", *_pending(store)) == 255
     assert [str(one) for one in recovery.check(path)] == []
+
+
+@pytest.mark.parametrize(("name", "version"), [("closed", 1), ("closed-2", STORE_VERSION)])
+def test_a_golden_store_keeps_its_version_and_tables_until_it_is_repaired(
+    tmp_path: Path, name: str, version: int
+) -> None:
+    path = golden_stores.unpack(name, tmp_path)
+    with streamkeep.open(path) as store:
+        store.xadd("orders", {"new": 1})
+    recovery.compact(path)
+    assert (_version(path), _unused(path)) == (version, list(UNUSED_TABLES) if version == 1 else [])
+    assert [str(one) for one in recovery.check(path)] == []
+    repaired = tmp_path / "repaired"
+    repair(path, repaired)
+    assert (_version(repaired), _unused(repaired)) == (STORE_VERSION, [])
+    assert [str(one) for one in recovery.check(repaired)] == []
+
+
+def _version(path: Path) -> int:
+    with raw_store(path) as raw:
+        return decode_number(raw.body(META, b"format_version"), "test")
+
+
+def _unused(path: Path) -> list[str]:
+    """Return the tables that only format 1 has and that the store has, too."""
+    with lmdb.open(str(path), readonly=True, lock=False) as raw, raw.begin() as txn:
+        return [name for name in UNUSED_TABLES if txn.get(name.encode()) is not None]
 
 
 def _pending(store: Store[bytes]) -> list[Any]:

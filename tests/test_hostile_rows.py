@@ -84,7 +84,7 @@ def hold_changed(specimen: Path, work: Path, change: Change) -> None:
         raise
 
 
-@pytest.mark.parametrize("table", range(len(TABLES)), ids=[table.name for table in TABLES])
+@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES.values()])
 def test_rows_of_each_kind(specimen: Path, tmp_path: Path, table: int) -> None:
     rows = changes(specimen, table)
     kinds = {len(row[0].db_key): row for row in [*rows, *rows[:2]]}  # a row of each shape of key
@@ -95,7 +95,7 @@ def test_rows_of_each_kind(specimen: Path, tmp_path: Path, table: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("table", range(len(TABLES)), ids=[table.name for table in TABLES])
+@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES.values()])
 def test_every_change_of_every_row(specimen: Path, tmp_path: Path, table: int) -> None:
     for row in changes(specimen, table):
         for change in row:

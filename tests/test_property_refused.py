@@ -25,6 +25,8 @@ from streamkeep.engine.model.group import Group
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.keys import CONSUMERS as CONSUMER_ROWS
+from streamkeep.format.core.keys import GROUPS as GROUP_ROWS
 from streamkeep.format.core.keys import TABLES, name_key
 from streamkeep.format.node.envelope import decode_envelope
 
@@ -166,10 +168,7 @@ STEPS = st.one_of(
 
 def tables(txn: Txn) -> list[list[tuple[bytes, bytes]]]:
     """Return every row of every table."""
-    return [
-        [(bytes(key), bytes(value)) for key, value in txn.cursor(table)]
-        for table in range(len(TABLES))
-    ]
+    return [[(bytes(key), bytes(value)) for key, value in txn.cursor(table)] for table in TABLES]
 
 
 def assert_cached_is_stored(store: Store[Any], txn: Txn) -> None:
@@ -186,17 +185,13 @@ def assert_cached_is_stored(store: Store[Any], txn: Txn) -> None:
         assert isinstance(cached_rows, Group)
         if cached_rows.generation == context.generation:
             db_key = name_key(cached_rows.stream_key, cached_rows.record.name)
-            now = seal_row(TABLE_GROUPS, db_key, cached_rows.record.encode())
-            assert now == cached_rows.stored == txn.get(TABLE_GROUPS, db_key), db_key
+            now = seal_row(GROUP_ROWS, db_key, cached_rows.record.encode())
+            assert now == cached_rows.stored == txn.get(GROUP_ROWS, db_key), db_key
             assert not cached_rows._changed, db_key
             for consumer in cached_rows._consumers.values():
                 row_key = name_key(cached_rows.prefix, consumer.name)
-                row = txn.get_row(TABLE_CONSUMERS, row_key, "consumer")
+                row = txn.get_row(CONSUMER_ROWS, row_key, "consumer")
                 assert consumer.encode() == row, consumer.name
-
-
-TABLE_GROUPS = [table.name for table in TABLES].index("groups")
-TABLE_CONSUMERS = [table.name for table in TABLES].index("consumers")
 
 
 class Player:
@@ -289,7 +284,7 @@ class Player:
 
 def assert_same(before: Any, after: Any, error: Exception) -> None:
     """Compare tables before and after a command that was refused."""
-    for table, rows, now in zip(TABLES, before, after, strict=True):
+    for table, rows, now in zip(TABLES.values(), before, after, strict=True):
         assert rows == now, (table.name, repr(error))
 
 

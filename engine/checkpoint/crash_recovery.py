@@ -350,7 +350,10 @@ def _recover(
             problem = "LMDB does not show the commit of the checkpoint"
             raise CorruptionError(str(store.path), problem)
         with raw.begin(write=True) as txn:
-            tables = [raw.open_db(table.name.encode(), txn, create=False) for table in TABLES]
+            tables = {
+                number: raw.open_db(table.name.encode(), txn, create=False)
+                for number, table in TABLES.items()
+            }
         reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
         replayed = _replay(raw, tables, reader)
         done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed)
@@ -432,7 +435,7 @@ def slot_meta(slot: CheckpointSlot) -> MetaPage:
     return meta
 
 
-def _replay(raw: lmdb.Environment, tables: list[lmdb._Database], reader: Reader) -> int:
+def _replay(raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Reader) -> int:
     """Apply the records of the journal; return their number."""
     count = 0
     body = reader.next()
@@ -440,7 +443,7 @@ def _replay(raw: lmdb.Environment, tables: list[lmdb._Database], reader: Reader)
         size = 0
         with raw.begin(write=True) as txn:
             while body is not None and size < _BATCH_BYTES:
-                for change in read_changes(body, len(tables)):
+                for change in read_changes(body, tables):
                     table = tables[change.table]
                     if change.kind == DELETE:
                         txn.delete(change.db_key, db=table)

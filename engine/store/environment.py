@@ -370,7 +370,7 @@ class Environment:
 
     def _size_in(self, raw: lmdb.Transaction[bytes]) -> int:
         """Return the bytes of pages that hold something, as a transaction sees it."""
-        stats = [raw.stat(), *(raw.stat(table) for table in self.context.tables)]
+        stats = [raw.stat(), *(raw.stat(table) for table in self.context.tables.values())]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
         )

@@ -32,8 +32,8 @@ def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name
 
 def open_tables(
     raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, path: Path
-) -> list[lmdb._Database]:
-    """Return the handles of an existing store's tables, after a check of its version.
+) -> dict[int, lmdb._Database]:
+    """Return the handles of an existing store's tables by number, after a check of its version.
 
     Args:
         txn: a write transaction that will be committed, because handles from a read transaction
@@ -53,10 +53,10 @@ def open_tables(
     where = f"{path}: meta"
     version = decode_number(open_row(META, META_FORMAT, value, where), where)
     refuse_newer(path, version)
-    handles = []
-    for table in TABLES:
+    handles = {}
+    for number, table in TABLES.items():
         try:
-            handles.append(_open_table(raw, txn, table.name))
+            handles[number] = _open_table(raw, txn, table.name)
         except lmdb.NotFoundError as error:
             raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
     return handles
@@ -108,7 +108,7 @@ def read_or_create(
 
 def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:
     """Write the tables and the first rows of a new store."""
-    for table in TABLES:
+    for table in TABLES.values():
         raw.open_db(table.name.encode(), txn)
     meta = raw.open_db(TABLES[META].name.encode(), txn)
     for key, body in (

@@ -45,7 +45,7 @@ class EngineContext:
     def __init__(
         self,
         raw: lmdb.Environment,
-        tables: list[lmdb._Database],
+        tables: dict[int, lmdb._Database],
         epoch: int,
         clock: Clock,
         node_max_bytes: int,

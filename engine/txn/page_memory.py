@@ -32,7 +32,7 @@ def note_commit(
     pages = operations * _PAGES_PER_OPERATION
     if not aborted:
         all_pages = operations * _NEW_PAGES_PER_OPERATION
-        for table in context.tables:
+        for table in context.tables.values():
             stat = raw.stat(table)
             all_pages += int(stat["branch_pages"]) + int(stat["leaf_pages"])
         pages = min(pages, all_pages)

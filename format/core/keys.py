@@ -11,7 +11,7 @@ Names are arbitrary bytes, may be empty, and may be longer than an LMDB key (511
 
 where a name is long when the short form would not fit. The row's value ends with the whole name.
 
-The order of `TABLES`, the key shapes and the name rule are permanent.
+The numbers of the tables, the key shapes and the name rule are permanent.
 """
 
 from __future__ import annotations
@@ -34,50 +34,56 @@ PEL_ORDER: Final = 8
 PRODUCERS: Final = 9
 IDEMPOTENCY: Final = 10
 IDEMPOTENCY_ORDER: Final = 11
-PENDING_IN: Final = 12
 GARBAGE: Final = 13
 RETIRED: Final = 14
 SEGMENTS: Final = 15
-SCHEDULE: Final = 16
 ERASURES: Final = 17
 
 
 class Table(NamedTuple):
-    """One sub-database: its number is its place in `TABLES`."""
+    """One sub-database."""
 
     name: str
     key: str
     value: str
 
 
-TABLES: Final[tuple[Table, ...]] = (
-    Table("meta", "text", "format version, store UUID, epoch, counters"),
-    Table("keys", "name of the stream", "stream number, whole name"),
-    Table("streams", "stream number", "envelope: stream record and the tail node"),
-    Table("nodes", "stream number, ms, seq", "envelope: one full macro node"),
-    Table("groups", "stream number, name of the group", "group record, whole name"),
-    Table("consumers", "group number, name of the consumer", "consumer record, whole name"),
-    Table("pel", "group number, ms, seq", "NACK page that begins with this ID"),
-    Table(
+TABLES: Final[dict[int, Table]] = {
+    META: Table("meta", "text", "format version, store UUID, epoch, counters"),
+    KEYS: Table("keys", "name of the stream", "stream number, whole name"),
+    STREAMS: Table("streams", "stream number", "envelope: stream record and the tail node"),
+    NODES: Table("nodes", "stream number, ms, seq", "envelope: one full macro node"),
+    GROUPS: Table("groups", "stream number, name of the group", "group record, whole name"),
+    CONSUMERS: Table(
+        "consumers", "group number, name of the consumer", "consumer record, whole name"
+    ),
+    PEL: Table("pel", "group number, ms, seq", "NACK page that begins with this ID"),
+    CONSUMER_PEL: Table(
         "consumer_pel",
         "group number, consumer number, ms, seq",
         "empty: it owns NACKs of that page",
     ),
-    Table("pel_order", "group number, order of delivery", "key of the page with that NACK"),
-    Table("producers", "stream number, producer", "counters"),
-    Table("idempotency", "stream number, producer, message", "entry ID"),
-    Table("idempotency_order", "stream number, producer, order", "message, for expiry"),
-    Table("pending_in", "stream number, ms, seq", "groups that have the entry pending"),
-    Table("garbage", "number", "what is being removed in bounded steps"),
-    Table(
+    PEL_ORDER: Table(
+        "pel_order", "group number, order of delivery", "key of the page with that NACK"
+    ),
+    PRODUCERS: Table("producers", "stream number, producer", "counters"),
+    IDEMPOTENCY: Table("idempotency", "stream number, producer, message", "entry ID"),
+    IDEMPOTENCY_ORDER: Table(
+        "idempotency_order", "stream number, producer, order", "message, for expiry"
+    ),
+    GARBAGE: Table("garbage", "number", "what is being removed in bounded steps"),
+    RETIRED: Table(
         "retired",
         "stream number, ms, seq",
         "envelope: a trimmed node not yet archived; name of a deleted stream",
     ),
-    Table("segments", "stream number, first ID", "manifest record of one segment"),
-    Table("schedule", "due time, number", "an entry to be appended later"),
-    Table("erasures", "stream number, ms, seq", "when this entry was erased"),
-)
+    SEGMENTS: Table("segments", "stream number, first ID", "manifest record of one segment"),
+    ERASURES: Table("erasures", "stream number, ms, seq", "when this entry was erased"),
+}
+
+# Stores of version 1 have these two as well, empty, with the numbers 12 and 16. No other table may
+# get one of these numbers: records of a journal name tables by number.
+UNUSED_TABLES: Final = ("pending_in", "schedule")
 
 # Numbers are given one after the other, from 1 on: no store comes near these. Higher ones are
 # damage, and that the next number fits its field needs no check anywhere else. Permanent.
@@ -128,7 +134,7 @@ _CONSUMER: Final = struct.Struct(">I")
 _OWNED: Final = struct.Struct(">QIQQ")
 
 _ORDERED_KEY_SIZE: Final = 20  # of `pel_order` and `idempotency_order`: number, 12 bytes of order
-_UNNUMBERED: Final = (META, KEYS, PENDING_IN, SCHEDULE)
+_UNNUMBERED: Final = (META, KEYS)
 _KEY_SIZES: Final = {  # least and most bytes
     META: (1, MAX_DB_KEY),
     KEYS: (1, MAX_DB_KEY),
@@ -142,11 +148,9 @@ _KEY_SIZES: Final = {  # least and most bytes
     PRODUCERS: (_U64.size + 1, MAX_DB_KEY),
     IDEMPOTENCY: (_U64.size + _CONSUMER.size + 1, MAX_DB_KEY),
     IDEMPOTENCY_ORDER: (_ORDERED_KEY_SIZE, _ORDERED_KEY_SIZE),
-    PENDING_IN: (1, MAX_DB_KEY),
     GARBAGE: (_U64.size, _U64.size),
     RETIRED: (_NODE.size, _NODE.size),
     SEGMENTS: (_NODE.size, _NODE.size),
-    SCHEDULE: (1, MAX_DB_KEY),
     ERASURES: (_NODE.size, _NODE.size),
 }
 

@@ -27,7 +27,7 @@ is new.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
@@ -246,11 +246,11 @@ class Change(NamedTuple):
         return self.head + old[size : size + self.kept] + self.value
 
 
-def read_changes(body: bytes, tables: int) -> Iterator[Change]:
+def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
     """Yield the operations of a record's body; raise CorruptionError for bytes that are none.
 
     Args:
-        tables: how many sub-databases there are.
+        tables: the numbers of the sub-databases.
     """
     at = _BODY_START
     size = len(body)
@@ -266,14 +266,14 @@ def read_changes(body: bytes, tables: int) -> Iterator[Change]:
         first = body[at]
         at += 1
         kind, table = first >> _KIND_SHIFT, first & _TABLE_MASK
-        if kind > MOVE or table >= tables:
+        if kind > MOVE or table not in tables:
             raise CorruptionError("journal record", f"no operation 0x{first:02x}", offset=at - 1)
         db_key = take(_unpack_u16(take(2))[0])
         if kind == DELETE:
             yield Change(kind, table, db_key, b"", b"", 0)
         elif kind == MOVE:
             target = take(1)[0]
-            if target >= tables:
+            if target not in tables:
                 raise CorruptionError("journal record", f"no table {target}", offset=at - 1)
             yield Change(kind, table, db_key, b"", b"", target)
         elif kind == PUT:

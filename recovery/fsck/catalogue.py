@@ -102,11 +102,6 @@ CATALOGUE: Final[dict[str, Kind]] = {
         "garbage of a stream that still exists",
         _REBUILD,
     ),
-    "SK016": Kind(
-        Severity.WARNING,
-        "rows in a sub-database that this version does not use",
-        _SALVAGE,
-    ),
     "SK020": Kind(
         Severity.ERROR,
         "there is no checkpoint: a power loss could not be recovered from",

@@ -65,7 +65,7 @@ def check_journal(source: Source) -> Iterator[Finding]:
     reader = Reader(folder, slot, position_of(slot))
     while (body := reader.next()) is not None:
         try:
-            for _ in read_changes(body, len(TABLES)):
+            for _ in read_changes(body, TABLES):
                 pass
         except CorruptionError as error:
             where = f"journal record of commit {reader.position.commit_number}"

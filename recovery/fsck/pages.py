@@ -121,7 +121,7 @@ class PageWalk:
         for found in self._walk(tables.main, "the main database", main=True):
             self.main_sound = False
             yield found
-        for number, table in enumerate(TABLES):
+        for number, table in TABLES.items():
             yield from self._walk(tables.tree(number), f"`{table.name}`")
         for unknown in tables.unknown_tables():
             where = f"sub-database {quoted(unknown)}"
@@ -136,7 +136,7 @@ class PageWalk:
     def _trees(self) -> Iterator[Tree]:
         yield self.tables.free
         yield self.tables.main
-        for number in range(len(TABLES)):
+        for number in TABLES:
             yield self.tables.tree(number)
 
     def cut_off(self) -> str:

@@ -14,7 +14,7 @@ from streamkeep.engine.store.meta import META_CREATED, META_UUID
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import META, PENDING_IN, SCHEDULE, TABLES
+from streamkeep.format.core.keys import META
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
@@ -24,7 +24,6 @@ from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.rows import GARBAGE_SHAPE, SHAPES, Rows, parse_row, row_place
 from streamkeep.recovery.pages.tree import Tables
 
-_UNUSED: Final = (PENDING_IN, SCHEDULE)
 _COUNTERS: Final = (
     NEXT_STREAM,
     NEXT_GARBAGE,
@@ -85,14 +84,6 @@ def check_rows(tables: Tables) -> Iterator[Finding]:
             except CorruptionError as error:
                 yield finding("SK001", row_place(shape.table, cursor.key()), error.problem)
             found = cursor.next()
-
-
-def check_unused(tables: Tables) -> Iterator[Finding]:
-    """SK016: tables that this version does not use are empty."""
-    for table in _UNUSED:
-        if tables.cursor(table).first():
-            where = f"sub-database `{TABLES[table].name}`"
-            yield finding("SK016", where, f"{tables.rows(table)} rows, none expected")
 
 
 def check_garbage(tables: Tables) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ from streamkeep.recovery.fsck.names import (
 )
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.progress import Progress, Scope
-from streamkeep.recovery.fsck.single_rows import check_garbage, check_meta, check_rows, check_unused
+from streamkeep.recovery.fsck.single_rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source, see_snapshot
 from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys
 from streamkeep.recovery.pages.tree import Tables
@@ -42,7 +42,6 @@ STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
     check_numbers,
     check_stream_keys,
     check_rows,
-    check_unused,
     check_orphans,
     check_group_numbers,
     check_message_numbers,
@@ -100,8 +99,8 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     if tables is None:
         return
     progress = scope.progress
-    databases = [tables.tree(table).database for table in range(len(TABLES))]
-    pages = sum(one.branch_pages + one.leaf_pages for one in databases)
+    databases = {table: tables.tree(table).database for table in TABLES}
+    pages = sum(one.branch_pages + one.leaf_pages for one in databases.values())
     progress.size_bytes = (tables.meta.last_page + 1) * tables.pages.page_size
     progress.begin(pages + databases[NODES].entries)
     yield from PageWalk(tables, progress.advance).findings()

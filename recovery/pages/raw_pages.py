@@ -191,7 +191,7 @@ def _node(pages: PageFile, end: int, number: int, node: LooseNode) -> Raw | None
             return None
     if value.startswith(_START):
         return _inline_envelope(number, node.db_key, value)
-    for table in range(len(TABLES)):
+    for table in TABLES:
         if table in _ENVELOPES:
             continue
         try:

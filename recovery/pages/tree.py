@@ -16,7 +16,7 @@ from typing import Final
 
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import TABLES
+from streamkeep.format.core.keys import TABLES, UNUSED_TABLES
 from streamkeep.format.log.checkpoint import MetaPage
 from streamkeep.format.log.lmdb_pages import (
     BIG,
@@ -223,7 +223,7 @@ class Tables:
         self.main = self._tree(decode_database(meta.data[MAIN_AT : MAIN_AT + 48], "main database"))
         self.free = self._tree(decode_database(meta.data[FREE_AT : FREE_AT + 48], "free list"))
         self.missing: list[int] = []
-        self._trees = [self._table_tree(number) for number in range(len(TABLES))]
+        self._trees = {number: self._table_tree(number) for number in TABLES}
 
     def _tree(self, database: Database) -> Tree:
         return Tree(self.pages, database, self.meta.last_page)
@@ -272,8 +272,9 @@ class Tables:
         return self._trees[table].database.entries
 
     def unknown_tables(self) -> Iterator[bytes]:
-        """Yield names in the main database that are no tables of ours."""
-        known = {table.name.encode() for table in TABLES}
+        """Yield names in the main database that no version of the format has."""
+        known = {table.name.encode() for table in TABLES.values()}
+        known.update(name.encode() for name in UNUSED_TABLES)
         cursor = Cursor(self.main)
         found = cursor.first()
         while found:

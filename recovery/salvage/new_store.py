@@ -58,7 +58,10 @@ class BulkStore:
             raise translate_os(error) from error
         self._raw = _open(self.folder.path)
         self._txn = self._raw.begin(write=True)
-        self._tables = [self._raw.open_db(table.name.encode(), self._txn) for table in TABLES]
+        self._tables = {
+            number: self._raw.open_db(table.name.encode(), self._txn)
+            for number, table in TABLES.items()
+        }
         self._scratch = self._raw.open_db(SCRATCH, self._txn)
         self._changed = 0
 

@@ -41,10 +41,8 @@ from streamkeep.format.core.keys import (
     NODES,
     PEL,
     PEL_ORDER,
-    PENDING_IN,
     PRODUCERS,
     RETIRED,
-    SCHEDULE,
     STREAMS,
     TABLES,
     fits,
@@ -84,7 +82,6 @@ Progress = Callable[[int], None]
 Id = tuple[int, int]
 
 _DERIVED: Final = (CONSUMER_PEL, PEL_ORDER)  # made anew by `rebuild`
-_UNUSED: Final = (PENDING_IN, SCHEDULE)
 _BAD_KEY: Final = "no row of its table has such a key"
 _NUMBER_SIZE: Final = 8
 NODE_KEY_SIZE: Final = 24
@@ -147,7 +144,7 @@ class Salvage:
                 self.damaged = True
             self._newest = self._commit_of(tables)
             self._read_garbage(tables)
-            for table in range(len(TABLES)):
+            for table in TABLES:
                 if table not in _DERIVED and table != GARBAGE:
                     self._copy_table(tables, table)
         cut_off = walk.cut_off() if walk is not None else self._cut_off()
@@ -230,10 +227,6 @@ class Salvage:
                 self._lose_row(table, db_key, value, "its checksum does not hold")
             elif not fits(table, db_key):
                 self._lose_row(table, db_key, value, _BAD_KEY)
-            elif table in _UNUSED:
-                why = "this version has no use for it"
-                self.lost.keep_value("row", why, value, key=db_key.hex())
-                self.report.other.append(f"row {db_key.hex()} of {TABLES[table].name}")
             else:
                 self.out.put(table, db_key, good)
 
@@ -335,7 +328,7 @@ class Salvage:
                     self._note_waited(found.envelope, found.value)
 
     def _found_row(self, found: RawRow, *, sure: bool) -> None:
-        if found.table in _DERIVED or found.table in _UNUSED or found.table == GARBAGE:
+        if found.table in _DERIVED or found.table == GARBAGE:
             return
         present = self.out.get(found.table, found.db_key)
         if present is None or (not sure and _is_newer(found, present)):

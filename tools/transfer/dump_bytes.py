@@ -40,7 +40,7 @@ from streamkeep.format.segment.segment import Segment
 from streamkeep.tools.base import output
 from streamkeep.tools.base.command import Failure
 
-TABLE_NAMES: Final = tuple(table.name for table in TABLES)
+TABLE_NAMES: Final = {table.name: number for number, table in TABLES.items()}
 _HEX: Final = 16  # bytes of a field that are shown
 _MOST_FILE: Final = 1 << 30
 _FRAME_HEX: Final = 8
@@ -172,7 +172,7 @@ def _rows(txn: Txn, table: int, prefix: bytes) -> Iterator[tuple[int, bytes, byt
 def rows_of_table(txn: Txn, name: str, key: bytes | None) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the rows of a table; with a key those that begin with the number of its stream."""
     prefix = b"" if key is None else pack_number(existing_stream(txn, key).number)
-    return _rows(txn, TABLE_NAMES.index(name), prefix)
+    return _rows(txn, TABLE_NAMES[name], prefix)
 
 
 def print_rows(rows: Iterable[tuple[int, bytes, bytes]], printer: Printer) -> None:

@@ -9,7 +9,9 @@ closed.tar.zst  closed cleanly
 killed.tar.zst  its process was killed; the system still had every page of data.mdb
 torn.tar.zst    the same store after a power loss: data.mdb as it was at the last checkpoint, and
                 the journal with every commit since
-expected.json   what all three answer, see `tests/golden_stores.py`
+expected.json   what all of them answer, see `tests/golden_stores.py`
+
+closed-2.tar.zst is what `fill` and `fill_more` wrote with the first program of store format 2.
 """
 
 from __future__ import annotations
