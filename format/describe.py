@@ -62,7 +62,6 @@ NUMBER: Final = Layout("number", (Field("number", "Q", ""),))
 PAGE_KEY: Final = Layout("page key", (Field("ms", "Q", ""), Field("seq", "Q", "")))
 GARBAGE_ROW: Final = Layout("garbage row", (Field("kind", "B", ""), Field("number", "Q", "")))
 _SHOWN: Final = 48  # bytes of a string that are shown as text
-_FRAME_SIZE: Final = 8
 
 
 class Piece(NamedTuple):

@@ -14,7 +14,6 @@ from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id,
 from streamkeep.format.node.node import PAIRS, Range
 
 AFTER_LAST: Final = "$"
-LAST_ENTRY: Final = "+"
 _CHUNK: Final = 128
 
 Id = tuple[int, int]

@@ -155,8 +155,3 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
     except CorruptionError as error:
         return slots, f"{error.problem} at byte {error.offset}"
     return slots, ""
-
-
-def in_node(error: CorruptionError, where: str) -> CorruptionError:
-    """Return `error` with the place of the node it was found in."""
-    return type(error)(where, f"{error.where}: {error.problem}", offset=error.offset)

@@ -51,7 +51,6 @@ NACK_SIZE: Final = NACK.size
 PAGE_NACKS: Final = 43  # two pages with their keys fill one LMDB leaf
 INLINE_NACKS: Final = 16  # so many stand in the row of the group itself
 
-ORDER_KEY_SIZE: Final = 12
 ORDER_KEY_AT: Final[i64] = 16
 _TIME_AT: Final[i64] = 28
 _COUNT_AT: Final[i64] = 34

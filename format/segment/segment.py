@@ -70,7 +70,6 @@ _LENGTH_AT: Final = ENVELOPE.offset("length")
 _SEEK_ENTRY: Final = struct.Struct("<II")  # compressed and decompressed bytes of a frame
 _SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of frames, descriptor, magic
 CHECKSUM_SIZE: Final = 8
-_U32_MAX: Final = (1 << 32) - 1
 
 _TAIL_BYTES: Final = 16 << 10  # read at once from the end: holds the index of 60 MB
 
@@ -124,7 +123,6 @@ INDEX_ROW: Final = Layout(
     ),
 )
 _SEALED: Final = TRAILER.offset("checksum")
-_VERSION_AT: Final = TRAILER.offset("version")
 _TRAILER_HEAD: Final = _FRAME.pack(_TRAILER_FRAME, TRAILER.size - _FRAME.size)
 _SMALLEST: Final = TRAILER.size + _FRAME.size + _SEEK_FOOTER.size
 
