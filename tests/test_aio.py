@@ -292,7 +292,7 @@ def test_a_thousand_tasks_wait_with_one_descriptor(play: Callable[..., None]) ->
         for number in range(500):
             consumers.append(asyncio.create_task(consume(number)))
         await until(lambda: waiting_in(store) == 1000)
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads  # the one that writes may have ended
         assert len(handles_below(store._store.path)) == files + 1
         assert len(bells(store)) == 1
         await store.xadd("t", {"f": "v"}, id="1-1")

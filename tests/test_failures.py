@@ -13,6 +13,7 @@ import pytest
 import streamkeep
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
+from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import files
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.format.core.errors import (
@@ -84,7 +85,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
         except BaseException as error:
             errors.append(error)
 
-    first = threading.Thread(target=lambda: group_commit.run(slow, ()))
+    first = threading.Thread(target=lambda: group_commit.run(Write(slow, ()), True))
     first.start()
     assert begun.wait(PATIENCE_S)
     callers = [threading.Thread(target=add) for _ in range(CALLERS)]

@@ -1,9 +1,10 @@
 """The asyncio twin of the store: the same methods, awaited.
 
-Reads run where they are called: they take microseconds, never wait for a lock, and a thread would
-only take turns with the event loop. (So give a `count` where a stream may be long.) Writes go to
-one thread (worker.py) and share its commits. Blocked reads wait at a door that the event loop
-watches (async_waiting.py). So a thousand tasks need one thread and one descriptor.
+Reads run in the event loop: they take microseconds, never wait for a lock, and a thread would only
+take turns with the event loop. (So give a `count` where a stream may be long.) Writes go to the
+queue of the process (`group_commit`), where one thread writes for all tasks. Blocked reads wait for
+a named pipe that the event loop watches (`async_waiters`). So a thousand tasks need one thread and
+one descriptor.
 
 A task that is cancelled while its command runs does not know whether it ran, as with a server. A
 blocked read that is cancelled has taken nothing, or its entries are pending.
@@ -14,14 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from streamkeep.engine.api.async_archive import AsyncArchiveMethods
 from streamkeep.engine.api.async_commands import AsyncCommands
-from streamkeep.engine.api.async_writer import Worker
 from streamkeep.engine.api.command_base import Id, Key
 from streamkeep.engine.api.follow import (
     Plan,
@@ -32,7 +31,7 @@ from streamkeep.engine.api.follow import (
     plan_consume,
     plan_follow,
 )
-from streamkeep.engine.api.redis_pipeline import Pipeline
+from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, ArchiveOptions, ArchiveReport
@@ -42,6 +41,7 @@ from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.store.command import Command, Write, attempt
+from streamkeep.engine.store.group_commit import TaskCall
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.node import Range
@@ -52,23 +52,19 @@ Result = TypeVar("Result")
 class AsyncPipeline(Pipeline):
     """Queues commands; `await pipeline.execute()` runs them in one transaction."""
 
-    def __init__(
-        self,
-        store: Store[Any],
-        worker: Worker,
-        transaction: bool,
-        decode: bool,
-    ) -> None:
-        super().__init__(store, transaction, decode)
-        self._worker = worker
+    def __init__(self, store: AsyncStore[Any], transaction: bool) -> None:
+        super().__init__(store._store, transaction, store._decode)
+        self._runner = store
 
     async def execute(  # type: ignore[override]  # a twin, not a kind of the other
         self, raise_on_error: bool = True
     ) -> list[Any]:
         """Run the queued commands; see `Pipeline.execute`."""
-        run = partial(self._execute, self._take(), raise_on_error)
-        results: list[Any] = await self._worker.run(run)
-        return results
+        commands = self._take()
+        if not commands:
+            return []
+        replies = await self._runner._run(run_together(commands))
+        return results_of(commands, replies, raise_on_error)
 
     async def __aenter__(self) -> AsyncPipeline:
         return self
@@ -87,7 +83,6 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     def __init__(self, store: Store[Text]) -> None:
         self._store: Store[Text] = store
-        self._worker = Worker(store._run, store._environment.context.check_open)
         self._lobby = store._environment.waiters
         self._waiting = AsyncLobby(self._lobby)
         self._set_decode(store._decode)
@@ -96,13 +91,9 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     async def close(self) -> None:
         """Close the store when the commands that were called have run; blocked reads raise."""
-        try:
-            if not self._store._closed:
-                with suppress(StoreClosedError):  # another task was faster
-                    await self._worker.run(self._store.close)
-        finally:
-            if self._store._closed:
-                self._worker.stop()
+        if not self._store._closed:
+            with suppress(StoreClosedError):  # another task was faster
+                await self._in_turn(self._store.close)
 
     async def __aenter__(self) -> AsyncStore[Text]:
         return self
@@ -150,8 +141,7 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
                     raise ArgumentError("`run` takes an ordinary function, not a coroutine")
                 return result
 
-        result: Result = await self._worker.run(transact)
-        return result
+        return await self._in_turn(transact)
 
     def using(self, sync: Sync) -> AsyncSyncView[Text]:
         """Return all commands with another sync mode than the store was opened with."""
@@ -159,8 +149,7 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     async def durability(self) -> Durability:
         """Return how far the store is on disk, and what its last recovery did."""
-        found: Durability = await self._worker.run(self._store.durability)
-        return found
+        return await asyncio.to_thread(self._store.durability)
 
     def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now; see `Store.snapshot`. Its methods are not coroutines."""
@@ -168,7 +157,7 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     def pipeline(self, transaction: bool = True, shard_hint: object = None) -> AsyncPipeline:
         """Queue commands, and run them in one transaction; see `AsyncPipeline`."""
-        return AsyncPipeline(self._store, self._worker, transaction, self._decode)
+        return AsyncPipeline(self, transaction)
 
     async def maintain(self) -> MaintenanceReport:
         """Enforce the retention of all streams; see `Store.maintain`."""
@@ -186,7 +175,7 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
 
     async def sync(self) -> None:
         """Make everything committed so far durable, whatever the sync mode."""
-        await self._worker.run(self._store.sync)
+        await asyncio.to_thread(self._store.sync)
 
     # --- endless reads ----------------------------------------------------------------------
 
@@ -257,14 +246,33 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
             check = store._check_open
             found = await self._wait_for(command.call, command.block_ms, check, durable)
             return command.result(found)
-        if not command.writes and not command.reads_history and not store._read_durable:
+        if not command.writes:
+            if command.reads_history or store._read_durable:  # these wait for the disk
+                return await asyncio.to_thread(store._run, command)
             return store._run(command)
-        if command.reads_history:  # segments are read from the disk and decompressed
-            return await asyncio.to_thread(store._run, command)
-        run = partial(store._run_as, command, durable)
-        shares = command.writes and durable == store._wait
-        result: Result = await self._worker.run(run, command if shares else None)
-        return result
+        store._check_writable()
+        reply = await self._submit(command, durable)
+        if store._environment.is_due():
+            await asyncio.to_thread(store._environment.settle)
+        if command.leaves_garbage:
+            await asyncio.to_thread(store._collect_garbage)
+        return command.result(reply)
+
+    async def _in_turn(self, work: Callable[[], Result]) -> Result:
+        """Run `work` in the thread that writes for tasks, after the commands called so far."""
+        return cast(Result, await self._submit(None, False, work))
+
+    def _submit(
+        self,
+        command: Command[Any] | None,
+        durable: bool,
+        work: Callable[[], object] | None = None,
+    ) -> asyncio.Future[object]:
+        environment = self._store._environment
+        environment.context.check_open()  # a forked child has no such thread
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        environment.group_commit.submit(TaskCall(command, durable, future, work))
+        return future
 
     def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
         return self._store._history_batch(name, wanted)

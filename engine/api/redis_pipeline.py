@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 
-Outcome = tuple[Any, Exception | None]
-
 
 class Pipeline(StreamCommands[Any]):
     """Queues commands; `execute` runs them in one transaction and returns their results.
@@ -66,23 +64,15 @@ class Pipeline(StreamCommands[Any]):
             raise_on_error: raise the first command's error after all have run and were committed;
                 otherwise errors stand among the results.
         """
-        return self._execute(self._take(), raise_on_error)
+        commands = self._take()
+        if not commands:
+            return []
+        return results_of(commands, self._store._run(run_together(commands)), raise_on_error)
 
     def _take(self) -> list[Command[Any]]:
         """Return the queued commands, and forget them."""
         steps, self._steps = self._steps, []
         return steps
-
-    def _execute(self, steps: list[Command[Any]], raise_on_error: bool) -> list[Any]:
-        if not steps:
-            return []
-        outcomes = convert_all(steps, self._store._run(run_together(steps)))
-        if raise_on_error:
-            for number, (_, error) in enumerate(outcomes, start=1):
-                if error is not None:
-                    error.add_note(f"command {number} of {len(outcomes)} in the pipeline")
-                    raise error
-        return [result if error is None else error for result, error in outcomes]
 
     def _run(self, command: Command[Any]) -> Any:
         self._steps.append(command)
@@ -112,15 +102,22 @@ def _run_all(txn: WriteTxn, commands: list[Command[Any]]) -> list[object]:
     return results
 
 
-def convert_all(commands: list[Command[Any]], replies: list[object]) -> list[Outcome]:
+def results_of(
+    commands: list[Command[Any]], replies: list[object], raise_on_error: bool
+) -> list[Any]:
     """Return the result of each command, or its error; all of them are committed."""
-    outcomes: list[Outcome] = []
-    for command, reply in zip(commands, replies, strict=True):
+    results: list[Any] = []
+    for number, (command, reply) in enumerate(zip(commands, replies, strict=True), start=1):
+        error: Exception | None = None
         if isinstance(reply, CommandError):
-            outcomes.append((None, reply))
-            continue
-        try:
-            outcomes.append((command.result(reply), None))
-        except UnicodeDecodeError as error:
-            outcomes.append((None, error))
-    return outcomes
+            error = reply
+        else:
+            try:
+                reply = command.result(reply)
+            except UnicodeDecodeError as failure:
+                error = failure
+        if error is not None and raise_on_error:
+            error.add_note(f"command {number} of {len(commands)} in the pipeline")
+            raise error
+        results.append(reply if error is None else error)
+    return results

@@ -402,10 +402,7 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         if command.writes:
             if self._readonly:
                 self._check_writable()
-            if durable and not command.frees:
-                reply = environment.group_commit.run(command.run, command.args)
-            else:
-                reply = environment.write_alone(command.run, command.args, durable, command.frees)
+            reply = environment.group_commit.run(command, durable)
             environment.settle()
             if command.leaves_garbage:
                 self._collect_garbage()

@@ -146,8 +146,9 @@ def _adopt_one(
         segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
     replaced = at_home if gone else None
-    arguments = (own_uuid, segment, key, where, len(gone), replaced)
-    record = environment.write_alone(_register, arguments, True, False)
+    record = environment.write(
+        _register, own_uuid, segment, key, where, len(gone), replaced, wait=True
+    )
     failpoints.hit("adopt:named")
     return Adopted(path, record, len(gone))
 

@@ -250,8 +250,7 @@ def _rewrite(environment: Environment, plan: _Plan) -> int:
         written = open_stored(environment.folder, path)
     failpoints.hit("erase:written")
     count = record.entries - writer.entries
-    arguments = (record, written, path, ids, count)
-    environment.write_alone(_replace, arguments, True, True)
+    environment.write(_replace, record, written, path, ids, count, wait=True, frees=True)
     environment.segments.forget(record.path)
     failpoints.hit("erase:segment")
     return count

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from streamkeep.engine.blocking.calls import BlockingCall
 
-Result = TypeVar("Result")
+Result = TypeVar("Result", covariant=True)
 
 
 class Command(Generic[Result]):

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
 
 import lmdb
 
@@ -58,6 +58,7 @@ SMALLEST_STORE: Final = 1 << 20
 _READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
 
+Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
 
 
@@ -120,8 +121,8 @@ class Environment:
             self.waiters.open_wait_table()  # commits ring whom they find on it
 
     def renew_queue(self) -> None:
-        """Have nobody stand in the queue for shared transactions; those of a parent process do."""
-        self.group_commit = GroupCommit(self.write_alone)
+        """Begin with an empty queue of writers; a forked child cannot use its parent's."""
+        self.group_commit = GroupCommit(self.context, self.write_alone)
 
     # --- transactions -----------------------------------------------------------------------
 
@@ -142,14 +143,14 @@ class Environment:
             except CheckpointNeeded:
                 self._make_checkpoint_needed()
 
-    def read(self, command: Callable[..., Result], *args: Any) -> Result:
+    def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
         try:
             return cast(Result, run_read(self.context, command, args))
         except lmdb.Error:
             return cast(Result, self._retrying(run_read, self.context, command, args))
 
-    def read_durable(self, command: Callable[..., Result], *args: Any) -> Result:
+    def read_durable(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """As `read`; return when everything that the snapshot showed is on disk."""
         with self.begin_read() as txn:
             try:
@@ -161,27 +162,30 @@ class Environment:
         return result
 
     def write(
-        self, command: Callable[..., Result], *args: Any, wait: bool = False, frees: bool = False
+        self,
+        command: Callable[[WriteTxn, *Args], Result],
+        *args: *Args,
+        wait: bool = False,
+        frees: bool = False,
     ) -> Result:
         """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
-        When the map is full it grows and the command runs again, from the start.
+        When the map is full it grows and the command runs again, from the start. Callers that hold
+        no lock share transactions instead: `group_commit.run`.
 
         Args:
             wait: return when the commit is on disk.
             frees: the command makes room; it may use a reserve when the store is at its limit.
         """
-        if wait and not frees:
-            return cast(Result, self.group_commit.run(command, args))
         return cast(Result, self.write_alone(command, args, wait, frees))
 
     def write_alone(
-        self, command: Callable[..., Any], args: tuple[Any, ...], wait: bool, frees: bool
-    ) -> Any:
-        """As `write`, in a transaction that is shared with nobody.
+        self, command: Callable[..., object], args: tuple[object, ...], wait: bool, frees: bool
+    ) -> object:
+        """Do what `write` does.
 
-        Callers may hold the archive's lock, or that of the checkpoints: what follows from a
-        commit and takes those is left to `settle`.
+        Callers may hold the archive's lock, or that of the checkpoints. So whatever a commit makes
+        due and takes one of these locks is left to `settle`.
         """
         if self.max_store_bytes is not None and not frees:
             command, args = self._run_limited, (command, args)
@@ -228,6 +232,13 @@ class Environment:
         if not awake and self.checkpointer is not None:
             self.checkpointer.notice()
 
+    def is_due(self) -> bool:
+        """Return whether commits have made something due that `settle` does."""
+        context = self.context
+        if context.bytes_since_checkpoint >= 2 * BUDGET_BYTES:
+            return True
+        return context.retired_bytes > RETIRED_LEAST and self.back_pressure is not None
+
     def settle(self) -> None:
         """Do what commits have made due: a checkpoint, archiving on the spot.
 
@@ -236,9 +247,8 @@ class Environment:
         commits themselves have happened.
         """
         context = self.context
-        if (
-            context.bytes_since_checkpoint >= 2 * BUDGET_BYTES
-        ):  # the checkpointer thread cannot keep up
+        # The checkpointer thread makes one earlier, unless it cannot keep up.
+        if context.bytes_since_checkpoint >= 2 * BUDGET_BYTES:
             context.bytes_since_checkpoint = 0
             try:
                 self.make_checkpoint()
@@ -338,7 +348,7 @@ class Environment:
         if journal is not None and not journal.sync(commit_number):
             self.make_checkpoint()  # it was made before this journal was begun
 
-    def _retrying(self, begin: Callable[..., Result], *args: Any) -> Result:
+    def _retrying(self, begin: Callable[[*Args], Result], *args: *Args) -> Result:
         """Call `begin`, which changes nothing, again after what can be cured; else translate."""
         cleared = False
         while True:
@@ -394,8 +404,8 @@ class Environment:
                         raise self._limit_reached()
 
     def _run_limited(
-        self, txn: WriteTxn, command: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Any:
+        self, txn: WriteTxn, command: Callable[..., object], args: tuple[object, ...]
+    ) -> object:
         """Run a command that does not make room, within the limit."""
         result = command(txn, *args)
         self.check_limit(txn)

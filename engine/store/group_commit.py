@@ -1,47 +1,63 @@
-"""Group commit: calls that wait for the disk at the same time share a transaction and a sync.
+"""Group commit: callers that wait for the disk at the same time share a transaction and a sync.
 
-A call that finds nobody at work leads: it runs its command, and those of all who came meanwhile, in
-one transaction, syncs the journal once, and hands out the results. Whoever comes while a leader
-works stands in the queue; the first in the queue leads next.
+All threads and asyncio tasks of a process that write to a store share one queue.
 
-A few callers take turns: the next leader begins when the one before has committed, and its command
-runs while the disk is at work for that one. With more callers processor time is what is scarce, and
-a commit takes as much of it as several calls. So the leader of a large batch leads until the disk
-has it: meanwhile as many callers gather as will share the next commit.
+1. A thread that finds no leader becomes the leader. It takes the calls that are in the queue, runs
+   them with its own in one transaction, syncs the journal once, and hands out the results.
+2. Calls that arrive while a leader works wait in the queue. The first of them leads next.
+3. A task cannot wait for a disk in its event loop. The writer thread leads in its place.
+
+The next leader of a small batch begins as soon as the batch is committed, and its command runs
+while the disk is at work. With many callers processor time is scarce, and a commit takes as much of
+it as several calls do. So the leader of a large batch leads until the batch is on disk: in the
+meantime, as many callers gather as will share the next commit.
 
 A command that breaks a rule of Redis changes nothing, so it fails for its own caller only. Any
-other failure undoes the shared transaction, and each command runs again in one of its own.
+other failure undoes the shared transaction, and each command runs again in one of its own. So a
+batch uses the reserve of a full store only if all its commands make room.
 
-A caller that is interrupted (Ctrl-C) while another thread has its command in hand is told of that
-when the leader is done: what has not happened then never will. Compiled by mypyc.
+A thread that is interrupted (Ctrl-C) while a leader has its call waits for that leader. The call
+has then happened, or it never will. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.failures import copy_of
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 
-_MANY: Final = 8  # calls in a batch for which the next one waits until it is on disk
+if TYPE_CHECKING:
+    import asyncio
+
+_MANY: Final = 8  # calls in a batch from which on the next batch begins after the sync
+_MOST: Final = 512  # calls in a batch
+_IDLE_S: Final = 1.0  # after which the writer thread ends
 
 
 class Call:
-    """A command of one caller, and what became of it."""
+    """A command of one caller, and its outcome.
 
-    def __init__(self, command: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    Args:
+        durable: the caller waits until the commit is on disk.
+    """
+
+    def __init__(self, command: Command[Any], durable: bool) -> None:
         self.command = command
-        self.args = args
-        self.lock: threading.Lock | None = None  # held while the call stands in the queue
-        self.batch: list[Call] = []  # those that it leads
-        self.led = False  # another has it in hand, and will wake it
+        self.durable = durable
+        self.lock: threading.Lock | None = None  # held while the caller is to wait in the queue
+        self.batch: list[Call] = []  # the calls that this one leads
+        self.led = False  # a leader has taken it, and will wake it
         self.woken = False
-        self.finished = False  # else its leader was interrupted by a signal
+        self.finished = False  # there is an outcome; False if its leader was interrupted
         self.txn: WriteTxn | None = None
-        self.result: Any = None
+        self.result: object = None
         self.error: BaseException | None = None
 
     def run(self, txn: WriteTxn) -> None:
@@ -49,33 +65,37 @@ class Call:
         self.txn = txn
         self.error = None
         try:
-            self.result = self.command(txn, *self.args)
+            self.result = self.command.run(txn, *self.command.args)
         except CommandError as error:
             self.error = error
 
     def run_alone(self, txn: WriteTxn) -> None:
         """Run the command in a transaction of its own."""
         self.txn = txn
-        self.result = self.command(txn, *self.args)
+        self.result = self.command.run(txn, *self.command.args)
 
-    def answer(self) -> Any:
+    def answer(self) -> object:
         """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
 
-    def stand(self) -> None:
-        """Have `wait` wait for `wake`."""
+    def is_wanted(self) -> bool:
+        """Return whether the caller still waits for the outcome."""
+        return True
+
+    def prepare_wait(self) -> None:
+        """Make `wait` block until `wake` is called."""
         self.lock = threading.Lock()
         self.lock.acquire()
 
     def wait(self) -> None:
-        """Return when there is a result, or it is the turn of the call to lead."""
+        """Return when the call has an outcome, or is the next leader."""
         assert self.lock is not None
         self.lock.acquire()
 
     def wake(self) -> None:
-        """Have the caller look; does no harm when it is called twice."""
+        """Let `wait` return. A second call has no effect."""
         self.woken = True
         if self.lock is not None:
             try:  # noqa: SIM105  # `suppress` costs as much as the rest of a call
@@ -84,10 +104,52 @@ class Call:
                 pass  # it was woken before
 
 
+class TaskCall(Call):
+    """A call of an asyncio task, which waits for `future`.
+
+    Args:
+        command: None where `work` is given.
+        work: what the writer thread runs instead, alone and outside of any transaction.
+    """
+
+    def __init__(
+        self,
+        command: Command[Any] | None,
+        durable: bool,
+        future: asyncio.Future[Any],
+        work: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(Command(_nothing, ()) if command is None else command, durable)
+        self.future = future
+        self.work = work
+
+    def is_wanted(self) -> bool:
+        """Return False if the task was cancelled."""
+        return not self.future.cancelled()
+
+    def resolve(self) -> None:
+        """Hand the outcome to the task; in its event loop."""
+        if self.future.done():
+            return
+        error = self.error
+        if isinstance(error, StopIteration):  # a future takes any error but this
+            self.error = RuntimeError(f"the function raised {error!r}")
+            self.error.__cause__ = error
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+def _nothing(txn: WriteTxn) -> None:
+    """Stand in for a command."""
+
+
 def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
-    """Run all calls in one transaction; return it, to be waited for."""
-    txn.durable = True
+    """Run all calls in one transaction; return it, so that the leader can wait for it."""
     for call in calls:
+        if call.durable:
+            txn.durable = True
         call.run(txn)
     return txn
 
@@ -95,22 +157,35 @@ def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
 class GroupCommit:
     """The queue of one environment.
 
-    An interrupt may come between any two steps. Whatever a leader has taken on is noted in its
-    call before, and `_leave`, which may be run twice, gives it back.
+    An interrupt may come between any two steps. Whatever a leader takes is noted in its call
+    before, and `_leave`, which may run twice, gives it back.
 
     Args:
         write: `Environment.write_alone`.
     """
 
-    def __init__(self, write: Callable[..., Any]) -> None:
+    def __init__(self, context: EngineContext, write: Callable[..., Any]) -> None:
+        self._context = context
         self._write = write
-        self._mutex = threading.Lock()
+        self._mutex = threading.Lock()  # protects what follows; held for a few steps only
         self._queue: list[Call] = []
         self._leader: Call | None = None
+        self._has_writer = False  # the writer thread runs
+        self._writer_leads = False  # ... and has a call of a task in hand
+        self._to_writer: queue.SimpleQueue[TaskCall] = queue.SimpleQueue()
 
-    def run(self, command: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Run a command; return its result when it is on disk."""
-        call = Call(command, args)
+    # --- threads ----------------------------------------------------------------------------
+
+    def run(self, command: Command[Any], durable: bool) -> object:
+        """Run a command; return its reply when it is committed, or with `durable` on disk.
+
+        A thread that need not wait for the disk has nothing to share but the write lock, and runs
+        its command at once.
+        """
+        if not durable:
+            return self._write(command.run, command.args, False, command.frees)
+        self._context.check_not_writing()  # the leader might wait for this thread's transaction
+        call = Call(command, True)
         try:
             self._take_part(call)
         except BaseException:
@@ -120,14 +195,14 @@ class GroupCommit:
         return call.answer() if call.finished else self._finish(call)
 
     def _take_part(self, call: Call) -> None:
-        """Have a call run: lead, or be led."""
+        """Lead, or wait for the outcome of a leader."""
         try:
             with self._mutex:
                 leads = self._leader is None
                 if leads:
                     self._leader = call
                 else:
-                    call.stand()
+                    call.prepare_wait()
                     self._queue.append(call)
             if not leads:
                 call.wait()
@@ -143,70 +218,192 @@ class GroupCommit:
                 self._leave(call)
                 raise
 
-    def _finish(self, call: Call) -> Any:
+    def _finish(self, call: Call) -> object:
         """Do what an interrupted leader has left undone."""
         if call.txn is None or not call.txn.committed:
-            return self.run(call.command, call.args)
-        call.txn.wait()
+            self._write(call.run_alone, (), call.durable, call.command.frees)
+            return call.result
+        if call.durable:
+            call.txn.wait()
         return call.answer()
 
-    def _lead(self, own: Call) -> None:
-        """Run `own` and all that stand in the queue."""
-        if own.lock is not None:  # else the queue was empty a moment ago
+    # --- tasks ------------------------------------------------------------------------------
+
+    def submit(self, call: TaskCall) -> None:
+        """Put a call of a task into the queue; its future gets the outcome."""
+        with self._mutex:
+            self._start_writer()
+            self._queue.append(call)
+            if self._leader is None:
+                self._choose()
+
+    def _start_writer(self) -> None:
+        """Start the writer thread if it does not run; the caller holds the mutex."""
+        if not self._has_writer:
+            threading.Thread(target=self._write_for_tasks, name="streamkeep", daemon=True).start()
+            self._has_writer = True  # not if the system grants no thread: calls would wait
+
+    def _write_for_tasks(self) -> None:
+        """Lead for tasks; in the writer thread, which ends when it was idle for a while."""
+        while True:
+            try:
+                call = self._to_writer.get(True, _IDLE_S)
+            except queue.Empty:
+                with self._mutex:
+                    if self._leader is None and not self._queue:
+                        self._has_writer = False
+                        return
+                continue
+            self._serve(call)
             with self._mutex:
-                batch = [call for call in self._queue if call is not own]
-                for call in batch:
-                    call.led = True
-                own.batch, self._queue = batch, []
-        calls = [own, *own.batch]
+                self._writer_leads = False
+                if self._leader is None:
+                    self._choose()
+
+    def _serve(self, call: TaskCall) -> None:
+        """Lead with a call, or finish it if its leader was interrupted."""
+        try:  # nothing may end the thread: its tasks would wait for ever
+            if self._leader is call:
+                try:
+                    self._lead(call)
+                finally:
+                    self._leave(call)
+            if not call.finished:
+                call.result = self._finish(call)
+        except BaseException as error:
+            call.error = error
+        if not call.woken:
+            call.finished = True
+            self._deliver([call])
+
+    def _deliver(self, calls: list[TaskCall]) -> None:
+        """Hand outcomes to tasks, with one call into each event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[TaskCall]] = {}
+        for call in calls:
+            if call.finished:
+                call.woken = True
+                by_loop.setdefault(call.future.get_loop(), []).append(call)
+            else:
+                with self._mutex:
+                    self._start_writer()
+                self._to_writer.put(call)
+        for loop, its in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, its)
+            except RuntimeError:
+                continue  # the loop was closed, with all its tasks
+
+    # --- leading ----------------------------------------------------------------------------
+
+    def _choose(self) -> None:
+        """Make the next call the leader, and wake it; the caller holds the mutex.
+
+        The writer thread leads with one call at a time. While it waits for the disk, a thread in
+        the queue leads, and takes the calls of tasks along.
+        """
+        self._leader = None
+        for call in self._queue:
+            if not isinstance(call, TaskCall):
+                self._leader = call
+                call.wake()
+                return
+            if not self._writer_leads:
+                self._writer_leads = True
+                self._leader = call  # before the writer thread looks whether it is
+                self._to_writer.put(call)
+                return
+
+    def _take(self, own: Call) -> None:
+        """Take the calls in the queue into the batch of `own`, up to one that runs alone."""
+        with self._mutex:
+            batch: list[Call] = []
+            rest: list[Call] = []
+            for call in self._queue:
+                if call is own:
+                    continue
+                if rest or len(batch) >= _MOST or _runs_alone(call) or _runs_alone(own):
+                    rest.append(call)
+                elif call.is_wanted():
+                    batch.append(call)
+            for call in batch:
+                call.led = True
+            own.batch, self._queue = batch, rest
+
+    def _lead(self, own: Call) -> None:
+        """Run `own` and the calls in the queue."""
+        if self._queue:  # which it is in, unless it found no leader
+            self._take(own)
+        calls = [own, *own.batch] if own.is_wanted() else own.batch
         try:
-            self._run(calls)
+            if isinstance(own, TaskCall) and own.work is not None:
+                own.result = own.work()
+            elif calls:
+                self._run(own, calls)
         except Exception as error:
             for call in calls:  # each raises it in a thread of its own
                 if call.error is None:
                     call.error = error if call is own else copy_of(error)
-        for call in calls:
+        own.finished = True
+        for call in own.batch:
             call.finished = True
 
     def _leave(self, call: Call) -> None:
-        """Give back the lead, and have those that were led look at what came out."""
+        """Give up the lead, and wake the callers of the batch."""
         if call.lock is not None and not call.finished:
             with self._mutex:
                 if call in self._queue:
                     self._queue.remove(call)
                     call.led = False
+        tasks: list[TaskCall] = []
+        if isinstance(call, TaskCall) and call.finished:
+            tasks.append(call)
         for one in call.batch:
-            one.wake()
-        if self._leader is call:  # behind those, who may be back for the next batch
+            if isinstance(one, TaskCall):
+                tasks.append(one)
+            else:
+                one.wake()
+        if tasks:
+            self._deliver(tasks)
+        if self._leader is call:  # after the wakes: those callers may be back for the next batch
             self._hand_over(call)
 
     def _hand_over(self, call: Call) -> None:
-        """Have the first in the queue lead next, if it was this call that led."""
+        """Make the next call the leader, if it was this one that led."""
         with self._mutex:
             if self._leader is call:
-                first = self._queue[0] if self._queue else None
-                if first is not None:
-                    first.wake()
-                self._leader = first
+                self._choose()
 
-    def _run(self, calls: list[Call]) -> None:
+    def _run(self, own: Call, calls: list[Call]) -> None:
+        frees = all([call.command.frees for call in calls])
         try:
-            txn: WriteTxn = self._write(run_calls, (calls,), False, False)
+            txn: WriteTxn = self._write(run_calls, (calls,), False, frees)
         except Exception:
             together = calls[0].txn
             if len(calls) == 1 or (together is not None and together.committed):
                 raise
             self._run_apart(calls)
         else:
-            if len(calls) < _MANY:
-                self._hand_over(calls[0])
-            txn.wait()
+            if txn.durable:
+                if len(calls) < _MANY:
+                    self._hand_over(own)
+                txn.wait()
 
     def _run_apart(self, calls: list[Call]) -> None:
         """Run each call in a transaction of its own, since they failed together."""
         for call in calls:
             call.error = None
             try:
-                self._write(call.run_alone, (), True, False)
+                self._write(call.run_alone, (), call.durable, call.command.frees)
             except Exception as error:
                 call.error = error
+
+
+def _runs_alone(call: Call) -> bool:
+    """Return whether a call takes part in no batch."""
+    return isinstance(call, TaskCall) and call.work is not None
+
+
+def _resolve(calls: list[TaskCall]) -> None:
+    """Hand outcomes to tasks; in their event loop."""
+    for call in calls:
+        call.resolve()

@@ -14,6 +14,7 @@ import pytest
 import streamkeep
 from crash.power import another_boot, copy_store
 from patience import PATIENCE_S
+from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreClosedError
 
 
@@ -84,7 +85,9 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> Non
             leading.set()
             go_on.wait(PATIENCE_S)
 
-        thread = threading.Thread(target=lambda: environment.write(lead, wait=True))
+        thread = threading.Thread(
+            target=lambda: environment.group_commit.run(Write(lead, ()), True)
+        )
         thread.start()
         leading.wait(PATIENCE_S)
 

@@ -1,0 +1,243 @@
+"""The queue that threads and tasks share: who shares a transaction, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+import streamkeep
+from patience import PATIENCE_S, wait_until
+from streamkeep.aio import AsyncStore
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.store.command import Write
+
+THREADS: Final = 16
+EACH: Final = 50
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+
+def in_threads(work: Callable[[int], object], count: int = THREADS) -> list[BaseException]:
+    """Run `work(number)` in threads at the same time; return the errors."""
+    errors: list[BaseException] = []
+    together = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        try:
+            together.wait(PATIENCE_S)
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    return errors
+
+
+class Held:
+    """A leader that holds the queue of a store until it is let go, with a thread of its own."""
+
+    def __init__(self, store: Store[Any]) -> None:
+        self.queue = store._environment.group_commit
+        self._go_on = threading.Event()
+        begun = threading.Event()
+
+        def hold(txn: object) -> None:
+            begun.set()
+            assert self._go_on.wait(PATIENCE_S)
+
+        self._thread = threading.Thread(target=self.queue.run, args=(Write(hold, ()), True))
+        self._thread.start()
+        assert begun.wait(PATIENCE_S)
+
+    def wait_for(self, calls: int) -> None:
+        """Wait until this many calls are in the queue."""
+        wait_until(lambda: len(self.queue._queue) == calls)
+
+    def let_go(self) -> None:
+        """Let the leader finish."""
+        self._go_on.set()
+        self._thread.join(PATIENCE_S)
+
+
+def start(*works: Callable[[], object]) -> tuple[list[threading.Thread], list[BaseException]]:
+    """Start each function in a thread; return the threads, and the list that gets the errors."""
+    errors: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    return threads, errors
+
+
+def commits(store: Store[Any]) -> int:
+    """Return the number of the newest commit."""
+    return store.durability().last_commit
+
+
+@pytest.mark.parametrize("command", ["xadd", "xack", "xdel", "xtrim"])
+def test_threads_share_transactions(open_store: Callable[..., Store], command: str) -> None:
+    store = open_store()
+    ids = [store.xadd("s", {"n": n}) for n in range(THREADS * EACH)]
+    store.xgroup_create("s", "g", id=0)
+    assert len(store.xreadgroup("g", "c", {"s": ">"})[0][1]) == THREADS * EACH
+    before = commits(store)
+
+    def work(number: int) -> None:
+        for id in ids[number::THREADS]:
+            if command == "xadd":
+                store.xadd("s", {"n": number})
+            elif command == "xack":
+                assert store.xack("s", "g", id) == 1
+            elif command == "xdel":
+                assert store.xdel("s", id) == 1
+            else:
+                store.xtrim("s", minid=id, approximate=False)
+
+    assert in_threads(work) == []
+    assert commits(store) - before < THREADS * EACH / 2
+    if command == "xack":
+        assert store.xpending("s", "g")["pending"] == 0
+    elif command == "xdel":
+        assert store.xlen("s") == 0
+
+
+def test_threads_and_tasks_share_a_transaction(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    store.xadd("s", {"n": 0})
+    held = Held(store)
+    before = commits(store)
+
+    async def main() -> list[bytes]:
+        tasks = AsyncStore(store)
+        calls = asyncio.gather(*(tasks.xadd("s", {"n": n}) for n in range(5)))
+        await asyncio.to_thread(held.wait_for, 10)
+        await asyncio.to_thread(held.let_go)
+        return await calls
+
+    threads, errors = start(*[lambda: store.xadd("s", {"n": "t"})] * 5)
+    held.wait_for(5)
+    ids = asyncio.run(main())
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert errors == []
+    assert len(set(ids)) == 5
+    assert store.xlen("s") == 11
+    # That of the leader which was held, and those of at most two batches.
+    assert commits(store) - before <= 3
+
+
+def test_what_breaks_a_shared_transaction_breaks_itself_only(
+    open_store: Callable[..., Store],
+) -> None:
+    def broken(txn: Any) -> None:
+        raise OSError("out of order")
+
+    store = open_store()
+    store.xadd("s", {"n": 0})
+    held = Held(store)
+    works = [lambda: store.xadd("s", {"n": "t"})] * 3
+    threads, errors = start(*works, lambda: store._run(Write(broken, ())))
+    held.wait_for(4)
+    held.let_go()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert [str(error) for error in errors] == ["out of order"]
+    assert store.xlen("s") == 4
+
+
+def test_a_batch_lends_the_reserve_to_no_append(open_store: Callable[..., Store]) -> None:
+    """A full store takes acknowledgements and deletions, also next to appends that it refuses."""
+    store = open_store(max_store_bytes=MIB)
+    store.xgroup_create("s", "g", id=0, mkstream=True)
+    ids = []
+    with pytest.raises(streamkeep.StoreFullError):
+        while True:
+            ids.append(store.xadd("s", {"big": bytes(10 * KIB)}))
+    store.xreadgroup("g", "c", {"s": ">"}, count=4)
+    held = Held(store)
+    works: list[Callable[[], object]] = []
+    for id in ids[:4]:
+        works.append(lambda id=id: store.xack("s", "g", id))
+        works.append(lambda: store.xadd("s", {"big": bytes(200 * KIB)}))
+    threads, errors = start(*works)
+    held.wait_for(8)
+    held.let_go()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert [type(error) for error in errors] == [streamkeep.StoreFullError] * 4
+    assert store.xpending("s", "g")["pending"] == 0
+    assert store.xlen("s") == len(ids)
+
+
+def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(
+    open_store: Callable[..., Store],
+) -> None:
+    """Otherwise it would wait for a leader that waits for its transaction."""
+    store = open_store()
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": 0})
+        threads, errors = start(lambda: store.xadd("s", {"n": 1}))
+        queue = store._environment.group_commit
+        wait_until(lambda: queue._leader is not None)
+        with pytest.raises(streamkeep.StoreError, match="this thread has a transaction open"):
+            store.xadd("s", {"n": 2})
+        with pytest.raises(streamkeep.StoreError, match="this thread has a transaction open"):
+            store.xack("s", "g", "1-1")
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert errors == []
+    assert store.xlen("s") == 2
+
+
+def test_a_function_runs_after_the_calls_before_it_and_alone(
+    open_store: Callable[..., Store],
+) -> None:
+    async def main() -> None:
+        store = AsyncStore(open_store())
+        lengths = await asyncio.gather(
+            store.xadd("s", {"n": 0}),
+            store.xadd("s", {"n": 1}),
+            store.run(lambda txn: txn.xlen("s")),
+            store.xadd("s", {"n": 2}),
+            store.run(lambda txn: txn.xlen("s")),
+        )
+        assert lengths[2::2] == [2, 3]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_that_no_leader_has_taken_never_runs(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store()
+    store.xadd("s", {"n": 0})
+
+    async def main() -> None:
+        tasks = AsyncStore(store)
+        held = Held(store)
+        calls = [asyncio.create_task(tasks.xadd("s", {"n": n})) for n in range(3)]
+        await asyncio.to_thread(held.wait_for, 3)
+        calls[0].cancel()
+        calls[2].cancel()
+        await asyncio.sleep(0)
+        held.let_go()
+        await calls[1]
+        await tasks.run(lambda txn: None)  # after all of them
+        assert [entry.fields for entry in store.xrange("s")] == [{b"n": b"0"}, {b"n": b"1"}]
+
+    asyncio.run(main())
