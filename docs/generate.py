@@ -14,9 +14,7 @@ types of the asyncio twin, `engine/api/async_commands.pyi`, are generated as a w
 
 from __future__ import annotations
 
-import ast
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
+import stubs
 
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.core.versions import HISTORY
@@ -121,71 +120,6 @@ def render_decisions() -> str:
     return "\n".join(f"- [{title}]({page.name})" for title, page in zip(titles, pages, strict=True))
 
 
-# --- engine/api/async_commands.pyi ---------------------------------------------------------------
-
-ENGINE: Final = HERE.parent / "engine" / "api"
-STUB: Final = ENGINE / "async_commands.pyi"
-COMMANDS: Final = (("group_commands.py", "GroupCommands"), ("stream_commands.py", "StreamCommands"))
-STUB_HEAD: Final = '''\
-"""Types of async_commands.py, made from the sources of the commands: `make docs`."""
-
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Generic, Literal, overload
-
-from streamkeep.engine.api.command_base import Fields, Id, Info, Key, Pair, RefPolicy, Streams
-from streamkeep.engine.api.group_commands import NackMode
-from streamkeep.format.core.entry import Entry, StreamId, Text
-from streamkeep.format.rows.retention import Retention
-
-class AsyncScanEntry(Generic[Text]):
-    id: StreamId
-    pairs: list[tuple[Text, Text]]
-    @property
-    def fields(self) -> dict[Text, Text]: ...
-    async def delete(self) -> bool: ...
-
-class AsyncCommands(Generic[Text]):
-    _decode: bool
-    def _set_decode(self, decode: bool) -> None: ...
-'''
-
-
-def render_stub() -> str:
-    """Return the types of the asyncio twin, made from the sources of the commands.
-
-    Each public method becomes a coroutine of the same parameters and result, an iterator an
-    asynchronous one.
-    """
-    lines = [STUB_HEAD]
-    for file, name in COMMANDS:
-        for node in ast.parse((ENGINE / file).read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                lines += render_methods(node)
-    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(STUB), "-"]
-    text = "\n".join(lines) + "\n"
-    done = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-def render_methods(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the stub of each public method; of one with overloads, of those only."""
-    overloaded: set[str] = set()
-    for item in node.body:
-        if not isinstance(item, ast.FunctionDef) or item.name.startswith("_"):
-            continue
-        if item.decorator_list:
-            overloaded.add(item.name)
-            yield "    @overload"
-        elif item.name in overloaded:
-            continue
-        result = ast.unparse(item.returns) if item.returns else "None"
-        kind = "async def"
-        if result.startswith("Iterator["):
-            kind = "def"
-            result = "Async" + result.replace("ScanEntry", "AsyncScanEntry")
-        yield f"    {kind} {item.name}({ast.unparse(item.args)}) -> {result}: ..."
-
-
 PARTS: Final = (
     Part("decisions/README.md", "decisions", render_decisions),
     Part("cli.md", "commands", render_commands),
@@ -277,14 +211,16 @@ def main(args: list[str]) -> int:
         else:
             path.write_text(text, encoding="utf-8")
             print(f"wrote docs/{file}")
-    stub = render_stub()
-    if not STUB.exists() or STUB.read_text(encoding="utf-8") != stub:
+    for stub in stubs.STUBS:
+        path, text = stubs.ROOT / stub.file, stubs.render(stub)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
         if args:
-            print("engine/api/async_commands.pyi is stale; run `make docs`", file=sys.stderr)
+            print(f"{stub.file} is stale; run `make docs`", file=sys.stderr)
             stale += 1
         else:
-            STUB.write_text(stub, encoding="utf-8")
-            print("wrote engine/api/async_commands.pyi")
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {stub.file}")
     if args:
         for problem in missing_names(HERE.parent):
             print(f"{problem}; correct the page", file=sys.stderr)

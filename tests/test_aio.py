@@ -11,7 +11,7 @@ import threading
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -90,17 +90,26 @@ def test_open_gives_an_asyncio_store(tmp_path: Path) -> None:
 
 
 def test_open_takes_the_options_of_open() -> None:
-    options = set(inspect.signature(facade.open).parameters) - {"path", "decode_responses"}
-    assert set(get_type_hints(aio.Options)) == options
+    options = inspect.signature(facade.open).parameters
+    assert inspect.signature(aio.open).parameters == options
+    assert list(options)[:2] == ["path", "sync"]
+    assert "clock" not in options
+
+
+def test_an_option_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sinc'"):
+        streamkeep.open(tmp_path / "store", sinc="none")  # type: ignore[call-overload]
+    assert not (tmp_path / "store").exists()
 
 
 def test_the_types_are_those_of_the_sources() -> None:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
+    spec = importlib.util.spec_from_file_location("docs_stubs", ROOT / "docs/stubs.py")
     assert spec is not None
     assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    assert generate.STUB.read_text() == generate.render_stub()
+    stubs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stubs)
+    for stub in stubs.STUBS:
+        assert (ROOT / stub.file).read_text() == stubs.render(stub)
 
 
 def test_every_command_is_there(play: Callable[..., None]) -> None:

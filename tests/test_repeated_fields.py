@@ -87,7 +87,7 @@ def test_pairs_are_bytes_without_decoding(store: Store) -> None:
     assert store.xread({"s": 0}, max_size=100)[0][1][0].pairs == pairs
     assert store.xinfo_stream("s")["first-entry"].pairs == pairs
     with store.pipeline() as pipeline:
-        assert pipeline.xrange("s").execute()[0][0].pairs == pairs  # type: ignore[attr-defined]
+        assert pipeline.xrange("s").execute()[0][0].pairs == pairs
     with store.transaction() as txn:
         assert txn.xrange("s")[0].pairs == pairs
 

@@ -1,9 +1,17 @@
-"""Types of async_commands.py, made from the sources of the commands: `make docs`."""
+"""Types of async_commands.py, made from the sources: `make docs`."""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Generic, Literal, overload
 
-from streamkeep.engine.api.command_base import Fields, Id, Info, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.command_base import (
+    Fields,
+    Id,
+    Info,
+    Key,
+    Pair,
+    RefPolicy,
+    Streams,
+)
 from streamkeep.engine.api.group_commands import NackMode
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.rows.retention import Retention
@@ -16,6 +24,8 @@ class AsyncScanEntry(Generic[Text]):
     async def delete(self) -> bool: ...
 
 class AsyncCommands(Generic[Text]):
+    """The commands of Redis Streams as coroutines."""
+
     _decode: bool
     def _set_decode(self, decode: bool) -> None: ...
     async def xgroup_create(

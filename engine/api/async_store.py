@@ -19,32 +19,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from streamkeep.engine.api.async_archive import AsyncArchiveMethods
 from streamkeep.engine.api.async_commands import AsyncCommands
-from streamkeep.engine.api.command_base import Id, Key
-from streamkeep.engine.api.follow import (
-    Plan,
-    Stop,
-    Stopped,
-    checking,
-    never,
-    plan_consume,
-    plan_follow,
-)
+from streamkeep.engine.api.async_methods import AsyncMethods
+from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
-from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, ArchiveOptions, ArchiveReport
-from streamkeep.engine.archive.maintenance import MaintenanceReport
 from streamkeep.engine.blocking.async_waiters import AsyncLobby
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.checkpoint.durability import Durability
-from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.node import Range
+from streamkeep.format.segment.manifest import SegmentRecord
 
 Result = TypeVar("Result")
 
@@ -78,7 +66,7 @@ class AsyncPipeline(Pipeline):
         self.reset()
 
 
-class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
+class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     """A directory of Redis Streams for asyncio; `await streamkeep.aio.open(path)` makes one."""
 
     def __init__(self, store: Store[Text]) -> None:
@@ -119,6 +107,10 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         """The store's identity, given when it was created."""
         return self._store.uuid
 
+    def segment_path(self, record: SegmentRecord) -> Path:
+        """Return where the file of a segment is."""
+        return self._store.segment_path(record)
+
     # --- several commands at once -----------------------------------------------------------
 
     async def run(
@@ -147,10 +139,6 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         """Return all commands with another sync mode than the store was opened with."""
         return AsyncSyncView(self, sync)
 
-    async def durability(self) -> Durability:
-        """Return how far the store is on disk, and what its last recovery did."""
-        return await asyncio.to_thread(self._store.durability)
-
     def snapshot(self) -> Snapshot[Text]:
         """Return the store as it is now; see `Store.snapshot`. Its methods are not coroutines."""
         return self._store.snapshot()
@@ -159,72 +147,16 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
         """Queue commands, and run them in one transaction; see `AsyncPipeline`."""
         return AsyncPipeline(self, transaction)
 
-    async def maintain(self) -> MaintenanceReport:
-        """Enforce the retention of all streams; see `Store.maintain`."""
-        return await asyncio.to_thread(self._store.maintain)
+    # --- how commands run -------------------------------------------------------------------
 
-    async def archive(
-        self, *, wait: bool = True, options: ArchiveOptions = DEFAULT_OPTIONS
-    ) -> ArchiveReport:
-        """Make segments of what was trimmed, in a thread of its own; see `Store.archive`."""
-        return await asyncio.to_thread(self._store.archive, wait=wait, options=options)
-
-    async def erase(self, key: Key, *ids: Id, timeout: float = 60.0) -> int:
-        """Delete entries and overwrite their bytes in every file; see `Store.erase`."""
-        return await asyncio.to_thread(self._store.erase, key, *ids, timeout=timeout)
-
-    async def sync(self) -> None:
-        """Make everything committed so far durable, whatever the sync mode."""
-        await asyncio.to_thread(self._store.sync)
-
-    # --- endless reads ----------------------------------------------------------------------
-
-    def follow(
-        self,
-        key: Key,
-        start: Id = "$",
-        *,
-        count: int | None = 100,
-        block: int | None = 0,
-        stop: Stop | None = None,
-        history: bool = False,
-    ) -> AsyncIterator[Entry[Text]]:
-        """Iterate over the entries of a stream as they come; see `Store.follow`."""
-        return self._iterate(plan_follow(self._store, key, start, count, history), block, stop)
-
-    def consume(
-        self,
-        key: Key,
-        groupname: Key,
-        consumername: Key,
-        *,
-        count: int | None = 10,
-        block: int | None = 0,
-        claim_min_idle_time: int | None = None,
-        noack: bool = False,
-        stop: Stop | None = None,
-    ) -> AsyncIterator[Entry[Text]]:
-        """Iterate over what a group delivers to one consumer; see `Store.consume`."""
-        plan = plan_consume(
-            self._store, key, groupname, consumername, count, noack, claim_min_idle_time
-        )
-        return self._iterate(plan, block, stop)
-
-    def _iterate(
-        self, plan: Plan, block: int | None, stop: Stop | None
-    ) -> AsyncIterator[Entry[Text]]:
-        block_ms = None if block is None else check_block("XREAD", block)
-        return self._follow_plan(plan, block_ms, stop or never)
-
-    async def _follow_plan(
+    async def _iterate(
         self, plan: Plan, block_ms: int | None, stop: Stop
     ) -> AsyncIterator[Entry[Text]]:
         check = checking(self._store, stop)
         while not stop():
+            wait_ms = block_ms if plan.waits else None
             try:
-                found = await self._wait_for(
-                    plan.call(), block_ms if plan.waits else None, check, self._store._wait
-                )
+                found = await self._wait_for(plan.call(), wait_ms, check, self._store._wait)
             except Stopped:
                 return
             entries = plan.take(found)
@@ -234,8 +166,6 @@ class AsyncStore(AsyncArchiveMethods[Text], AsyncCommands[Text]):
                 yield entry
                 if stop():
                     return
-
-    # --- how commands run -------------------------------------------------------------------
 
     async def _run(self, command: Command[Result]) -> Result:
         return await self._run_as(command, self._store._wait)

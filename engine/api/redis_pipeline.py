@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from streamkeep.engine.api.stream_commands import StreamCommands
+from streamkeep.engine.api.pipeline_commands import PipelineCommands
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.store.command import Command, Write
 from streamkeep.format.core.errors import ArgumentError, CommandError
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 
 
-class Pipeline(StreamCommands[Any]):
+class Pipeline(PipelineCommands):
     """Queues commands; `execute` runs them in one transaction and returns their results.
 
-    Each command method returns the pipeline, whatever its annotation says. As in Redis, a command
-    that breaks a rule does not undo the others; unlike Redis, a crash never leaves half of them,
-    whatever `transaction` says. Results become text when all of it is committed, as with redis-py:
-    one that is not UTF-8 is that result's error.
+    Each command method returns the pipeline. As in Redis, a command that breaks a rule does not
+    undo the others; unlike in Redis, a crash never leaves half of them, whatever `transaction`
+    says. Results become text when all of it is committed, as with redis-py: if one is not UTF-8, the
+    error is the result of that command.
     """
 
     _late_text = True

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import lmdb
 
-from streamkeep.engine.admin import erase, scrub
-from streamkeep.engine.api.archive_commands import ArchiveMethods
-from streamkeep.engine.api.command_base import Id, Key, Result
-from streamkeep.engine.api.follow import Stop, iterate, plan_consume, plan_follow
+from streamkeep.engine.admin import scrub
+from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
+from streamkeep.engine.api.command_base import Result
+from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
@@ -22,16 +22,14 @@ from streamkeep.engine.archive import garbage_files
 from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.engine.commands import keys
-from streamkeep.engine.commands.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
-from streamkeep.engine.system.lmdb_errors import translate, translated
+from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
@@ -42,13 +40,14 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.core.keys import GARBAGE
+from streamkeep.format.segment.manifest import SegmentRecord
 
 log = logging.getLogger("streamkeep")
 
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 
-class Store(ArchiveMethods[Text], StreamCommands[Text]):
+class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
     Safe to share between threads, and any number of processes may have the store open. A process
@@ -202,51 +201,9 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """Bytes among them that hold nothing any more and will be used again."""
         return self._environment.reusable_size()
 
-    def durability(self) -> Durability:
-        """Return how far the store is on disk, and what its last recovery did."""
-        self._check_open()
-        return self._environment.durability()
-
-    # --- privacy ----------------------------------------------------------------------------
-
-    def erase(
-        self,
-        key: Key,
-        *ids: Id,
-        timeout: float = 60.0,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> int:
-        """Delete entries and overwrite their bytes in every file of the store.
-
-        To readers an erased entry is one that XDEL deleted. On return its contents stand in no
-        node, journal file, free page, or unused part of a page. Backups, exported files, and what
-        a file system or a disk keeps aside are out of reach. Entries that were deleted or trimmed
-        before are erased, too, and what idempotent XADD remembers of them. IDs alone are no
-        contents: what groups have pending stays.
-
-        All pages of the store are visited, so erase many entries at once rather than one by one.
-        Others read and write meanwhile; a writer waits for a tenth of a second at most.
-
-        Args:
-            ids: entries that are not there are no error, and their remains are erased. Without
-                any, an erasure that was cut off is finished.
-            timeout: how many seconds to wait for readers of older states of the store.
-            progress: called with pages done, and pages in all.
-
-        Returns:
-            how many of the entries were there until now.
-
-        Raises:
-            ErasureBlockedError: somebody still reads an older state; it says who. The entries are
-                deleted, and erasing again, with or without their IDs, overwrites their bytes.
-            StoreError: the store is open for reading only.
-        """
-        self._check_writable()
-        name = to_bytes(key)
-        parsed = parse_ids([to_id_text(one) for one in ids])
-        self._collect_garbage()
-        with translated():
-            return erase.erase(self._environment, name, parsed, timeout, progress)
+    def segment_path(self, record: SegmentRecord) -> Path:
+        """Return the path of a segment's file; `record` is one of `archived_segments`."""
+        return self._environment.segments.path(checked_record(record))
 
     # --- several commands at once -----------------------------------------------------------
 
@@ -302,84 +259,6 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
         """
         self._check_open()
         return Pipeline(self, transaction, self._decode)
-
-    # --- endless reads ----------------------------------------------------------------------
-
-    def follow(
-        self,
-        key: Key,
-        start: Id = "$",
-        *,
-        count: int | None = 100,
-        block: int | None = 0,
-        stop: Stop | None = None,
-        history: bool = False,
-    ) -> Iterator[Entry[Text]]:
-        """Iterate over the entries of a stream as they come: `for entry in store.follow(key):`.
-
-        The stream need not exist yet. Between entries the iteration sleeps; it holds no snapshot
-        and no lock, so that it may run for ever, and be left at any time.
-
-        Args:
-            start: begin above this ID: 0 for the oldest entry, `+` for the newest, `$` for the
-                first that is added after this call.
-            count: read at most this many at once.
-            block: end after as many milliseconds without an entry; 0: never. None: do not wait,
-                end behind the newest entry.
-            stop: asked after each entry, and at least once a second; True ends the iteration.
-                `threading.Event().is_set` makes one for another thread.
-            history: also what was trimmed while the stream archived, as with `xrange`: from 0 the
-                iteration begins with the oldest segment, and nothing that is trimmed before it
-                comes there is missed.
-
-        Raises:
-            StoreClosedError: the store was closed meanwhile.
-        """
-        return iterate(self, plan_follow(self, key, start, count, history), block, stop)
-
-    def consume(
-        self,
-        key: Key,
-        groupname: Key,
-        consumername: Key,
-        *,
-        count: int | None = 10,
-        block: int | None = 0,
-        claim_min_idle_time: int | None = None,
-        noack: bool = False,
-        stop: Stop | None = None,
-    ) -> Iterator[Entry[Text]]:
-        """Iterate over what a group delivers to one consumer: a worker's loop.
-
-        First comes what the consumer has pending: what it was given before it stopped or crashed.
-        Then come new entries, as XREADGROUP delivers them. Acknowledge each with `xack` when it
-        is done; what was not comes again in the consumer's next iteration.
-
-        Args:
-            count: take at most this many from the group at once. When the loop is left, those it
-                has not come to stay pending, first in the next iteration.
-            block: end after as many milliseconds without an entry; 0: never. None: do not wait.
-            claim_min_idle_time: also take over what any consumer has had pending for as many
-                milliseconds; how often it was delivered `xpending_range` tells.
-            noack: new entries are not pending: delivered at most once.
-            stop: as with `follow`.
-
-        An entry that was deleted while it was pending has no fields; acknowledge it, too.
-
-        Raises:
-            NoSuchGroupError: the stream or the group does not exist, or was removed meanwhile.
-        """
-        plan = plan_consume(self, key, groupname, consumername, count, noack, claim_min_idle_time)
-        return iterate(self, plan, block, stop)
-
-    def sync(self) -> None:
-        """Return when everything committed so far is on disk, whatever the sync mode.
-
-        Raises:
-            StoreError: the store was opened with readonly=True.
-        """
-        self._check_writable()
-        self._environment.sync()
 
     # --- how commands run -------------------------------------------------------------------
 
@@ -448,6 +327,21 @@ class Store(ArchiveMethods[Text], StreamCommands[Text]):
             return once()
         found: list[list[Any]] = self._environment.waiters.block(once, note, call, block_ms, check)
         return found
+
+    def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
+        check = checking(self, stop)
+        while not stop():
+            wait_ms = block_ms if plan.waits else None
+            try:
+                entries = plan.take(self._wait_for(plan.call(), wait_ms, check, self._wait))
+            except Stopped:
+                return
+            if entries is None:
+                return
+            for entry in entries:
+                yield entry
+                if stop():
+                    return
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()

@@ -1,75 +1,14 @@
-"""`streamkeep.open`: where a store begins."""
+"""`streamkeep.open`: where a store begins.
 
-from __future__ import annotations
+`Store` declares the options. Type checkers read `facade.pyi`, which `make docs` makes of them.
+"""
 
-from pathlib import Path
-from typing import Any, Literal, overload
+from inspect import signature
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Sync
-from streamkeep.engine.system.owners import Trusted
 
 
-@overload
-def open(
-    path: str | Path,
-    *,
-    sync: Sync = "commit",
-    interval_ms: int = 1000,
-    readonly: bool = False,
-    read_durable: bool = False,
-    force_recovery: bool = False,
-    create: bool = True,
-    decode_responses: Literal[False] = False,
-    max_readers: int = 512,
-    max_store_bytes: int | None = None,
-    node_max_bytes: int | None = None,
-    node_max_entries: int | None = None,
-    archive_every: float | None = None,
-    retired_max_bytes: int | None = None,
-    trust_owners: Trusted = (),
-) -> Store[bytes]: ...
-
-
-@overload
-def open(
-    path: str | Path,
-    *,
-    sync: Sync = "commit",
-    interval_ms: int = 1000,
-    readonly: bool = False,
-    read_durable: bool = False,
-    force_recovery: bool = False,
-    create: bool = True,
-    decode_responses: Literal[True],
-    max_readers: int = 512,
-    max_store_bytes: int | None = None,
-    node_max_bytes: int | None = None,
-    node_max_entries: int | None = None,
-    archive_every: float | None = None,
-    retired_max_bytes: int | None = None,
-    trust_owners: Trusted = (),
-) -> Store[str]: ...
-
-
-def open(
-    path: str | Path,
-    *,
-    sync: Sync = "commit",
-    interval_ms: int = 1000,
-    readonly: bool = False,
-    read_durable: bool = False,
-    force_recovery: bool = False,
-    create: bool = True,
-    decode_responses: bool = False,
-    max_readers: int = 512,
-    max_store_bytes: int | None = None,
-    node_max_bytes: int | None = None,
-    node_max_entries: int | None = None,
-    archive_every: float | None = None,
-    retired_max_bytes: int | None = None,
-    trust_owners: Trusted = (),
-) -> Store[Any]:
+def open(path, **options):
     """Open the store in the directory `path`, creating it when there is none.
 
     Args:
@@ -114,20 +53,8 @@ def open(
         CorruptionError: recovery found that the disk has lost what it had confirmed, or the data
             file was cut off.
     """
-    return Store(
-        path,
-        sync=sync,
-        interval_ms=interval_ms,
-        readonly=readonly,
-        read_durable=read_durable,
-        force_recovery=force_recovery,
-        create=create,
-        decode_responses=decode_responses,
-        max_readers=max_readers,
-        max_store_bytes=max_store_bytes,
-        node_max_bytes=node_max_bytes,
-        node_max_entries=node_max_entries,
-        archive_every=archive_every,
-        retired_max_bytes=retired_max_bytes,
-        trust_owners=trust_owners,
-    )
+    return Store(path, **options)
+
+
+_parameters = [one for one in signature(Store).parameters.values() if one.name != "clock"]
+open.__signature__ = signature(Store).replace(parameters=_parameters, return_annotation=Store)

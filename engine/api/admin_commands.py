@@ -1,20 +1,30 @@
-"""The methods of a store that are about its archive as files: list, verify, restore, adopt, export,
-drop; and to archive what was trimmed.
+"""The methods of a store that concern its files: sync, archive, maintain, erase.
 
-A stream is named by its key; one that was deleted has a history without a key, and is named by its
-number, as `archived_streams` has it.
+They may take long; asyncio's class runs each in a thread (`async_methods`). A stream is named by
+its key. One that was deleted has a history but no key, and is named by its number, which
+`archived_streams` gives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
+from streamkeep.engine.admin import erase
 from streamkeep.engine.api.command_base import Id, Key
 from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
-from streamkeep.engine.commands.arguments import as_given, range_end, range_start, to_bytes
+from streamkeep.engine.checkpoint.durability import Durability
+from streamkeep.engine.commands.arguments import (
+    as_given,
+    parse_ids,
+    range_end,
+    range_start,
+    to_bytes,
+    to_id_text,
+)
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -27,8 +37,8 @@ PathLike = Path | str
 Progress = Callable[[int, int], None]
 
 
-class ArchiveMethods(Generic[Text]):
-    """What `Store` can do with its archive; the base of that class."""
+class AdminCommands(Generic[Text]):
+    """What a store can do with its files; a base of `Store`."""
 
     _environment: Environment
     _wait: bool
@@ -38,6 +48,27 @@ class ArchiveMethods(Generic[Text]):
 
     def _check_writable(self) -> None:
         raise NotImplementedError
+
+    def _collect_garbage(self) -> None:
+        raise NotImplementedError
+
+    # --- durability -------------------------------------------------------------------------------
+
+    def durability(self) -> Durability:
+        """Return how far the store is on disk, and what its last recovery did."""
+        self._check_open()
+        return self._environment.durability()
+
+    def sync(self) -> None:
+        """Return when everything committed so far is on disk, whatever the sync mode.
+
+        Raises:
+            StoreError: the store was opened with readonly=True.
+        """
+        self._check_writable()
+        self._environment.sync()
+
+    # --- trimmed entries --------------------------------------------------------------------------
 
     def maintain(self) -> maintenance.MaintenanceReport:
         """Enforce the retention of all streams, and of their archives; return what went.
@@ -83,8 +114,7 @@ class ArchiveMethods(Generic[Text]):
         with translated():
             return archiver.archive(self._environment, options, wait=wait, progress=progress)
 
-    def _collect_garbage(self) -> None:
-        raise NotImplementedError
+    # --- segments ---------------------------------------------------------------------------------
 
     def archived_segments(
         self,
@@ -119,10 +149,6 @@ class ArchiveMethods(Generic[Text]):
         with translated():
             return self._environment.read(segments.list_streams)
 
-    def segment_path(self, record: SegmentRecord) -> Path:
-        """Return the path of a segment's file; `record` is one of `archived_segments`."""
-        return self._environment.segments.path(_checked_record(record))
-
     def open_segment(self, record: SegmentRecord) -> Segment:
         """Return a segment to read from: its index, and its blocks of macro nodes.
 
@@ -135,7 +161,7 @@ class ArchiveMethods(Generic[Text]):
             CorruptionError: it is not the segment that the archive knows.
         """
         self._check_open()
-        return self._environment.segments.open(_checked_record(record))
+        return self._environment.segments.open(checked_record(record))
 
     def verify_archive(
         self,
@@ -160,7 +186,7 @@ class ArchiveMethods(Generic[Text]):
         key: Key,
         source: Key | None = None,
         *,
-        from_store: ArchiveMethods[Any] | None = None,
+        from_store: AdminCommands[bytes] | AdminCommands[str] | None = None,
         stream_number: int | None = None,
         start: Id = "-",
         end: Id = "+",
@@ -295,6 +321,47 @@ class ArchiveMethods(Generic[Text]):
             self._collect_garbage()
         return dropped
 
+    # --- privacy ----------------------------------------------------------------------------------
+
+    def erase(
+        self,
+        key: Key,
+        *ids: Id,
+        timeout: float = 60.0,
+        progress: Progress | None = None,
+    ) -> int:
+        """Delete entries and overwrite their bytes in every file of the store.
+
+        To readers an erased entry is one that XDEL deleted. On return its contents stand in no
+        node, journal file, free page, or unused part of a page. Backups, exported files, and what
+        a file system or a disk keeps aside are out of reach. Entries that were deleted or trimmed
+        before are erased, too, and what idempotent XADD remembers of them. IDs alone are no
+        contents: what groups have pending stays.
+
+        All pages of the store are visited, so erase many entries at once rather than one by one.
+        Others read and write meanwhile; a writer waits for a tenth of a second at most.
+
+        Args:
+            ids: entries that are not there are no error, and their remains are erased. Without
+                any, an erasure that was cut off is finished.
+            timeout: how many seconds to wait for readers of older states of the store.
+            progress: called with pages done, and pages in all.
+
+        Returns:
+            how many of the entries were there until now.
+
+        Raises:
+            ErasureBlockedError: somebody still reads an older state; it says who. The entries are
+                deleted, and erasing again, with or without their IDs, overwrites their bytes.
+            StoreError: the store is open for reading only.
+        """
+        self._check_writable()
+        name = to_bytes(key)
+        parsed = parse_ids([to_id_text(one) for one in ids])
+        self._collect_garbage()
+        with translated():
+            return erase.erase(self._environment, name, parsed, timeout, progress)
+
     def _archived_number(self, key: Key | None, stream_number: int | None) -> int | None:
         """Return the number of the stream that is meant; None for all."""
         if key is None or stream_number is not None:
@@ -310,9 +377,9 @@ class ArchiveMethods(Generic[Text]):
             )
         name = to_bytes(key)
 
-        def find(txn: Any) -> int:
+        def find(txn: Txn) -> int:
             stream = txn.find_stream(name)
-            return 0 if stream is None else int(stream.number)
+            return 0 if stream is None else stream.number
 
         number = self._environment.read(find)
         if number == 0:
@@ -320,7 +387,7 @@ class ArchiveMethods(Generic[Text]):
         return number
 
 
-def _checked_record(record: object) -> SegmentRecord:
+def checked_record(record: object) -> SegmentRecord:
     """Return the record; raise ArgumentError for any other value."""
     if isinstance(record, SegmentRecord):
         return record

@@ -1,0 +1,98 @@
+"""The methods of the store for asyncio that are not commands of Redis, made from those of `Store`.
+
+Administrative methods read and write files for as long as that takes. Each runs in a thread of its
+own, so that the commands of other tasks go on. Type checkers read `async_methods.pyi`, which `make
+docs` makes from the sources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial, wraps
+from inspect import isfunction
+from typing import Any, Generic, TypeVar
+
+from streamkeep.engine.api.admin_commands import AdminCommands
+from streamkeep.engine.api.follow import FollowCommands
+from streamkeep.format.core.entry import Text
+
+Item = TypeVar("Item")
+Method = Callable[..., Any]
+_END: Any = object()
+
+
+class AsyncMethods(FollowCommands[Text]):
+    """The methods of `AdminCommands` and `FollowCommands` for asyncio."""
+
+    _store: AdminCommands[Text]
+
+
+def _twin(method: Method) -> Method:
+    """Return a method for asyncio that runs one of the store in threads."""
+
+    def bound(twin: AsyncMethods, args: tuple[object, ...], options: dict[str, object]) -> Method:
+        given = {name: _of_store(value) for name, value in options.items()}
+        return partial(method, twin._store, *map(_of_store, args), **given)
+
+    @wraps(method)
+    async def run(self: AsyncMethods, *args: object, **options: object) -> object:
+        return await asyncio.to_thread(bound(self, args, options))
+
+    @wraps(method)
+    def iterate(self: AsyncMethods, *args: object, **options: object) -> AsyncIterator[object]:
+        return _in_threads(bound(self, args, options))
+
+    return iterate if method.__annotations__["return"].startswith("Iterator") else run
+
+
+def _of_store(value: object) -> object:
+    """Return the store of an asyncio store, and any other argument as it is."""
+    return value._store if isinstance(value, AsyncMethods) else value
+
+
+for _name, _method in vars(AdminCommands).items():
+    if isfunction(_method) and not _name.startswith("_"):
+        setattr(AsyncMethods, _name, _twin(_method))
+
+
+class _Steps(Generic[Item]):
+    """An iterator whose steps, and whose end, are run in threads, one at a time."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def next(self) -> Any:
+        """Return the next item, or `_END`."""
+        with self._lock:
+            return _END if self._closed else next(self._items, _END)
+
+    def close(self) -> None:
+        """End it, after the step that is being run."""
+        with self._lock:
+            self._closed = True
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()
+
+
+async def _in_threads(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
+    """Yield what an iterator yields, each step in a thread.
+
+    A task that is cancelled does not wait for the step that is being run.
+    """
+    steps = _Steps(await asyncio.to_thread(make))
+    try:
+        while (item := await asyncio.to_thread(steps.next)) is not _END:
+            yield item
+    except asyncio.CancelledError:
+        asyncio.get_running_loop().run_in_executor(None, steps.close)
+        raise
+    except GeneratorExit:
+        steps.close()  # between two steps
+        raise
+    else:
+        await asyncio.to_thread(steps.close)

@@ -1,0 +1,103 @@
+"""Types of async_methods.py, made from the sources: `make docs`."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Generic
+
+from streamkeep.engine.api.admin_commands import AdminCommands, PathLike, Progress
+from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.api.follow import Stop
+from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
+from streamkeep.engine.checkpoint.durability import Durability
+from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
+
+class AsyncMethods(Generic[Text]):
+    """The other methods of the store, as coroutines."""
+
+    _store: AdminCommands[Text]
+
+    async def durability(self) -> Durability: ...
+    async def sync(self) -> None: ...
+    async def maintain(self) -> maintenance.MaintenanceReport: ...
+    async def archive(
+        self,
+        *,
+        wait: bool = True,
+        options: archiver.ArchiveOptions = archiver.DEFAULT_OPTIONS,
+        progress: Progress | None = None,
+    ) -> archiver.ArchiveReport: ...
+    async def archived_segments(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+    ) -> list[SegmentRecord]: ...
+    async def archived_streams(self) -> list[segments.ArchivedStream]: ...
+    async def open_segment(self, record: SegmentRecord) -> Segment: ...
+    def verify_archive(
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        progress: Progress | None = None,
+    ) -> AsyncIterator[segments.Verified]: ...
+    async def restore_archive(
+        self,
+        key: Key,
+        source: Key | None = None,
+        *,
+        from_store: AsyncMethods[bytes] | AsyncMethods[str] | None = None,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+        progress: Progress | None = None,
+    ) -> restore.RestoreReport: ...
+    def adopt_segments(
+        self,
+        *paths: PathLike,
+        key: Key | None = None,
+        progress: Progress | None = None,
+        max_block_bytes: int = MAX_BLOCK_BYTES,
+    ) -> AsyncIterator[adopt.Adopted]: ...
+    def export_segments(
+        self,
+        folder: PathLike,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        start: Id = "-",
+        end: Id = "+",
+        progress: Progress | None = None,
+    ) -> AsyncIterator[Path]: ...
+    async def drop_segments(
+        self, key: Key | None = None, *, stream_number: int | None = None, before: Id = "+"
+    ) -> list[SegmentRecord]: ...
+    async def erase(
+        self, key: Key, *ids: Id, timeout: float = 60.0, progress: Progress | None = None
+    ) -> int: ...
+    def follow(
+        self,
+        key: Key,
+        start: Id = "$",
+        *,
+        count: int | None = 100,
+        block: int | None = 0,
+        stop: Stop | None = None,
+        history: bool = False,
+    ) -> AsyncIterator[Entry[Text]]: ...
+    def consume(
+        self,
+        key: Key,
+        groupname: Key,
+        consumername: Key,
+        *,
+        count: int | None = 10,
+        block: int | None = 0,
+        claim_min_idle_time: int | None = None,
+        noack: bool = False,
+        stop: Stop | None = None,
+    ) -> AsyncIterator[Entry[Text]]: ...
