@@ -134,7 +134,7 @@ class AsyncMethods(Generic[Text]):
         f"{API}/pipeline_commands.pyi",
         (GROUPS, STREAMS),
         '''\
-from typing_extensions import Self
+from typing import Self
 
 class PipelineCommands:
     """The commands of Redis Streams, each of which returns the pipeline that it was queued in."""

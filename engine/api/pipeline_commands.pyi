@@ -1,9 +1,7 @@
 """Types of pipeline_commands.py, made from the sources: `make docs`."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
-
-from typing_extensions import Self
+from typing import Any, Literal, Self
 
 from streamkeep.engine.api.command_base import (
     Fields,

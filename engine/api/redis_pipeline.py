@@ -20,8 +20,8 @@ class Pipeline(PipelineCommands):
 
     Each command method returns the pipeline. As in Redis, a command that breaks a rule does not
     undo the others; unlike in Redis, a crash never leaves half of them, whatever `transaction`
-    says. Results become text when all of it is committed, as with redis-py: if one is not UTF-8, the
-    error is the result of that command.
+    says. Results become text when all of it is committed, as with redis-py. If one is not UTF-8,
+    the result of its command is that error.
     """
 
     _late_text = True
