@@ -12,12 +12,11 @@ FOLDERS := engine format pipeline recovery server tools
 PARALLEL := -n 2
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,
 # the one with tiny NACK pages cannot run with compiled modules, and one with streams is enough.
-PURE_TESTS := tests/test_format_*.py tests/test_commands.py tests/test_group_store.py \
-	tests/test_property_*.py \
-	--deselect tests/test_property_groups.py::TestGroups::runTest \
-	--deselect tests/test_property_stream.py::TestPageNodes::runTest
-PURE_ALL := tests/test_format_*.py tests/test_commands.py tests/test_store_*.py tests/test_group_*.py \
-	tests/test_property_*.py tests/test_recovery_*.py
+PURE_TESTS := tests/test_format tests/test_properties tests/test_commands.py tests/test_group_store.py \
+	--deselect tests/test_properties/test_groups.py::TestGroups::runTest \
+	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest
+PURE_ALL := tests/test_format tests/test_properties tests/test_commands.py tests/test_store_*.py \
+	tests/test_group_*.py tests/test_recovery_*.py
 
 .PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check dist \
 	clean dev

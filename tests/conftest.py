@@ -22,7 +22,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from tiers import slow_but
 
-pytest.register_assert_rewrite("store_machine")  # it asserts, and is no test
+pytest.register_assert_rewrite("test_properties.store_machine")  # it asserts, and is no test
 settings.load_profile(profile.ANY_MACHINE)
 
 ROOT = Path(__file__).resolve().parent.parent

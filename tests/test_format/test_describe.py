@@ -43,7 +43,7 @@ from streamkeep.format.rows.group_records import GROUP_RECORD
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.segment.segment import Segment
 
-GOLDEN = Path(__file__).parent / "golden" / "v1"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
 
 
 def node_envelope() -> bytes:

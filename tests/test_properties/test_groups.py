@@ -24,12 +24,12 @@ from model.pending_steps import XAck
 from model.profile import configured
 from model.steps import Step, XAdd, XInfoFull
 from model.strategies import mostly
-from store_machine import THOROUGH, StoreMachine
 from stores import SYNC_MODES
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.model import pel
 from streamkeep.format.rows.nacks import INLINE_NACKS, NACK_SIZE, PAGE_NACKS
-from test_property_stream import XAddMany
+from test_properties.store_machine import THOROUGH, StoreMachine
+from test_properties.test_stream import XAddMany
 
 # What was appended at a time is forgotten after 100 seconds by IDMP; the clock stays below that.
 BEGIN_MS = 50_000

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-
 import redis
+
 import streamkeep
 from real_redis.server import running_redis
 from tiers import slow_but

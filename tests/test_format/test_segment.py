@@ -48,7 +48,7 @@ from streamkeep.format.segment.segment import (
 from streamkeep.format.segment.writer import SegmentWriter
 from streamkeep.format.segment.zstd_frame import most_content
 
-GOLDEN = Path(__file__).parent / "golden" / "v1"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
 NUMBER = 7
 
 

@@ -16,7 +16,7 @@ from streamkeep.format.core.errors import (
     IdTooSmallError,
     InvalidIdError,
 )
-from test_property_stream import stored_nodes
+from test_properties.test_stream import stored_nodes
 
 pytestmark = pytest.mark.both_modes(daily=True)
 

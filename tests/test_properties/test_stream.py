@@ -36,13 +36,13 @@ from model.steps import (
 )
 from model.strategies import KEYS, PAIRS, SMALL, Steps, bounds, mostly, new_ids, some_ids
 from model.values import ZERO
-from store_machine import THOROUGH, StoreMachine, outcome
 from stores import SYNC_MODES
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.node import peek_counts
+from test_properties.store_machine import THOROUGH, StoreMachine, outcome
 
 
 class StoredNode(NamedTuple):

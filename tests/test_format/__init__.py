@@ -1,0 +1,1 @@
+"""Tests of `format`: bytes of real servers, round trips, every flipped bit, hostile input."""

@@ -1,0 +1,1 @@
+"""Random commands on the engine and on the model, side by side."""

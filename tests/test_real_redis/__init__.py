@@ -1,0 +1,1 @@
+"""The same commands to a real redis-server; skipped where there is none."""
