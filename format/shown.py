@@ -88,6 +88,11 @@ def count_text(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def entries_text(count: int) -> str:
+    """Return `1 entry`, `1,204 entries`."""
+    return count_text(count, "entry", "entries")
+
+
 class Plan(NamedTuple):
     """Where buckets begin and end: bucket i is edges[i] <= ms < edges[i + 1]."""
 

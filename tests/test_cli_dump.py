@@ -25,7 +25,8 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.redis.crc64 import crc64
 from streamkeep.format.redis.stream_parts import Part
 from streamkeep.recovery.diff import diff
-from streamkeep.recovery.load import PREFIX, Load
+from streamkeep.transfer.formats import UNNAMED
+from streamkeep.transfer.loading.staged import Load
 
 LOSSLESS = ("jsonl", "dump", "rdb")
 
@@ -404,7 +405,7 @@ def test_streams_that_exist_are_kept_skipped_or_replaced() -> None:
     assert "stream 'k' exists in the store; nothing was loaded" in result.stderr
     assert "next: --existing skip" in result.stderr
     assert lines("range", "t", "k") == ["1-0  f=v"]
-    assert len(lines("streams", "t")) == 3
+    assert len(lines("streams", "t")) == 2
     result = run("load", "t", "a.jsonl", "--existing", "skip")
     assert "3 streams, 1 skipped" in result.stderr
     assert lines("range", "t", "k") == ["1-0  f=v"]
@@ -495,7 +496,7 @@ def test_what_had_no_place_is_said() -> None:
     assert summary["streams"] == 4
     result = run("dump", "s", "--output", "old.rdb", "--redis", "7.0")
     assert "no place for: pending entry of nobody, now of a consumer (2 times)" in result.stderr
-    assert "--redis 8.10 has a place for more" in result.stderr
+    assert "next: --redis 8.10 keeps more" in result.stderr
 
 
 def test_a_file_of_several_databases() -> None:
@@ -516,7 +517,7 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
         incoming.append([(1, 1, [b"a", b"b"])])
         left = store.keys()
         assert len(left) == 1
-        assert left[0].startswith(PREFIX)
+        assert left[0].startswith(UNNAMED)
     fill("t")
     run("dump", "t", "--output", "a.jsonl")
     result = run("load", "s", "a.jsonl")
@@ -541,17 +542,17 @@ def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> Non
 
             def begun() -> bool:
                 assert process.poll() is None
-                return any(store.xlen(key) for key in store.scan_iter() if key.startswith(PREFIX))
+                return any(store.xlen(key) for key in store.scan_iter() if key.startswith(UNNAMED))
 
             wait_until(begun)
     finally:
         process.kill()
         process.communicate()
-    assert [key for key in keys_of("t") if not key.startswith(PREFIX)] == [b"other"]
+    assert [key for key in keys_of("t") if not key.startswith(UNNAMED)] == [b"other"]
     result = run("load", "t", "a.jsonl", "--sync", "none")
     assert "of loads that are running or were killed" in result.stderr
     for key in keys_of("t"):
-        if key.startswith(PREFIX):
+        if key.startswith(UNNAMED):
             run("remove", "t", key, "--yes")
     assert lines("diff", "t", "big", "k") == []
 
@@ -585,8 +586,8 @@ def test_a_refused_command_ends_the_load_and_says_how_to_go_on() -> None:
     )
     result = run("load", "s", "a.resp", status=1)
     assert "a.resp: command 3 at byte 26, XADD: ERR The ID specified in XADD" in result.stderr
-    assert "the first 2 commands are done" in result.stderr
-    assert "next: --from-line 3 goes on" in result.stderr
+    assert "; 2 commands applied" in result.stderr
+    assert "next: --from-line 3 resumes there; --from-line 4 leaves this" in result.stderr
     result = run("load", "s", "a.resp", "--from-line", "4")
     assert "no place for: command SET" in result.stderr
     assert lines("range", "s", "k") == ["1-0  a=b", "2-0  a=b"]
@@ -660,7 +661,7 @@ def test_bytes_that_are_no_commands(data: bytes, problem: str) -> None:
     Path("a.resp").write_bytes(data)
     result = run("load", "s", "a.resp", status=1)
     assert problem in result.stderr
-    assert "the first 0 commands are done" in result.stderr
+    assert "no command was applied" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -684,13 +685,13 @@ def test_a_table_that_is_none(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "problem"),
     [
-        ("ms", [1, None], "behind row 1: ms None and seq 0 are no ID"),
-        ("seq", [1, -2], "behind row 1: ms 2 and seq -2 are no ID"),
-        ("ms", [1.0, 2.5], "behind row 0: the column 'ms' is double, not whole numbers"),
-        ("seq", ["1", "2"], "behind row 0: the column 'seq' is string, not whole numbers"),
-        ("id", ["1-1", None], "behind row 1: the ID None is no text"),
-        ("id", [1, 2], "behind row 0: the ID 1 is no text"),
-        ("stream", ["a", None], "behind row 1: None is neither text nor bytes"),
+        ("ms", [1, None], "row 2: ms None and seq 0 are no ID"),
+        ("seq", [1, -2], "row 2: ms 2 and seq -2 are no ID"),
+        ("ms", [1.0, 2.5], "row 1: the column 'ms' is double, not whole numbers"),
+        ("seq", ["1", "2"], "row 1: the column 'seq' is string, not whole numbers"),
+        ("id", ["1-1", None], "row 2: the ID None is not text"),
+        ("id", [1, 2], "row 1: the ID 1 is not text"),
+        ("stream", ["a", None], "row 2: None is neither text nor bytes"),
     ],
 )
 def test_parquet_columns_that_are_no_ids(column: str, values: list[object], problem: str) -> None:
@@ -754,16 +755,17 @@ def test_wrong_command_lines() -> None:
     for args, message in (
         (["dump", "s", "--format", "rdb", "--start", "1"], "are not for rdb"),
         (["dump", "s", "--field", "a"], "--field is for csv"),
-        (["dump", "s", "--json"], "with --output"),
+        (["dump", "s", "--json"], "needs --output"),
         (["load", "s", "k", "x.resp", "--format", "resp"], "does not exist"),
         (["load", "s", "a", "b", "c"], "at most KEY and FILE"),
         (["load", "s"], "Missing argument"),
     ):
         assert message in run(*args, status=2).stderr
-    assert "no such key" in run("dump", "s", "nix", status=1).stderr
-    assert "no such store" in run("dump", "nix", status=3).stderr
+    assert "no such key" in run("dump", "s", "nix", status=6).stderr
+    assert "no such store" in run("dump", "nix", status=6).stderr
     Path("rows.jsonl").write_text('{"a":1}\n')
-    assert "their stream is not named" in run("load", "s", "rows.jsonl", status=1).stderr
+    told = run("load", "s", "rows.jsonl", status=1).stderr
+    assert "name the stream that these rows go to" in told
 
 
 # --- diff ---------------------------------------------------------------------------------------
@@ -857,7 +859,8 @@ def test_a_group_and_rows_of_a_table() -> None:
         "group",
         "consumer",
     ]
-    assert "no group 'x'" in run("dump", "s", "k", "--group", "x", "--bytes", status=1).stderr
+    told = run("dump", "s", "k", "--group", "x", "--bytes", status=6).stderr
+    assert "No such consumer group 'x'" in told
     for table in ("meta", "keys", "streams", "idempotency", "garbage", "segments"):
         shown = lines("dump", "s", "--table", table)
         assert bool(shown) == (table not in ("garbage", "segments"))

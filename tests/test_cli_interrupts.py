@@ -12,8 +12,8 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, run
-from streamkeep.recovery.load import Load
-from streamkeep.tools.base.interrupts import uninterrupted
+from streamkeep.transfer.loading.interrupts import uninterrupted
+from streamkeep.transfer.loading.staged import Load
 
 LINES = "".join(f'{{"n":{number}}}\n' for number in range(1, 11))
 
@@ -44,7 +44,7 @@ def test_rows_that_are_committed_are_counted(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patched:
         interrupt_behind(patched, streamkeep.Store, "xadd_many", 2)
         told = run("load", "s", "k", "a.jsonl", "--batch", "3", status=1).stderr
-    assert "a.jsonl: interrupted; 6 entries stored, up to line 6; --from-line 7 goes on" in told
+    assert "a.jsonl: interrupted; 6 entries stored, up to line 6; --from-line 7 continues" in told
     assert lines("len", "s", "k") == ["6"]
     run("load", "s", "k", "a.jsonl", "--from-line", "7")
     assert lines("len", "s", "k") == ["10"]
@@ -72,7 +72,7 @@ def test_commands_that_are_committed_are_counted(
     with monkeypatch.context() as patched:
         patched.setattr(streamkeep.Store, "transaction", interrupted)
         told = run("load", "s", "a.resp", status=1).stderr
-    assert "a.resp: interrupted; the first 2,000 commands are done; --from-line 2001" in told
+    assert "a.resp: interrupted; 2,000 commands applied; --from-line 2001" in told
     assert lines("len", "s", "k") == ["2000"]
     run("load", "s", "a.resp", "--from-line", "2001")
     assert lines("len", "s", "k") == ["2500"]

@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
-from streamkeep.tools.transfer import load_rows
+from streamkeep.transfer.loading import append
 
 
 @pytest.fixture(autouse=True)
@@ -275,7 +275,7 @@ def test_times_become_ids(text: str, unit: str, ms: int) -> None:
         ("yesterday", "auto", "is not a time"),
         ("yesterday", "ms", "is not a number of ms"),
         ("1718004800", "iso", "is not a time"),
-        ("20240610", "auto", "may be several times; say which with --time-unit"),
+        ("20240610", "auto", "may be several times; its unit must be given"),
         ("1718004800123456789", "auto", "may be several times"),
         ("-5", "auto", "is before 1970"),
         ("1969-12-31", "auto", "is before 1970"),
@@ -350,7 +350,10 @@ def test_rows_older_than_the_stream_are_refused_also_when_sorted() -> None:
 
 def test_sort_needs_something_to_sort_by() -> None:
     write("a.csv", "n\n1\n")
-    assert "line 2: --sort needs" in run("load", "s", "k", "a.csv", "--sort", status=1).stderr
+    assert (
+        "line 2: sorting needs a time or an ID"
+        in run("load", "s", "k", "a.csv", "--sort", status=1).stderr
+    )
 
 
 def test_an_id_that_the_store_refuses_names_its_batch() -> None:
@@ -392,7 +395,7 @@ def test_a_bad_line_costs_its_batch_only_and_says_how_to_go_on() -> None:
     assert result.stderr.splitlines() == [
         "streamkeep load: a.jsonl line 2501: not JSON: Expecting value at column 1; "
         "2,000 entries stored, up to line 2000",
-        "next: --from-line 2001 goes on behind them",
+        "next: --from-line 2001 continues after them",
     ]
     assert lines("len", "s", "k") == ["2000"]
     write("a.jsonl", good + '{"n":2500}\n')
@@ -407,7 +410,7 @@ def test_from_line_counts_the_lines_of_a_csv_file() -> None:
 
 
 def test_large_entries_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_rows, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(append, "BATCH_BYTES", 1000)
     write("a.jsonl", f'{{"n":"{"x" * 600}"}}\n' * 5 + "oops\n")
     result = run("load", "s", "k", "a.jsonl", status=1)
     assert "4 entries stored, up to line 4" in result.stderr

@@ -12,7 +12,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from streamkeep.engine.store.removal import missing_folders, remove_empty
-from streamkeep.tools.base import opening
+from streamkeep.transfer import stores
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_folder_that_was_there_stays_and_can_become_a_store() -> None:
 def test_what_was_committed_stays_and_is_told() -> None:
     Path("half.resp").write_text("XADD k 1-0 a b\r\nXADD k 1-0 a b\r\n")
     told = run("load", "new", "half.resp", status=1).stderr
-    assert "the first 1 command" in told
+    assert "; 1 command applied" in told
     assert lines("len", "new", "k") == ["1"]
 
 
@@ -101,7 +101,7 @@ def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
 def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look = opening._holds_nothing
+    look = stores.holds_nothing
 
     def looked_at(store: streamkeep.Store) -> bool:
         empty = look(store)
@@ -110,6 +110,6 @@ def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
         return empty
 
     with monkeypatch.context() as patched:
-        patched.setattr(opening, "_holds_nothing", looked_at)
+        patched.setattr(stores, "holds_nothing", looked_at)
         run("load", "new", "cut.jsonl", status=1)
     assert lines("len", "new", "k") == ["1"]

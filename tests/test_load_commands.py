@@ -11,7 +11,7 @@ import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
 from streamkeep.format.redis.resp import encode_command
-from streamkeep.tools.transfer import load_resp
+from streamkeep.transfer.commands import replay
 
 
 @pytest.fixture(autouse=True)
@@ -187,12 +187,12 @@ def test_streams_are_renamed_copied_and_restored() -> None:
 def test_a_transaction_without_an_end_is_not_run() -> None:
     told = load("XADD k 1-0 a b", "MULTI", "XADD k 2-0 a b", "XADD k 3-0 a b", status=1)
     assert "a.aof: the file ends in the transaction that MULTI, command 2, begins" in told
-    assert "the first 1 command" in told
+    assert "; 1 command applied" in told
     assert ids("k") == ["1-0"]
 
 
 def test_a_transaction_is_one_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_resp, "BATCH_COMMANDS", 2)
+    monkeypatch.setattr(replay, "BATCH_COMMANDS", 2)
     many = [f"XADD k {number}-0 a b" for number in range(2, 12)]
     load("XADD k 1-0 a b", "MULTI", *many, "EXEC", "MULTI", "DEL k", "DISCARD")
     assert len(ids("k")) == 11
@@ -202,7 +202,7 @@ def test_commands_before_a_torn_end_are_run_and_counted() -> None:
     whole = encode_command("XADD", "k", "1-0", "a", "b")
     told = load(whole, encode_command("XADD", "k", "2-0", "a", "b")[:-5], status=1)
     assert "the bytes end here" in told or "are there" in told
-    assert "the first 1 command" in told
+    assert "; 1 command applied" in told
     assert ids("k") == ["1-0"]
 
 

@@ -18,7 +18,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.rows.extension import RESTORING, with_section, without_section
-from streamkeep.recovery.load import Load
+from streamkeep.transfer.loading.staged import Load
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
 BAD = b"\xff\xfe"  # is not UTF-8

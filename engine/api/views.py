@@ -75,6 +75,11 @@ class Snapshot(StreamCommands[Text]):
         self.close()
 
     @property
+    def uuid(self) -> str:
+        """The identity of the store, which copies and backups share."""
+        return self._store.uuid
+
+    @property
     def txn(self) -> ReadTxn:
         """The read transaction itself, for checks and tools."""
         return self._txn

@@ -2,7 +2,7 @@
 
 See `format/redis/stream_parts.py` for the parts. `Intake` takes them one after the other, each call
 within whatever transaction it is given, so that a stream of any size comes in by transactions of
-bounded size; until the last one it stands under a name of its own (`recovery/load.py`).
+bounded size; until the last one it has a temporary name (`transfer/loading/staged.py`).
 
 What comes in is checked as if it were hostile: nodes byte by byte unless `redis_dump` has done it,
 counters against nodes, names and IDs against each other. What can be derived is derived.

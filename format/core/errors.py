@@ -1,12 +1,13 @@
 """The error hierarchy: everything Streamkeep raises on purpose.
 
-Four families, by what the caller can do about it:
+Five families, by what the caller can do about it:
 
     StreamkeepError
     |-- ArgumentError     the call itself is wrong: nothing was run (redis-py's DataError)
     |-- CommandError      a rule of Redis Streams was broken; the store is unchanged (ResponseError)
     |-- StoreError        the store as a whole cannot serve the call
-    `-- CorruptionError   stored bytes break the format
+    |-- CorruptionError   stored bytes break the format
+    `-- TransferError     a dump or a load cannot be done
 
 The first two are siblings, as in redis-py: what the client refuses before it sends anything is an
 `ArgumentError`; what it sends, and a server refuses, is a `CommandError` in the server's words.
@@ -140,6 +141,43 @@ class ErasureBlockedError(StoreError):
     """
 
     processes: tuple[int, ...] = ()
+
+
+class TransferError(StreamkeepError):
+    """A dump or a load cannot be done.
+
+    Attributes:
+        hint: what to do next, or "". It writes arguments of `streamkeep.transfer` as `name=value`.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class TargetExistsError(TransferError):
+    """The file that a dump would write exists, and was not to be replaced."""
+
+
+class LoadError(TransferError):
+    """A file is not as its format says, or the store does not take what it holds.
+
+    The message says which part of the file is to blame, and how much of it is in the store.
+
+    Attributes:
+        source: the name of the file.
+        line: the line, row or command that is to blame, from 1 on; None for the whole file.
+        done: how many entries were stored, or how many commands were applied; 0 where the load has
+            changed nothing.
+    """
+
+    def __init__(
+        self, message: str, *, source: str, line: int | None = None, done: int = 0, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.source = source
+        self.line = line
+        self.done = done
 
 
 class CorruptionError(StreamkeepError):

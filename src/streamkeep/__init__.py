@@ -6,8 +6,8 @@
     ...     store.xrange("orders")
 
 `open` gives a `Store`, whose methods are those of redis-py's stream commands; `aio.open` gives the
-same for asyncio. Names are loaded when they are first used, so that `streamkeep.format`
-works where LMDB is not installed.
+same for asyncio, and `transfer` dumps and loads files. Names are loaded when they are first used,
+so that `streamkeep.format` works where LMDB is not installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamkeep import aio
+    from streamkeep import aio, transfer
     from streamkeep.engine.api.redis_pipeline import Pipeline
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.stream_commands import ScanEntry
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         IdTooSmallError,
         InvalidIdError,
         KeyExistsError,
+        LoadError,
         MissingSegmentError,
         NoSuchGroupError,
         NoSuchKeyError,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
         StoreLockedError,
         StreamFullError,
         StreamkeepError,
+        TargetExistsError,
+        TransferError,
         UntrustedFileError,
     )
 
@@ -69,6 +72,7 @@ _HOMES = {
         "IdTooSmallError",
         "InvalidIdError",
         "KeyExistsError",
+        "LoadError",
         "MissingSegmentError",
         "NoSuchGroupError",
         "NoSuchKeyError",
@@ -81,9 +85,12 @@ _HOMES = {
         "StoreLockedError",
         "StreamFullError",
         "StreamkeepError",
+        "TargetExistsError",
+        "TransferError",
         "UntrustedFileError",
     ),
 }
+_MODULES = ("aio", "transfer")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022  # the door first, then the rest
@@ -99,6 +106,7 @@ __all__ = [  # noqa: RUF022  # the door first, then the rest
     "IdTooSmallError",
     "InvalidIdError",
     "KeyExistsError",
+    "LoadError",
     "MAX_ID",
     "MIN_ID",
     "MissingSegmentError",
@@ -119,15 +127,18 @@ __all__ = [  # noqa: RUF022  # the door first, then the rest
     "StreamFullError",
     "StreamId",
     "StreamkeepError",
+    "TargetExistsError",
     "Transaction",
+    "TransferError",
     "UntrustedFileError",
     "aio",
+    "transfer",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "aio":
-        return import_module("streamkeep.aio")
+    if name in _MODULES:
+        return import_module(f"streamkeep.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'streamkeep' has no attribute {name!r}")
@@ -137,4 +148,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, "aio"})
+    return sorted({*globals(), *_HOME_OF, *_MODULES})

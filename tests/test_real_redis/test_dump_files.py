@@ -22,7 +22,7 @@ from real_redis.server import RealRedis, running_redis
 from redis_parts import stream_parts
 from streamkeep.engine.api.store import Store
 from streamkeep.format.redis.stream_parts import Part
-from streamkeep.recovery.load import Load
+from streamkeep.transfer.loading.staged import Load
 
 pytestmark = pytest.mark.redis
 

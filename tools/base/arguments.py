@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from streamkeep.format.core.entry import MAX_U64, StreamId
+from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.tools.base import output
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.durations import parse_duration
-from streamkeep.tools.base.times import parse_iso
 
 if TYPE_CHECKING:
     _BytesType = click.ParamType[bytes]
@@ -25,9 +23,6 @@ else:
     _BytesType = click.ParamType  # generic in newer versions only
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Bound = Literal["from", "to", "after"]
-
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class Bytes(_BytesType):
@@ -75,25 +70,13 @@ class Id(_BytesType):
         """Return the text of the ID."""
         if isinstance(value, bytes):
             return value
-        text = str(value)
-        moment = text.removeprefix("(")
-        if self.bound is None or not _DATE.match(moment):
-            return os.fsencode(text)
+        text = os.fsencode(str(value))
+        if self.bound is None:
+            return text
         try:
-            return self._id_of(parse_iso(moment), exclusive=text != moment)
+            return id_bound(text, self.bound)
         except ValueError as error:
-            self.fail(f"{text}: {error}", param, ctx)
-
-    def _id_of(self, ms: int, *, exclusive: bool) -> bytes:
-        """Return the ID that a millisecond stands for.
-
-        Of `(ms` alone, the store would leave one ID out: the first as a start, the last as an end.
-        """
-        if exclusive:
-            return b"(%d-%d" % (ms, 0 if self.bound == "to" else MAX_U64)
-        if self.bound == "after":
-            return bytes(StreamId(ms, 0).previous() if ms else StreamId(0, 0))
-        return b"%d" % ms
+            self.fail(f"{value}: {error}", param, ctx)
 
 
 class Duration(_IntType):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-import streamkeep
-from streamkeep.engine.store.removal import missing_folders, remove_empty
-from streamkeep.format.core.errors import NotAStoreError, StoreError, StreamkeepError
+from streamkeep.format.core.errors import NotAStoreError
 from streamkeep.tools.base import output
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -38,43 +36,29 @@ def open_store(
     Args:
         hint: what to do where there is no store; else it is how a store comes to be.
     """
-    sync = given().sync
-    ctx = click.get_current_context(silent=True)
-    if ctx is not None:
-        ctx.meta.setdefault(OPENED, []).append(path)
-    made = missing_folders(path) if create else None
+    from streamkeep.transfer.stores import opened  # here, since it loads the engine
+
+    note_opened(path)
     try:
-        store = streamkeep.open(path, sync=sync, readonly=readonly, create=create)
+        stack = ExitStack()
+        store = stack.enter_context(
+            opened(path, sync=given().sync, readonly=readonly, create=create)
+        )
     except NotAStoreError as error:
         hint = hint or f"streamkeep add {shlex.quote(str(path))} KEY FIELD VALUE creates it"
         missing = not path.exists()
         status = Exit.MISSING if missing else Exit.UNREADABLE
         code = type(error).__name__
         raise Failure(str(error), hint=hint if missing else "", status=status, code=code) from error
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
-    empty = False
-    try:
-        with store:
-            try:
-                yield store
-            except BaseException:
-                empty = made is not None and _holds_nothing(store)
-                raise
-            finally:
-                if sync == "interval":
-                    store.sync()
-    except BaseException:
-        if empty and made is not None:
-            with suppress(OSError):
-                remove_empty(path, made)
-        raise
+    with stack:
+        yield store
 
 
-def _holds_nothing(store: Store) -> bool:
-    with suppress(StreamkeepError):
-        return next(iter(store.scan_iter()), None) is None
-    return False
+def note_opened(path: Path) -> None:
+    """Note that the running command opens a store, for hints that name one."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None:
+        ctx.meta.setdefault(OPENED, []).append(path)
 
 
 def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:

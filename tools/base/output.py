@@ -4,10 +4,8 @@ Results go to standard output, everything else to standard error. Text shows siz
 and times as `2024-06-10T07:33:20Z`; JSON is one object per line, in ASCII, with sizes in bytes and
 times in Unix milliseconds.
 
-Keys, fields and values are arbitrary bytes. Text shows them as they are where that is harmless.
-What is empty, is not UTF-8, or holds control characters stands in double quotes with the escapes
-of redis-cli, so that no value can move the cursor or forge a line; `unquoted` reads this form
-back. JSON gives a string where the bytes are UTF-8, else `{"base64": "..."}`, which loses nothing.
+`format/quoting.py` says how text shows keys, fields and values, and `format/core/json_form.py` how
+JSON does.
 
 rich is loaded only where a table or a progress bar is shown: it takes longer to load than most
 commands take to run.
@@ -16,7 +14,6 @@ commands take to run.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 import time
@@ -26,13 +23,21 @@ from typing import Any, Final
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core import json_form
 from streamkeep.format.core.json_form import json_bytes as json_bytes
 from streamkeep.format.core.json_form import json_pairs as json_pairs
+from streamkeep.format.quoting import Pairs as Pairs
+from streamkeep.format.quoting import named as named
+from streamkeep.format.quoting import pairs_text as pairs_text
+from streamkeep.format.quoting import quoted as quoted
+from streamkeep.format.quoting import shown as shown
+from streamkeep.format.quoting import unquoted as unquoted
 from streamkeep.format.shown import EPOCH as EPOCH
 from streamkeep.format.shown import MAX_CALENDAR_MS as MAX_CALENDAR_MS
 from streamkeep.format.shown import calendar as calendar
 from streamkeep.format.shown import count_text as count_text
+from streamkeep.format.shown import entries_text as entries_text
 from streamkeep.format.shown import size_text as size_text
 from streamkeep.format.shown import time_text as time_text
 from streamkeep.tools.base import common
@@ -40,24 +45,9 @@ from streamkeep.tools.base.common import as_json as as_json
 from streamkeep.tools.base.durations import duration_text as duration_text
 from streamkeep.tools.base.terminal import guard, unguarded, visible
 
-Pairs = Sequence[tuple[bytes, bytes]]
 Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
 
 _NAME_WIDTH: Final = 40
-_SUMMARY_VALUE: Final = 200
-
-_ESCAPES: Final = {
-    "\\": "\\\\",
-    '"': '\\"',
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\a": "\\a",
-    "\b": "\\b",
-}
-_UNESCAPES: Final = {text[1]: char.encode() for char, text in _ESCAPES.items()}
-_plain_pairs: Final = re.compile(rb"(?:(?:^| )[!#-<>-~][!-<>-~]*=[!#-<>-~][!-<>-~]*)+").fullmatch
-_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([\\\"nrtab]))|([^\\\"]+)")
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -130,84 +120,12 @@ def give_up() -> bool:
     return False
 
 
-def shown(data: bytes, stops: str = "") -> str:
-    """Return bytes as text that is safe to print, quoted where it is not plain.
-
-    Args:
-        stops: characters that call for quotes, too, because of what stands around the text.
-    """
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if text.isprintable() and text and text[0] != '"' and not any(stop in text for stop in stops):
-        return text
-    return quoted(data)
-
-
-def quoted(data: bytes) -> str:
-    """Return bytes in double quotes, with escapes for all that is not printable text."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return f'"{data.decode("latin-1").translate(_BYTES)}"'
-    if text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    return f'"{text.translate(_Characters())}"'
-
-
-def _escaped(char: str, data: bytes) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if char.isprintable() and (len(data) > 1 or data[0] < 0x80):
-        return char
-    return "".join(f"\\x{byte:02x}" for byte in data)
-
-
-class _Characters(dict[int, str]):
-    """What each character of a text is shown as, found out when it is met first."""
-
-    def __missing__(self, number: int) -> str:
-        shown = self[number] = _escaped(chr(number), chr(number).encode())
-        return shown
-
-
-_BYTES: Final = {byte: _escaped(chr(byte), bytes([byte])) for byte in range(256)}
-
-
-def unquoted(text: str) -> bytes:
-    """Return the bytes that `quoted` shows as `text`; raise ValueError when it is not that form."""
-    out: list[bytes] = []
-    at, end = 1, len(text) - 1
-    if end < 1 or text[0] != '"' or text[end] != '"':
-        raise ValueError("the closing double quote is missing")
-    while at < end:
-        found = _ESCAPE.match(text, at, end)
-        if found is None:
-            raise ValueError(f"{text[at : at + 2]!r} is not one of the escapes")
-        digits, letter, plain = found.groups()
-        if digits:
-            out.append(bytes.fromhex(digits))
-        elif letter:
-            out.append(_UNESCAPES[letter])
-        else:
-            out.append(plain.encode("utf-8", "surrogateescape"))
-        at = found.end()
-    return b"".join(out)
-
-
 def shell_key(key: bytes) -> str:
     """Return a key as an argument for the shell."""
     text = shown(key)
     if not key:
         return "''"
     return f"--quoted-input {shlex.quote(text)}" if text.startswith('"') else shlex.quote(text)
-
-
-def named(key: bytes) -> str:
-    """Return a key as messages name it: 'orders', or "\\xff" when it is not plain."""
-    text = shown(key)
-    return text if text.startswith('"') else f"'{text}'"
 
 
 def cut(text: str, width: int = _NAME_WIDTH) -> str:
@@ -220,38 +138,15 @@ def ellipsis() -> str:
     return "…" if encodable("…") else "..."
 
 
-def pairs_text(pairs: Pairs) -> str:
-    """Return fields and values as `sku=7 note="two words"`."""
-    # Usually nothing needs quotes, which is soon seen: as many pairs as there are `=`.
-    joined = b" ".join(map(b"=".join, pairs))
-    if joined.count(b"=") == len(pairs) and _plain_pairs(joined):
-        return joined.decode()
-    return " ".join(f"{shown(field, ' =')}={shown(value, ' ')}" for field, value in pairs)
-
-
 def brief_pairs(pairs: Pairs) -> str:
     """Return fields and values as `pairs_text` does, long values cut."""
-    short = [
-        (
-            shown(field[:_SUMMARY_VALUE], " ="),
-            shown(value, " ")
-            if len(value) <= _SUMMARY_VALUE
-            else f"{shown(value[:_SUMMARY_VALUE], ' ')}{ellipsis()} ({size_text(len(value))})",
-        )
-        for field, value in pairs
-    ]
-    return " ".join(f"{field}={value}" for field, value in short)
+    return quoting.brief_pairs(pairs, ellipsis())
 
 
 def note_losses(losses: Mapping[str, int]) -> None:
     """Write what had no place where it was to go."""
     for what, count in sorted(losses.items()):
         note(f"no place for: {what} ({count:,} times)" if count > 1 else f"no place for: {what}")
-
-
-def entries_text(count: int) -> str:
-    """Return `1 entry`, `1,204 entries`."""
-    return count_text(count, "entry", "entries")
 
 
 def span_text(seconds: float) -> str:

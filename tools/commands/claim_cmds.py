@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.times import parse_iso
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Duration,
@@ -24,7 +25,6 @@ from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
 from streamkeep.tools.base.entry_ids import given_ids, ids_argument
 from streamkeep.tools.base.entry_output import print_id
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.times import parse_iso
 from streamkeep.tools.commands.pending_cmds import force_option, retry_count_option
 
 if TYPE_CHECKING:

@@ -1,75 +1,54 @@
-"""dump: streams of a store as text, tables, commands, or files for Redis."""
+"""dump: streams of a store as text, tables, commands, or files for Redis; and bytes, annotated."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal
 
 import click
 
-from streamkeep.engine.commands.arguments import range_end, range_start
-from streamkeep.engine.commands.dump import counters_of, group_part
-from streamkeep.engine.model.existing import existing_stream, group_in
-from streamkeep.engine.model.group import groups_of
-from streamkeep.engine.model.lag import lag
-from streamkeep.engine.system.files import replacing
-from streamkeep.format.core.entry import StreamId
-from streamkeep.format.redis.stream_dump import NEWEST, TARGETS, Losses
-from streamkeep.format.redis.stream_parts import NOBODY
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    TargetExistsError,
+    TransferError,
+)
+from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
 from streamkeep.tools.base import output
 from streamkeep.tools.base.archive_options import block_limit_option
-from streamkeep.tools.base.command import (
+from streamkeep.tools.base.arguments import (
     Bytes,
-    Exit,
-    Failure,
     Id,
-    command,
     count_option,
     given_store,
-    open_store,
     optional_store,
     refuse_options,
 )
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.library_terms import as_options
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import binary_output
-from streamkeep.tools.transfer.dump_bytes import (
+from streamkeep.tools.base.transfer_progress import shown_progress
+from streamkeep.transfer import DUMP_FORMATS, DumpFormat, DumpReport, Heading, Piece, Slot
+from streamkeep.transfer import dump as dump_file
+from streamkeep.transfer.dump_file import DEFAULT_REDIS, dump_group
+from streamkeep.transfer.formats import BINARY_FORMATS, DUMP_SUFFIXES
+from streamkeep.transfer.inspection import (
     TABLE_NAMES,
-    Printer,
-    print_file,
-    print_node,
-    print_rows,
-    print_segment,
-    rows_of_group,
-    rows_of_table,
+    Item,
+    inspect_checkpoints,
+    inspect_group,
+    inspect_journal,
+    inspect_node,
+    inspect_segment,
+    inspect_table,
 )
-from streamkeep.tools.transfer.dump_jsonl import JsonWriter
-from streamkeep.tools.transfer.dump_redis import write_commands, write_payloads, write_rdb
-from streamkeep.tools.transfer.dump_source import Limits, Source
-from streamkeep.tools.transfer.dump_table import write_csv, write_parquet
 
-Format = Literal["text", "jsonl", "csv", "parquet", "resp", "dump", "rdb"]
-FORMATS: Final = ("text", "jsonl", "csv", "parquet", "resp", "dump", "rdb")
-SUFFIXES: Final[dict[str, Format]] = {
-    ".txt": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".resp": "resp",
-    ".aof": "resp",
-    ".dump": "dump",
-    ".rdb": "rdb",
-}
-_BINARY: Final = ("parquet", "dump", "rdb")
-_WHOLE: Final = ("dump", "rdb")
 STDOUT: Final = "-"
-DEFAULT_SERVER: Final = "7.2"
-_MOST_PENDING: Final = 20  # of a consumer in text
+_HEX: Final = 16  # bytes of a field that are shown
 
 
 def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -84,7 +63,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(FORMATS),
+    type=click.Choice(DUMP_FORMATS),
     help="What to write; by default the name of the output tells, else jsonl.",
 )
 @click.option(
@@ -106,7 +85,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     "--redis",
     "server",
     type=click.Choice(list(TARGETS)),
-    default=DEFAULT_SERVER,
+    default=DEFAULT_REDIS,
     show_default=True,
     help="For rdb, dump and resp: the oldest Redis that is to read it; 7.2 suits Valkey.",
 )
@@ -126,7 +105,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 def dump(
     store_path: Path | None,
     key: bytes | None,
-    kind: Format | None,
+    kind: DumpFormat | None,
     target: str,
     overwrite: bool,
     start: bytes | None,
@@ -176,7 +155,6 @@ def dump(
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
       streamkeep dump --checkpoint orders.store/steady --bytes
     """
-    as_json = output.as_json()
     looks = [one for one in (node, group, table, segment, journal, checkpoint) if one is not None]
     if looks:
         if len(looks) > 1 or kind is not None or target != STDOUT:
@@ -191,65 +169,65 @@ def dump(
             refuse_options("is for the blocks of --segment", "max_block_bytes")
         if segment or journal or checkpoint:
             refuse_options("is not for looking at a file", "store_path", "key")
-        printer = Printer(as_json=as_json)
         if segment is not None:
-            print_segment(segment, printer, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
+            items = inspect_segment(segment, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
+            _print(items)
         elif journal is not None:
-            print_file(journal, "journal", printer)
+            _print(inspect_journal(journal))
         elif checkpoint is not None:
-            print_file(checkpoint, "steady", printer)
+            _print(inspect_checkpoints(checkpoint))
         else:
-            _look(
-                given_store(store_path), key, node, group, table, count, printer, as_bytes=as_bytes
-            )
-        printer.end()
+            path = given_store(store_path)
+            _look(path, key, node, group, table, count, as_bytes=as_bytes)
         return
     store_path = given_store(store_path)
     refuse_options("is for the blocks of --segment", "max_block_bytes")
     if as_bytes:
         raise click.UsageError("--bytes needs --node, --group, --table, --segment, ...")
-    kind = kind or SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
-    first, last = range_start(start or b"-"), range_end(end or b"+")
-    limits = Limits(StreamId(*first), StreamId(*last), count, history)
-    if (history or not limits.whole) and kind in _WHOLE:
+    if output.as_json() and target == STDOUT:
         raise click.UsageError(
-            f"--start, --end, --count and --history are not for {kind}: it is streams as they are"
+            "--json prints a summary and needs --output; for the data as JSON use --format jsonl"
         )
-    if fields and kind != "csv":
-        raise click.UsageError("--field is for csv")
-    if as_json and target == STDOUT:
-        raise click.UsageError("--json tells how it went: with --output; --format jsonl is JSON")
-    if target != STDOUT and not overwrite and Path(target).is_file():
-        hint = "--overwrite, or another name"
-        raise Failure(f"{target}: the file exists", hint=hint, status=Exit.UNREADABLE)
-    began = time.perf_counter()
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        source = Source(snapshot, key, limits)
-        total = source.total()
-        with (
-            output.progress(str(store_path), total, sized=False) as move,
-            _opened(target, kind) as out,
-        ):
-            source.moved = lambda entries: move(entries, entries)
-            losses = Losses()
-            if kind == "jsonl":
-                JsonWriter(out.write).dump(source, store.uuid, round(time.time() * 1000))
-            elif kind == "text":
-                _TextWriter(source, out.write).dump()
-            elif kind == "csv":
-                write_csv(source, list(fields) or None, out.write)
-            elif kind == "parquet":
-                write_parquet(source, out)
-            elif kind == "resp":
-                losses = write_commands(source, server, out.write)
-            elif kind == "dump":
-                losses = write_payloads(source, server, out.write)
-            else:
-                losses = write_rdb(source, server, out.write)
-    if source.unnamed:
-        left_out = output.count_text(source.unnamed, "stream")
+    chosen = kind or DUMP_SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
+    if target == STDOUT and chosen in BINARY_FORMATS and sys.stdout.isatty():
+        raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
+    with (
+        open_store(store_path, readonly=True) as store,
+        shown_progress(str(store_path), sized=False) as moved,
+    ):
+        out: str | BinaryIO = target if target != STDOUT else binary_output()
+        try:
+            report = dump_file(
+                store,
+                out,
+                format=chosen,
+                keys=None if key is None else [key],
+                start=start,
+                end=end,
+                count=count,
+                history=history,
+                redis=server,
+                fields=fields or None,
+                overwrite=overwrite,
+                progress=moved,
+            )
+        except ArgumentError as error:
+            raise click.UsageError(as_options(str(error))) from error
+        except TargetExistsError as error:
+            hint = as_options(error.hint)
+            code = type(error).__name__
+            raise Failure(str(error), hint=hint, status=Exit.UNREADABLE, code=code) from error
+        except TransferError as error:
+            hint = as_options(error.hint)
+            raise Failure(str(error), hint=hint, code=type(error).__name__) from error
+        except CorruptionError as error:
+            for one in getattr(error, "__notes__", ()):
+                output.note(one)
+            raise
+    if report.unfinished:
+        left_out = output.count_text(report.unfinished, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
-    _report(source, target, losses, time.perf_counter() - began, as_json=as_json)
+    _report(report, target)
 
 
 def _look(
@@ -259,117 +237,105 @@ def _look(
     group: bytes | None,
     table: str | None,
     count: int | None,
-    printer: Printer,
     *,
     as_bytes: bool,
 ) -> None:
-    """Print how something is stored."""
+    """Print how a store keeps something."""
     if table is None and key is None:
         raise click.UsageError("--node and --group need KEY")
-    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        txn = snapshot.txn
+    with open_store(store_path, readonly=True) as store:
         if table is not None:
-            print_rows(islice(rows_of_table(txn, table, key), count), printer)
+            _print(inspect_table(store, table, key=key, count=count))
             return
         assert key is not None
         if node is not None:
-            print_node(txn, key, StreamId.parse(node), printer, as_bytes=as_bytes)
+            _print(inspect_node(store, key, node, as_bytes=as_bytes))
         elif group is not None and as_bytes:
-            print_rows(rows_of_group(txn, key, group), printer)
+            _print(inspect_group(store, key, group))
         elif group is not None:
-            stream = existing_stream(txn, key)
-            found = group_in(txn, stream, group)
-            if printer.as_json:
-                JsonWriter(binary_output().write).group(found)
+            form: Literal["jsonl", "text"] = "jsonl" if output.as_json() else "text"
+            dump_group(store, binary_output(), key, group, format=form)
+            _end(0)
+
+
+def _print(items: Iterable[Item]) -> None:
+    """Print described bytes as text or JSON."""
+    damaged = 0
+    for item in items:
+        if isinstance(item, Heading):
+            if output.as_json():
+                members = {
+                    name: output.json_bytes(one) if isinstance(one, bytes) else one
+                    for name, one in item.members.items()
+                }
+                output.json_line(item.kind, **members)
             else:
-                writer = _TextWriter(Source(snapshot, key, Limits()), binary_output().write)
-                writer.group(found, lag(stream.record, found.record))
+                output.line(item.text)
+        elif isinstance(item, Slot):
+            _print_slot(item)
+        else:
+            damaged += item.name == "damage"
+            _print_piece(item)
+    _end(damaged)
 
 
-@contextmanager
-def _opened(target: str, kind: Format) -> Iterator[BinaryIO]:
-    """Open what is written to."""
-    if target != STDOUT:
-        with replacing(Path(target)) as out:
-            yield out
+def _end(damaged: int) -> None:
+    if output.as_json():
+        output.summary(damaged=damaged)
+
+
+def _print_slot(slot: Slot) -> None:
+    if output.as_json():
+        output.json_line(
+            "slot",
+            slot=slot.number,
+            id=str(slot.id),
+            state=slot.state,
+            same_fields=slot.same_fields,
+            fields=output.json_pairs(slot.pairs),
+        )
+    else:
+        pairs = output.brief_pairs(slot.pairs)
+        output.line(f"{slot.number:>4}  {slot.state:<7}  {slot.id}  {pairs}")
+
+
+def _print_piece(piece: Piece) -> None:
+    if output.as_json():
+        output.json_line(
+            "field",
+            offset=piece.offset,
+            size=len(piece.data),
+            hex=piece.data.hex(),
+            name=piece.name,
+            value=piece.value,
+        )
         return
-    if kind in _BINARY and sys.stdout.isatty():
-        raise Failure(f"{kind} is not for a terminal", hint="--output FILE")
-    out = binary_output()
-    yield out
-    out.flush()
+    place = f"{piece.offset}-{piece.offset + max(len(piece.data), 1) - 1}"
+    cut = piece.data[:_HEX].hex() + (".." if len(piece.data) > _HEX else "")
+    value = output.shown(piece.value.encode()) if piece.value else ""
+    output.line(f"{place:>11}  {cut:<34} {piece.name:<24} {value}".rstrip())
 
 
-def _report(source: Source, target: str, losses: Losses, seconds: float, *, as_json: bool) -> None:
-    if as_json:
-        output.json_summary(
-            "dump",
+def _report(report: DumpReport, target: str) -> None:
+    if output.as_json():
+        output.summary(
             output=target,
-            streams=source.streams,
-            entries=source.entries,
-            size_bytes=os.path.getsize(target) if os.path.isfile(target) else None,
-            no_place=dict(losses),
-            duration_ms=round(seconds * 1000),
+            streams=report.streams,
+            entries=report.entries,
+            size_bytes=report.size_bytes,
+            no_place=report.dropped,
+            duration_ms=round(report.seconds * 1000),
         )
         return
     if target != STDOUT:
-        rate = f"{source.entries / max(seconds, 1e-9):,.0f} entries/s"
-        size = f", {output.size_text(os.path.getsize(target))}" if os.path.isfile(target) else ""
+        rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
+        known = report.size_bytes is not None
+        size = f", {output.size_text(report.size_bytes or 0)}" if known else ""
         output.note(
-            f"{target}: {output.count_text(source.streams, 'stream')}, "
-            f"{output.entries_text(source.entries)}{size} in {output.span_text(seconds)} ({rate})"
+            f"{target}: {output.count_text(report.streams, 'stream')}, "
+            f"{output.entries_text(report.entries)}{size} in {output.span_text(report.seconds)} "
+            f"({rate})"
         )
-    output.note_losses(losses)
-    if losses.newer:
-        output.note(f"--redis {NEWEST} has a place for more")
-
-
-class _TextWriter:
-    """Writes streams for people."""
-
-    def __init__(self, source: Source, write: Callable[[bytes], object]) -> None:
-        self._source = source
-        self._write = write
-
-    def _line(self, text: str) -> None:
-        self._write(text.encode("utf-8", "backslashreplace") + b"\n")
-
-    def dump(self) -> None:
-        """Write all streams."""
-        for stream in self._source:
-            counters = counters_of(stream, 0)
-            self._line(f"stream {output.named(stream.name)}")
-            last = "{}-{}".format(*counters.last_id)
-            deleted = "{}-{}".format(*(counters.max_deleted_id or (0, 0)))
-            self._line(
-                f"  {output.entries_text(counters.length)}, {counters.entries_added:,} added, "
-                f"last generated ID {last}, max deleted ID {deleted}"
-            )
-            for ms, seq, flat in self._source.read(stream):
-                pairs = list(zip(flat[0::2], flat[1::2], strict=True))
-                self._line(f"  {ms}-{seq}  {output.brief_pairs(pairs)}")
-            if self._source.limits.whole:
-                for group in groups_of(self._source.txn, stream):
-                    self.group(group, lag(stream.record, group.record))
-
-    def group(self, group: Any, behind: int | None) -> None:
-        """Write one group."""
-        part = group_part(group)
-        last = "{}-{}".format(*part.last_id)
-        told = "unknown" if behind is None else f"{behind:,}"
-        self._line(f"  group {output.named(part.name)}: last delivered ID {last}, lag {told}")
-        for place, consumer in enumerate(part.consumers):
-            self._line(f"    consumer {output.named(consumer.name)}")
-            self._pending(part, place)
-        if part.zone:
-            self._line("    nobody")
-            self._pending(part, NOBODY)
-
-    def _pending(self, part: Any, place: int) -> None:
-        mine = [one for one in part.pending if one.consumer == place]
-        for one in islice(mine, _MOST_PENDING):
-            when = f", delivered {output.time_text(one.delivery_time)}" if place != NOBODY else ""
-            times = output.count_text(one.delivery_count, "time")
-            self._line(f"      {one.ms}-{one.seq}  {times}{when}")
-        if len(mine) > _MOST_PENDING:
-            self._line(f"      and {len(mine) - _MOST_PENDING:,} more")
+    output.note_losses(report.dropped)
+    if report.newer_keeps_more:
+        output.note(f"next: --redis {NEWEST} keeps more")

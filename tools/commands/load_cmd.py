@@ -1,68 +1,39 @@
-"""load: files into a store, as whole streams or as entries of one stream."""
+"""load: a file into a store, as whole streams, as commands, or as entries of one stream."""
 
 from __future__ import annotations
 
-import io
 import os
-import stat
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.format.core.errors import CorruptionError, KeyExistsError, StreamkeepError
-from streamkeep.recovery.load import PREFIX, Existing, Load, leftovers
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    KeyExistsError,
+    LoadError,
+    StreamkeepError,
+)
+from streamkeep.format.core.times import TIME_UNITS, TimeUnit
+from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import output
-from streamkeep.tools.base.command import (
-    Bytes,
-    Exit,
-    Failure,
-    command,
-    open_store,
-    refuse_options,
-    store_argument,
-)
-from streamkeep.tools.base.interrupts import uninterrupted
-from streamkeep.tools.base.times import TIME_UNITS, TimeUnit
+from streamkeep.tools.base.arguments import Bytes, store_argument, was_given
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import given
+from streamkeep.tools.base.library_terms import as_options
+from streamkeep.tools.base.statuses import Failure
+from streamkeep.tools.base.transfer_progress import shown_progress
 from streamkeep.tools.commands.retention_cmd import Size
-from streamkeep.tools.transfer.dump_table import read_parquet
-from streamkeep.tools.transfer.load_resp import Replay, load_commands
-from streamkeep.tools.transfer.load_rows import Choice, Loader, batches, sorted_rows
-from streamkeep.tools.transfer.load_whole import Loaded, WholeLoader
-from streamkeep.tools.transfer.rows import (
-    DAMAGED,
-    DELIMITERS,
-    SUFFIXES,
-    Columns,
-    CountingReader,
-    Row,
-    open_rows,
-    read_rows,
-    row_of,
-)
-from streamkeep.tools.transfer.text_lines import MAX_LINE_OPTION, RowError
+from streamkeep.transfer import LOAD_FORMATS, LoadReport
+from streamkeep.transfer import load as load_file
+from streamkeep.transfer.formats import UNNAMED, load_format
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.tools.transfer.rows import Format as RowFormat
+    from streamkeep.transfer import LoadFormat
+    from streamkeep.transfer.loading.staged import Existing
 
-Format = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]
-LOADABLE: Final[tuple[Format, ...]] = ("jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb")
 STDIN: Final = "-"
-_SUFFIXES: Final[dict[str, Format]] = {
-    **SUFFIXES,
-    ".parquet": "parquet",
-    ".resp": "resp",
-    ".aof": "resp",
-    ".dump": "dump",
-    ".rdb": "rdb",
-}
-_DUMP_START: Final = b'{"type":"dump"'
 
 
 @command()
@@ -71,7 +42,7 @@ _DUMP_START: Final = b'{"type":"dump"'
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(LOADABLE),
+    type=click.Choice(LOAD_FORMATS),
     help="Format of FILE; by default its name tells.",
 )
 @click.option(
@@ -113,7 +84,7 @@ _DUMP_START: Final = b'{"type":"dump"'
     help="Pass over what stands before line N (CSV: but for the names; resp: before command N).",
 )
 @click.option(
-    MAX_LINE_OPTION,
+    "--max-line",
     "max_line",
     type=Size(),
     default="16M",
@@ -128,10 +99,12 @@ _DUMP_START: Final = b'{"type":"dump"'
     metavar="NAME",
     help="Pass over commands of this name; resp only. May be given several times.",
 )
+@click.pass_context
 def load(
+    ctx: click.Context,
     store_path: Path,
     words: tuple[bytes, ...],
-    kind: Format | None,
+    kind: LoadFormat | None,
     existing: Existing,
     db: int | None,
     time_column: str | None,
@@ -185,74 +158,60 @@ def load(
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
     """
-    as_json = output.as_json()
-    if time_column is not None and id_column is not None:
-        raise click.UsageError("--time and --id cannot be used together")
-    if time_column is None and time_unit != "auto":
-        raise click.UsageError("--time-unit needs --time")
     key, file = _key_and_file(words, kind)
-    kind = kind or _format_of(file)
-    if drop_empty and kind not in DELIMITERS:
-        raise click.UsageError("--drop-empty is for CSV; JSON leaves members out by itself")
-    columns = Columns(time_column, time_unit, id_column)
+    chosen = kind or _format_of(file)
     name = "standard input" if file == STDIN else file
-    with ExitStack() as stack:
-        source = CountingReader(_open(file, stack))
-        move = stack.enter_context(output.progress(os.path.basename(name), _size(file), sized=True))
-        if kind == "parquet":
-            stream: Any = _seekable(source, name)
-        else:
-            stream = _opened(source, name)
-        whole = kind != "resp" and _is_whole(kind, key, stream)
-        _check_options(kind, key, whole=whole)
-        if kind == "resp" or whole:
-
-            def opened() -> Store[Any]:
-                store = stack.enter_context(open_store(store_path, create=True))
-                _note_leftovers(store, store_path)
-                return store
-
-            told = lambda entries: move(source.done, entries)  # noqa: E731  # one line, used twice
-            if kind == "resp":
-                replay = Replay(opened, from_line, skipped, told)
-                load_commands(replay, stream, name, as_json=as_json)
-            else:
-                make = partial(WholeLoader, name=name, key=key, database=db, max_line=max_line)
-                _load_whole(opened, make, kind, stream, name, existing, told, as_json=as_json)
-            return
-        assert key is not None
-        loader = Loader(store_path, key, name, may_sort=not sort)
-        stack.enter_context(loader)
+    source = sys.stdin.buffer if file == STDIN else file
+    with shown_progress(os.path.basename(name), sized=True) as moved:
         try:
-            rows = (
-                _parquet_rows(stream, name)
-                if kind == "parquet"
-                else read_rows(stream, _row_format(kind), columns, max_line, drop_empty=drop_empty)
+            report = load_file(
+                store_path,
+                source,
+                format=chosen,
+                key=key,
+                existing=existing if was_given(ctx, "existing") else None,
+                database=db,
+                time_column=time_column,
+                time_unit=time_unit if was_given(ctx, "time_unit") else None,
+                id_column=id_column,
+                sort=sort,
+                drop_empty=drop_empty,
+                batch=batch if was_given(ctx, "batch") else None,
+                from_line=from_line if was_given(ctx, "from_line") else None,
+                skip=skipped,
+                max_line=max_line,
+                sync=given(ctx).sync,
+                name=name,
+                progress=moved,
             )
-            choice = Choice(key)
-            rows = choice.rows(row for row in rows if row.line >= from_line)
-            if sort:
-                rows = iter(sorted_rows(rows, lambda: move(source.done, 0)))
-            for part in batches(rows, batch):
-                loader.append(part)
-                move(source.done, loader.stored)
-            choice.check(name, may_be_empty=True)
-        except RowError as error:
-            loader.fail(error)
-        except KeyboardInterrupt:
-            output.note("")
-            loader.note_stored("interrupted; ")
+        except ArgumentError as error:
+            raise click.UsageError(as_options(str(error))) from error
+        except LoadError as error:
+            text, hint = as_options(str(error)), as_options(error.hint)
+            raise Failure(text, hint=hint, code=type(error).__name__) from error
+        except KeyExistsError as error:
+            hint = "--existing skip leaves it, --existing replace replaces it"
+            text = f"{error}; nothing was loaded"
+            raise Failure(text, hint=hint, code=type(error).__name__) from error
+        except (StreamkeepError, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt):
+                output.note("")
+            for one in getattr(error, "__notes__", ()):
+                output.note(as_options(one))
             raise
-        except StreamkeepError:
-            loader.note_stored("")
-            raise
-    loader.report(as_json=as_json)
+    if report.unfinished:
+        output.note(
+            f"{output.count_text(len(report.unfinished), 'stream')} of loads that are running or "
+            f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep remove {store_path} "
+            f"{output.shell_key(report.unfinished[0])}` removes one"
+        )
+    _report(report, key)
 
 
 # --- the arguments ------------------------------------------------------------------------------
 
 
-def _key_and_file(words: tuple[bytes, ...], kind: Format | None) -> tuple[bytes | None, str]:
+def _key_and_file(words: tuple[bytes, ...], kind: LoadFormat | None) -> tuple[bytes | None, str]:
     """Return KEY, if there is one, and FILE.
 
     One word is a file, except that rows may come from standard input by naming a format.
@@ -263,190 +222,62 @@ def _key_and_file(words: tuple[bytes, ...], kind: Format | None) -> tuple[bytes 
         raise click.UsageError("Missing argument 'FILE'.")
     file = os.fsdecode(words[-1])
     if len(words) == 1 and file != STDIN and not os.path.exists(file):
-        if kind in SUFFIXES.values() and not sys.stdin.isatty():
+        if kind in ("jsonl", "csv", "tsv") and not sys.stdin.isatty():
             return words[0], STDIN
         hint = "for rows from standard input give KEY and -, and add --format"
         raise click.UsageError(f"File {file!r} does not exist; {hint}.")
-    if file != STDIN and not os.path.isfile(file) and not _is_pipe(file):
-        raise click.UsageError(
-            f"File {file!r} is a directory."
-            if os.path.isdir(file)
-            else f"File {file!r} does not exist."
-        )
+    if file != STDIN and not os.path.exists(file):
+        raise click.UsageError(f"File {file!r} does not exist.")
+    if file != STDIN and os.path.isdir(file):
+        raise click.UsageError(f"File {file!r} is a directory.")
     return (words[0] if len(words) == 2 else None), file
 
 
-def _check_options(kind: Format, key: bytes | None, *, whole: bool) -> None:
-    """Refuse what means nothing for what a file brings: streams, commands, or rows."""
-    if kind != "rdb":
-        refuse_options("is for RDB files", "db")
-    if kind != "resp":
-        refuse_options("is for commands", "skipped")
-    if not whole:
-        refuse_options("is for whole streams", "existing")
-    if whole or kind == "resp":
-        refuse_options(
-            "is for rows of a table",
-            *("time_column", "id_column", "sort", "drop_empty", "batch"),
-        )
-    if whole:
-        refuse_options("is for rows and commands: streams come whole", "from_line")
-    if kind == "resp" and key is not None:
-        raise click.UsageError("commands name their streams: leave KEY out")
-
-
-def _is_pipe(file: str) -> bool:
-    return os.path.exists(file) and not os.path.isdir(file)
-
-
-def _format_of(file: str) -> Format:
-    """Tell the format by the name of a file."""
+def _format_of(file: str) -> LoadFormat:
+    """Return the format that the name of a file tells."""
     if file == STDIN:
         raise click.UsageError("standard input has no name that tells its format: add --format")
-    path = Path(file.lower().removesuffix(".gz"))
-    if path.suffix not in _SUFFIXES:
-        known = " ".join(_SUFFIXES)
-        raise click.UsageError(f"{file}: the name does not end in {known}: add --format")
-    return _SUFFIXES[path.suffix]
-
-
-def _row_format(kind: Format) -> RowFormat:
-    assert kind == "jsonl" or kind == "csv" or kind == "tsv"
-    return kind
-
-
-def _is_whole(kind: Format, key: bytes | None, stream: Any) -> bool:
-    """Say whether a file brings whole streams."""
-    if kind in ("rdb", "dump") or (key is None and kind != "jsonl"):
-        return True
-    if kind != "jsonl":
-        return False
-    start = b""
-    with suppress(*DAMAGED):  # which reading the lines will tell
-        start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
-    is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
-    if key is None and start and not is_dump:
-        raise Failure(
-            "these are rows, and their stream is not named: the file does not begin as a dump does",
-            hint="streamkeep load STORE KEY FILE",
-        )
-    return bool(is_dump) or key is None
-
-
-def _open(file: str, stack: ExitStack) -> BinaryIO:
-    if file == STDIN:
-        return sys.stdin.buffer
-    return stack.enter_context(open(file, "rb"))
-
-
-def _opened(source: CountingReader, name: str) -> io.BufferedReader[Any]:
     try:
-        return open_rows(source)
-    except OSError as error:
-        raise Failure(f"{name}: {error.strerror or error}") from error
+        return load_format(None, file)
+    except ArgumentError as error:
+        raise click.UsageError(f"{error}: add --format") from error
 
 
-def _seekable(source: CountingReader, name: str) -> BinaryIO:
-    """Return the file itself: Parquet is read from its end."""
-    file = source.file()
-    if not file.seekable():
-        raise Failure(f"{name}: Parquet is read from a file, not from a pipe")
-    return file
+# --- the summary --------------------------------------------------------------------------------
 
 
-def _size(file: str) -> int | None:
-    """Return the size of a file for the progress bar; None for a pipe."""
-    status = None if file == STDIN else os.stat(file)
-    return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
-
-
-def _parquet_rows(stream: BinaryIO, name: str) -> Iterator[Row]:
-    """Yield the rows of a Parquet file."""
-    for number, (key, ms, seq, flat) in enumerate(read_parquet(stream, name), 1):
-        yield row_of(number, key, ms, seq, flat)
-
-
-# --- whole streams ------------------------------------------------------------------------------
-
-
-def _note_leftovers(store: Store[Any], path: Path) -> None:
-    """Tell of what a load that was killed has left."""
-    names = leftovers(store)
-    if names:
-        output.note(
-            f"{output.count_text(len(names), 'stream')} of loads that are running or were killed: "
-            f"{PREFIX.decode()}...; of the killed, `streamkeep remove {path} "
-            f"{output.shell_key(names[0])}` removes one"
-        )
-
-
-def _load_whole(
-    opened: Callable[[], Store[Any]],
-    make_loader: Callable[..., WholeLoader],
-    kind: Format,
-    stream: Any,
-    name: str,
-    existing: Existing,
-    told: Callable[[int], None],
-    *,
-    as_json: bool,
-) -> None:
-    began = time.perf_counter()
-    loaded: Loaded | None = None
-    try:
-        with ExitStack() as stack:
-
-            def begun() -> Load:
-                return stack.enter_context(Load(opened(), existing))
-
-            loader = make_loader(begun, moved=told)
-            if kind == "jsonl":
-                loader.jsonl(stream)
-            elif kind == "rdb":
-                loader.rdb(stream)
-            elif kind == "dump":
-                loader.payload(stream)
-            elif kind == "parquet":
-                loader.parquet(stream)
-            else:
-                loader.csv(stream, DELIMITERS[kind])
-            with uninterrupted():
-                loaded = loader.publish()
-    except KeyboardInterrupt:
-        output.note("")
-        output.note(f"{name}: interrupted; {'nothing' if loaded is None else 'all'} was loaded")
-        raise
-    except RowError as error:
-        problem = f"{name} line {error.line}: {error}; nothing was loaded"
-        raise Failure(problem, hint=error.hint) from error
-    except KeyExistsError as error:
-        hint = "--existing skip leaves it, --existing replace replaces it"
-        raise Failure(f"{error}; nothing was loaded", hint=hint) from error
-    except CorruptionError as error:
-        if not error.where.startswith(name):
-            raise
-        raise Failure(f"{error}; nothing was loaded", status=Exit.ABORTED) from error
-    except DAMAGED as error:
-        raise Failure(f"{name}: the gzip file is damaged or cut off; nothing was loaded") from error
-    _report(loaded, name, time.perf_counter() - began, as_json=as_json)
-
-
-def _report(loaded: Loaded, name: str, seconds: float, *, as_json: bool) -> None:
-    if as_json:
-        output.json_summary(
-            "load",
-            file=name,
-            streams=loaded.streams,
-            entries=loaded.entries,
-            skipped=loaded.skipped,
-            no_place=dict(loaded.losses),
-            duration_ms=round(seconds * 1000),
-        )
+def _report(report: LoadReport, key: bytes | None) -> None:
+    """Print what a load has brought."""
+    if output.as_json():
+        members: dict[str, Any] = {"file": report.source}
+        if report.kind == "rows":
+            assert key is not None
+            members = {"key": output.json_bytes(key), **members}
+            members["entries"] = report.entries
+            members["first_id"] = None if report.first_id is None else str(report.first_id)
+            members["last_id"] = None if report.last_id is None else str(report.last_id)
+        elif report.kind == "commands":
+            members.update(commands=report.commands, entries=report.entries)
+        else:
+            members.update(streams=report.streams, entries=report.entries, skipped=report.skipped)
+        if report.kind != "rows":
+            members["no_place"] = report.dropped
+        output.summary(**members, duration_ms=round(report.seconds * 1000))
         return
-    rate = f"{loaded.entries / max(seconds, 1e-9):,.0f} entries/s"
-    skipped = f", {loaded.skipped:,} skipped" if loaded.skipped else ""
-    output.note(
-        f"{name}: {output.count_text(loaded.streams, 'stream')}{skipped}, "
-        f"{output.entries_text(loaded.entries)} in {output.span_text(seconds)} ({rate})"
-    )
-    output.note_losses(loaded.losses)
+    entries = output.entries_text(report.entries)
+    rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
+    taken = f"in {output.span_text(report.seconds)} ({rate})"
+    if report.kind == "commands":
+        commands = output.count_text(report.commands, "command")
+        output.note(f"{report.source}: {commands}, {entries} {taken}")
+    elif report.kind == "streams":
+        streams = output.count_text(report.streams, "stream")
+        skipped = f", {report.skipped:,} skipped" if report.skipped else ""
+        output.note(f"{report.source}: {streams}{skipped}, {entries} {taken}")
+    elif report.first_id is None or report.last_id is None:
+        output.note(f"{report.source}: no entries")
+    else:
+        assert key is not None
+        times = f"{output.time_text(report.first_id.ms)} to {output.time_text(report.last_id.ms)}"
+        output.note(f"{report.source}: {entries} into {output.named(key)}, {times}, {taken}")
+    output.note_losses(Losses(report.dropped))

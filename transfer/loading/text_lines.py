@@ -1,8 +1,8 @@
 """Lines of a text file, none of them longer than a limit.
 
-A line has to be in memory whole, and what is parsed from it takes up to forty times its size. A
-compressed file of a few kilobytes may hold a line of gigabytes, so that there is a limit below what
-an entry may have; whoever has such entries raises it by name.
+A line must fit into memory as a whole, and its parsed form takes up to forty times its size. A
+compressed file of a few kilobytes may hold a line of gigabytes. The limit is therefore below the
+size that an entry may have; a caller with such entries raises it.
 """
 
 from __future__ import annotations
@@ -13,23 +13,39 @@ from typing import BinaryIO, Final
 from streamkeep.format.shown import size_text
 
 MAX_LINE: Final = 16 << 20
-MAX_LINE_OPTION: Final = "--max-line"
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
+BOMS_OF_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 class RowError(Exception):
-    """A line that is no entry: which, what is wrong, and where there is one a hint."""
+    """A part of a file that cannot be loaded: which part, what is wrong, and what to do.
 
-    def __init__(self, line: int, problem: str, *, hint: str = "") -> None:
+    `load` makes a LoadError of it, which also says how much is in the store.
+    """
+
+    def __init__(
+        self, line: int | None, problem: str, *, hint: str = "", unit: str = "line"
+    ) -> None:
+        """Describe a problem.
+
+        Args:
+            line: the number of the line or row, from 1 on; None for the file as a whole.
+            unit: "line" or "row".
+        """
         super().__init__(problem)
         self.line = line
         self.hint = hint
+        self.unit = unit
+
+    @property
+    def place(self) -> str:
+        """The part of the file, as it follows the name of the file in a message."""
+        return "" if self.line is None else f" {self.unit} {self.line}"
 
 
 def too_long(line: int, limit: int) -> RowError:
     """Return the error of a line beyond the limit."""
-    twice = f"{limit >> 19}M" if limit >= 1 << 20 else str(2 * limit)
-    hint = f"{MAX_LINE_OPTION} {twice} takes lines twice as long, and as much more memory"
+    hint = f"max_line={2 * limit} takes lines twice as long, and twice the memory"
     return RowError(line, f"longer than {size_text(limit)}, the limit of a line", hint=hint)
 
 
@@ -70,7 +86,7 @@ class TextLines:
         if not self._parts:
             data = next(self._lines)
             if self._number == 0:
-                data = data.removeprefix(_BOM)
+                data = data.removeprefix(BOM)
             self._parts = data.splitlines(keepends=True)[::-1] or [b""]
         part = self._parts.pop()
         self._number += 1
@@ -80,6 +96,6 @@ class TextLines:
         return part.decode("utf-8", "surrogateescape")
 
     def end_record(self) -> None:
-        """Note that a record has ended."""
+        """Begin to count the bytes of the next record."""
         self._record = 0
         self._began = self._number + 1

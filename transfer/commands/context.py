@@ -1,4 +1,4 @@
-"""What the commands of `resp_commands` and `resp_streams` share: the store, counts, options."""
+"""What the commands of `any_key` and `streams` share: the store, counts, options."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, Final
 
 from streamkeep.format.redis.stream_dump import Losses
 
-DATABASE: Final = b"0"  # the one that is loaded
+DATABASE: Final = b"0"  # the only one that is loaded
 
 
 class Refusal(Exception):
-    """A command that is not run, and that may not be passed over either."""
+    """A command that is not run, and must not be skipped either."""
 
 
 class Context:
-    """What commands work on: a transaction of the store, the database, and what had no place."""
+    """The transaction and the database that commands work on, and counts of what they did."""
 
     def __init__(self) -> None:
         self.store: Any = None
         self.database = DATABASE
         self.losses = Losses()
-        self.entries = 0  # that were added
+        self.entries = 0  # that XADD has added
 
     def state(self) -> tuple[bytes, Losses, int]:
         """Return what `restore` needs to undo all that is counted from now on."""
@@ -33,11 +33,11 @@ class Context:
         self.database, self.losses, self.entries = state
 
     def lose(self, name: bytes) -> None:
-        """Count a command that was passed over."""
+        """Count a command that was skipped."""
         self.losses.add(f"command {name.decode('ascii', 'backslashreplace')}")
 
     def overwrite(self, *keys: bytes) -> None:
-        """Note that keys hold something else than a stream now, or nothing."""
+        """Delete streams whose keys hold something else now, or nothing."""
         self.store.delete(*keys)
 
     def has(self, key: bytes) -> bool:

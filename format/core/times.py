@@ -1,4 +1,4 @@
-"""Times that people and files write, as Unix milliseconds."""
+"""Times as people and files write them, to Unix milliseconds."""
 
 from __future__ import annotations
 
@@ -8,25 +8,34 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Final, Literal
 
-from streamkeep.tools.base.output import EPOCH
-
 TimeUnit = Literal["auto", "s", "ms", "us", "iso"]
+Bound = Literal["from", "to", "after"]
 TIME_UNITS: Final = ("auto", "s", "ms", "us", "iso")
 
 _PER_MS: Final = {"s": Fraction(1000), "ms": Fraction(1), "us": Fraction(1, 1000)}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MAX_MS: Final = (1 << 64) - 1
 
-# What `auto` takes a number for: each unit begins at 1973-03-03 and ends before the next begins.
+# How `auto` reads a number: each unit begins at 1973-03-03 and ends where the next one begins.
 _SMALLEST_SECONDS: Final = 10**8
 _SMALLEST_MS: Final = 10**11
 _SMALLEST_US: Final = 10**14
 _TOO_LARGE: Final = 10**17
 
 
-def parse_time(text: str, unit: TimeUnit) -> int:
-    """Return a time in Unix milliseconds, rounded down; raise ValueError with what is wrong."""
+def parse_time(text: str, unit: TimeUnit = "auto") -> int:
+    """Return a time in Unix milliseconds, rounded down.
+
+    Args:
+        unit: what a number counts. "auto" tells it from the size of the number, and takes ISO 8601
+            as well; "iso" takes nothing else.
+
+    Raises:
+        ValueError: the text is not a time, may be several, or is not one that an ID can hold.
+    """
     text = text.strip()
     if not text:
         raise ValueError("no time")
@@ -53,7 +62,7 @@ def _guess(value: Fraction, text: str) -> str:
     if value < 0:
         return "s"
     if value < _SMALLEST_SECONDS or value >= _TOO_LARGE:
-        raise ValueError(f"{text} may be several times; say which with --time-unit")
+        raise ValueError(f"{text} may be several times; its unit must be given")
     if value < _SMALLEST_MS:
         return "s"
     return "ms" if value < _SMALLEST_US else "us"
@@ -67,7 +76,31 @@ def parse_iso(text: str) -> int:
         raise ValueError(f"{text!r} is not a time such as 2024-06-10T07:33:20Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    ms = (moment - EPOCH) // _MILLISECOND
+    ms = (moment - _EPOCH) // _MILLISECOND
     if ms < 0:
         raise ValueError(f"{text} is before 1970, which an entry ID cannot hold")
     return ms
+
+
+def id_bound(text: bytes, bound: Bound) -> bytes:
+    """Return the ID for a date or a time in ISO 8601; other text as it is.
+
+    A date stands for its first millisecond, and `(` leaves all of this millisecond out.
+
+    Args:
+        bound: "from" and "to": the first or the last ID that is wanted, both included; "after":
+            the ID before the first one that is wanted.
+
+    Raises:
+        ValueError: the text looks like a date, but is none that an ID can hold.
+    """
+    moment = text.removeprefix(b"(")
+    if not _DATE.match(moment):
+        return text
+    ms = parse_iso(moment.decode("utf-8", "replace"))
+    if text != moment:
+        # Of `(ms` alone a store would leave one ID out: the first as a start, the last as an end.
+        return b"(%d-%d" % (ms, 0 if bound == "to" else _MAX_MS)
+    if bound == "after":
+        return b"%d-%d" % ((ms - 1, _MAX_MS) if ms else (0, 0))
+    return b"%d" % ms

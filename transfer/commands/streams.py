@@ -7,13 +7,13 @@ from typing import Any, Final
 from streamkeep.engine.commands import xadd
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.format.rows.producers import content_iid
-from streamkeep.tools.transfer.resp_context import Context, Run, integer, options_of
+from streamkeep.transfer.commands.context import Context, Run, integer, options_of
 
 _POLICIES: Final = (b"KEEPREF", b"DELREF", b"ACKED")
 
 
 class _Trim:
-    """The options of XADD and XTRIM, from the word `at` on; `at` is then behind them."""
+    """The options of XADD and XTRIM, from the word `at` on; `at` is then the word after them."""
 
     def __init__(self, words: list[bytes], at: int) -> None:
         self.maxlen: int | None = None
@@ -28,8 +28,8 @@ class _Trim:
             at += taken
         self.at = at
         if not self.approximate:
-            # A server writes the ~ that it was given as =, with what really stayed, and leaves
-            # LIMIT where it was; loading its file it does not look at that.
+            # A server writes = in place of the ~ that it was given, with the number that really
+            # stayed, and leaves LIMIT in the command; it ignores LIMIT when it loads the file.
             self.limit = None
 
     def _take(self, words: list[bytes], at: int, word: bytes) -> int:
@@ -60,7 +60,7 @@ class _Trim:
         return 1
 
     def message(self, fields: list[bytes]) -> xadd.Message | None:
-        """Return what IDMP and IDMPAUTO ask for."""
+        """Return the message that IDMP or IDMPAUTO asks for."""
         if self.idmp is None and self.idmpauto is None:
             return None
         if self.idmp is not None and self.idmpauto is not None:
@@ -115,7 +115,7 @@ def _xadd(on: Context, words: list[bytes]) -> None:
         )
         on.entries += added is not None
         return
-    # Not by `xadd_pairs`: beside IDMP, a server's file has the ID that it gave.
+    # `xadd_pairs` takes no ID beside IDMP, and a server's file has the ID that it gave.
     before = _entries_added(on, key)
     chosen = xadd.parse_new_id(new_id)
     xadd.xadd(on.store.txn, key, flat, chosen, options.nomkstream, None, message)

@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment when it is known what was done."""
+"""Ctrl-C only between a commit and the next: counts then say exactly what was stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from types import FrameType
 def uninterrupted() -> Iterator[None]:
     """Hold back Ctrl-C until the block has ended.
 
-    Within the block goes a commit and the counting of what it committed: what is printed after
-    KeyboardInterrupt is then exactly what is stored, so that somebody can go on from there.
+    The block holds a commit and the counting of what it committed. The counts are then exact when
+    KeyboardInterrupt is raised, and the caller can continue from them.
     """
     former = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()  # Python interrupts no other
     if not main or former is None or former in (signal.SIG_IGN, signal.SIG_DFL):
-        yield  # ignored, as of a background job, it stays so
+        yield  # ignored, as in a background job, it stays ignored
         return
     came = False
 

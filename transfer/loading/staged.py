@@ -1,13 +1,14 @@
 """Loading streams into a store: all of a file, or nothing.
 
-Streams come in under names of their own, `streamkeep:load:TOKEN:KEY`, by transactions of bounded
-size, unsynced. When the source has come to its end, and its checksum or its count was right,
-`publish` gives them their names, in one transaction with what they replace, durable as the store
-says. A load that fails takes back what it has; one that is killed leaves streams under such names,
-which `leftovers` finds. They harm nobody, and deleting them is all there is to do.
+Streams come in under temporary names, `streamkeep:load:TOKEN:KEY`, in transactions of bounded size
+that are not synced. When the source has ended, and its checksum or its count was right, `publish`
+gives them their names, in one transaction with the removal of the streams that they replace, as
+durable as the store's sync mode says. A load that fails removes its streams; a load that is killed
+leaves them under their temporary names, where `leftovers` finds them. They do no harm, and may be
+deleted.
 
-More than PUBLISH_STEP streams are named by several transactions: a crash between them leaves a
-part of the streams loaded, each of them whole.
+More than PUBLISH_STEP streams get their names in several transactions. A crash between them leaves
+some of the streams loaded, each of them whole.
 """
 
 from __future__ import annotations
@@ -18,39 +19,44 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
 from streamkeep.engine.commands import keys, xadd
 from streamkeep.engine.commands.load import Loader
 from streamkeep.engine.commands.retention import RetentionChange, set_retention
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError
 from streamkeep.format.redis.stream_parts import Counters, GroupPart, Messages, Node, Part
+from streamkeep.transfer.formats import UNNAMED
 
 Existing = Literal["refuse", "skip", "replace"]
 
-PREFIX: Final = b"streamkeep:load:"
 PUBLISH_STEP: Final = 10_000  # streams
 BATCH_BYTES: Final = 4 << 20  # of nodes in one transaction
 BATCH_PENDING: Final = 5_000  # pending entries in one transaction
 
 
 def leftovers(store: Store[Any]) -> list[bytes]:
-    """Return the names of streams that loads in progress, or killed ones, have not named yet."""
+    """Return the temporary names of streams of loads that are running or were killed."""
     with store.snapshot() as snapshot:
-        return [name for name, _ in keys.iter_keys(snapshot.txn) if name.startswith(PREFIX)]
+        return [name for name, _ in keys.iter_keys(snapshot.txn) if name.startswith(UNNAMED)]
 
 
 class Load:
-    """Streams that come into a store together; a context manager that takes back a failed load.
+    """Streams that come into a store together; a context manager that removes a failed load.
 
     Attributes:
         skipped: keys that existed and were left as they are.
     """
 
-    def __init__(self, store: Store[Any], existing: Existing = "refuse") -> None:
+    def __init__(
+        self, store: Store[Any], existing: Existing = "refuse", sync: Sync | None = None
+    ) -> None:
+        """Begin a load; `sync` is the sync mode of `publish`, None for that of the store."""
         self.store = store
+        self._sync = sync
         self.existing = existing
         self.skipped: list[bytes] = []
-        self._token = PREFIX + secrets.token_hex(6).encode() + b":"
+        self._token = UNNAMED + secrets.token_hex(6).encode() + b":"
         self._staged: dict[bytes, bytes] = {}
 
     def __enter__(self) -> Load:
@@ -60,10 +66,10 @@ class Load:
         self.discard()
 
     def begin(self, key: bytes, where: str) -> Incoming | None:
-        """Begin a stream; None when it is to be left out because the key exists.
+        """Begin a stream; return None where it is left out because the key exists.
 
         Raises:
-            KeyExistsError: the key exists and is not to be replaced, or came already.
+            KeyExistsError: the key exists and is not to be replaced, or the file has it twice.
         """
         if key in self._staged:
             raise KeyExistsError(f"{where} comes twice")
@@ -82,7 +88,7 @@ class Load:
         total = len(self._staged)
         while self._staged:
             step = list(self._staged.items())[:PUBLISH_STEP]
-            with self.store.transaction() as transaction:
+            with self.store.transaction(self._sync) as transaction:
                 self._name(transaction.txn, step)
             for key, _ in step:
                 del self._staged[key]
@@ -91,7 +97,7 @@ class Load:
     def _name(self, txn: WriteTxn, step: list[tuple[bytes, bytes]]) -> None:
         for key, name in step:
             if self.existing != "replace" and txn.find_stream(key) is not None:
-                if self.existing == "refuse":  # it was made meanwhile
+                if self.existing == "refuse":  # another process has made it since
                     raise KeyExistsError(f"stream {key!r} exists in the store")
                 self.skipped.append(key)
                 keys.delete(txn, [name])
@@ -99,7 +105,7 @@ class Load:
                 keys.rename(txn, name, key, False)
 
     def discard(self) -> None:
-        """Take back what was not published."""
+        """Remove the streams that were not published."""
         names, self._staged = list(self._staged.values()), {}
         for start in range(0, len(names), PUBLISH_STEP):
             self.store.using(sync="none").delete(*names[start : start + PUBLISH_STEP])
@@ -189,7 +195,7 @@ class Incoming:
         groups: Iterable[GroupPart] = (),
         messages: Messages | None = None,
     ) -> None:
-        """Set what is to be known of the stream besides its entries."""
+        """Set the counters, groups and messages of the stream."""
         self.take(counters)
         for group in groups:
             self.take(group)

@@ -1,9 +1,9 @@
 """Streams for Redis: an RDB file, DUMP payloads, or commands for `redis-cli --pipe`.
 
-Commands rebuild what can be rebuilt with them: XADD with IDs, XGROUP, XCLAIM for pending entries,
-XNACK for those of nobody and XIDMPRECORD for messages where the server knows them. XSETID sets the
-counters. Pending entries that are no longer in the stream, times of consumers and counters of
-messages have no command.
+The commands are XADD with IDs, XSETID for the counters, XGROUP, XCLAIM for pending entries, XNACK
+for those without an owner, and XIDMPRECORD for messages where the server knows it. No command
+restores pending entries that are no longer in the stream, times of consumers, or counters of
+messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamkeep.format.redis.stream_dump import (
 )
 from streamkeep.format.redis.stream_parts import NOBODY, GroupPart, Id, Messages, Pending
 from streamkeep.format.rows.group_records import UNKNOWN
-from streamkeep.tools.transfer.dump_source import Source
+from streamkeep.transfer.dumping.source import Source
 
 Write = Callable[[bytes], object]
 _IDS_PER_COMMAND: Final = 100
@@ -49,12 +49,12 @@ def write_rdb(source: Source, server: str, write: Write) -> Losses:
 
 
 def write_payloads(source: Source, server: str, write: Write) -> Losses:
-    """Write the DUMP payload of one stream as it is, or of all streams as lines of JSON."""
+    """Write the DUMP payload of one chosen stream as it is, of several as lines of JSON."""
     losses = Losses()
     for stream in source:
         _note_settings(stream, losses)
         payload = write_payload(source.parts(stream), stream.nodes(), TARGETS[server], losses)
-        if source.key is not None:
+        if source.keys is not None and len(source.keys) == 1:
             write(payload)
             continue
         key = json_bytes(stream.name)
@@ -90,7 +90,7 @@ class _CommandWriter:
     ) -> None:
         self._source = source
         self._stream = stream
-        self._kind = kind  # of the server's streams: tells what commands it has
+        self._kind = kind  # of the server's streams: it decides which commands the server has
         self._write = write
         self._losses = losses
         self._key = stream.name
@@ -99,7 +99,7 @@ class _CommandWriter:
         self._write(encode_command(*words))
 
     def entries(self) -> None:
-        """Write the entries; an empty stream comes of one that is trimmed at once."""
+        """Write the entries; an empty stream is made of one entry that is trimmed at once."""
         for ms, seq, flat in self._source.read(self._stream):
             self._send("XADD", self._key, f"{ms}-{seq}", *flat)
         if self._stream.record.length == 0:
@@ -152,7 +152,7 @@ class _CommandWriter:
         return exists(self._source.txn, self._stream, one.ms, one.seq)
 
     def _claims(self, group: GroupPart, pending: Iterator[Pending]) -> None:
-        """Write XCLAIM, one for neighbours that were delivered together."""
+        """Write XCLAIM, one command for neighbours that were delivered together."""
 
         def delivery(one: Pending) -> tuple[int, int, int]:
             return one.consumer, one.delivery_time, one.delivery_count
@@ -168,7 +168,7 @@ class _CommandWriter:
             self._send("XCLAIM", self._key, group, owner, 0, *some, *words)
 
     def _nobodys(self, group: GroupPart, kept: dict[Id, Pending]) -> None:
-        """Write what nobody owns, in its order."""
+        """Write the pending entries without an owner, in their order."""
         zone = [one for one in group.zone if one in kept]
         for count, together in groupby(zone, lambda one: kept[one].delivery_count):
             ids = [_text(one) for one in together]
@@ -181,7 +181,7 @@ class _CommandWriter:
                 self._send("XNACK", self._key, group.name, "FAIL", *words)
 
     def messages(self, messages: Messages | None) -> None:
-        """Write what idempotent XADD remembers."""
+        """Write the messages that idempotent XADD remembers."""
         if messages is None:
             return
         total = sum(len(producer.messages) for producer in messages.producers)

@@ -1,33 +1,33 @@
-"""Whole streams into a store: dumps of ours, RDB files and DUMP payloads of Redis, tables.
+"""Whole streams into a store: our own dumps, RDB files and DUMP payloads of Redis, tables.
 
-All streams of a file come in together when its end was reached and its checksum was right, or none
-does; `recovery/load.py` says how. What a file holds and a store has no place for is counted.
+All streams of a file appear together when its end was reached and its checksum was right, or none
+does; `staged.py` says how. The loader counts what a file holds and a store cannot hold.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, Final
 
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.core.json_form import from_json
+from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
-from streamkeep.recovery.load import Incoming, Load
-from streamkeep.tools.base import output
-from streamkeep.tools.base.command import Failure
-from streamkeep.tools.transfer.dump_jsonl import JsonReader
-from streamkeep.tools.transfer.dump_table import read_parquet
-from streamkeep.tools.transfer.load_rows import Choice
-from streamkeep.tools.transfer.rows import FlatRow, read_dump_csv
-from streamkeep.tools.transfer.text_lines import RowError, bounded_lines
+from streamkeep.transfer.formats import DELIMITERS, LoadFormat
+from streamkeep.transfer.loading.append import Choice
+from streamkeep.transfer.loading.csv_rows import read_dump_csv
+from streamkeep.transfer.loading.jsonl import JsonReader
+from streamkeep.transfer.loading.parquet_files import read_parquet
+from streamkeep.transfer.loading.rows import FlatRow
+from streamkeep.transfer.loading.staged import Incoming, Load
+from streamkeep.transfer.loading.text_lines import RowError, bounded_lines
 
 _BATCH_ENTRIES: Final = 1000
 _BATCH_BYTES: Final = 4 << 20
-# A stream in one piece, also as base64: what a server dumps is at most 512 MiB.
+# A stream in one piece, also as base64: a server dumps at most 512 MiB.
 _MAX_PAYLOAD: Final = 1 << 30
 _PAYLOAD_LINE: Final = re.compile(
     rb'\{"type": ?"payload", ?"key": ?(?:"(?:[^"\\]|\\.)*"|\{"base64": ?"[^"]*"\}), ?'
@@ -35,26 +35,22 @@ _PAYLOAD_LINE: Final = re.compile(
 )
 
 
-class Loaded(NamedTuple):
-    """What came in, and what had no place."""
-
-    streams: int
-    entries: int
-    skipped: int
-    losses: Losses
-
-
 class WholeLoader:
     """Loads the streams of one file.
 
     Args:
-        make_load: begins the load; called for the first stream, so that a file that is none of
-            these leaves no store behind.
-        name: of the file, for messages.
+        make_load: begins the load. It is called for the first stream, so that a file of another
+            kind creates no store.
+        name: the name of the file, for messages.
         key: load this stream only; for a payload, which has no name, its name.
         database: load only from this database of an RDB file.
         max_line: how many bytes a line of text may have.
-        moved: is told how many entries are there.
+        moved: is called with the number of entries that have been read so far.
+
+    Attributes:
+        entries: how many belong to the streams that are loaded.
+        skipped: how many streams were left as they were in the store.
+        losses: what the file holds and a store cannot.
     """
 
     def __init__(
@@ -76,23 +72,38 @@ class WholeLoader:
         self._moved = moved
         self.losses = Losses()
         self.entries = 0
+        self.skipped = 0
 
     def _load(self) -> Load:
         if self._made is None:
             self._made = self._make_load()
         return self._made
 
-    def publish(self) -> Loaded:
-        """Give the streams their names; return what to report."""
-        self._choice.check(self._name, may_be_empty=False)
+    def read(self, kind: LoadFormat, stream: Any) -> None:
+        """Read a file of a format to its end."""
+        if kind == "jsonl":
+            self._jsonl(stream)
+        elif kind == "rdb":
+            self._rdb(stream)
+        elif kind == "dump":
+            self._payloads(stream)
+        elif kind == "parquet":
+            self._table(read_parquet(stream), "row")
+        else:
+            self._table(read_dump_csv(stream, DELIMITERS[kind], self._max_line), "line")
+
+    def publish(self) -> int:
+        """Give the streams their names; return how many came in."""
+        self._choice.check(may_be_empty=False)
         load = self._load()
         streams = load.publish()
-        return Loaded(streams, self.entries, len(load.skipped), self.losses)
+        self.skipped = len(load.skipped)
+        return streams
 
     def _begin(self, key: bytes) -> Incoming | None:
         if not self._choice.wants(key):
             return None
-        return self._load().begin(key, f"{self._name}: stream {output.named(key)}")
+        return self._load().begin(key, f"{self._name}: stream {named(key)}")
 
     def _count(self, entries: int) -> None:
         self.entries += entries
@@ -100,13 +111,13 @@ class WholeLoader:
 
     # --- formats ----------------------------------------------------------------------------
 
-    def jsonl(self, stream: BinaryIO) -> None:
-        """Load what `dump --format jsonl` wrote."""
+    def _jsonl(self, stream: BinaryIO) -> None:
+        """Load a dump in JSON Lines."""
         reader = JsonReader(self._begin, self._moved)
         reader.read(bounded_lines(stream, self._max_line))
         self.entries = reader.loaded
 
-    def rdb(self, stream: BinaryIO) -> None:
+    def _rdb(self, stream: BinaryIO) -> None:
         """Load the streams of an RDB file."""
         for record in read_rdb(stream.read, self._name):
             if isinstance(record, RdbEnd):
@@ -120,7 +131,7 @@ class WholeLoader:
     def _rdb_stream(self, record: StreamObject) -> None:
         wanted = self._database in (None, record.database)
         incoming = self._begin(record.key) if wanted else None
-        for part in record.parts:  # all of them, to come to what is behind
+        for part in record.parts:  # all of them, to reach the next record
             if incoming is not None:
                 incoming.take(part)
         if incoming is not None:
@@ -130,11 +141,11 @@ class WholeLoader:
             if record.database and self._database is None:
                 self.losses.add("number of a database, of a stream")
 
-    def payload(self, stream: BinaryIO) -> None:
+    def _payloads(self, stream: BinaryIO) -> None:
         """Load a DUMP payload, or lines of JSON with one each."""
         start = stream.read(1)
         if not start:
-            return  # the lines of a store without streams
+            return  # the dump of a store without streams
         if start == b"{":
             longest = max(self._max_line, _MAX_PAYLOAD)
             for number, line in enumerate(bounded_lines(stream, longest, start), 1):
@@ -142,10 +153,7 @@ class WholeLoader:
                 self._take_payload(key, data)
             return
         if self._key is None:
-            raise Failure(
-                f"{self._name}: a payload does not name its stream",
-                hint="streamkeep load STORE KEY FILE --format dump",
-            )
+            raise RowError(None, "a payload does not name its stream", hint="key=KEY names it")
         payload = start + stream.read(_MAX_PAYLOAD)
         if len(payload) > _MAX_PAYLOAD:
             raise CorruptionError(self._name, f"a payload of more than {_MAX_PAYLOAD:,} bytes")
@@ -157,24 +165,6 @@ class WholeLoader:
             for part in read_payload(payload, self._name):
                 incoming.take(part)
             self._count(incoming.entries)
-
-    def csv(self, stream: io.BufferedReader[Any], delimiter: str) -> None:
-        """Load what `dump --format csv` wrote: columns `stream` and `id`, then fields."""
-        self._table(read_dump_csv(stream, delimiter, self._max_line), "line")
-
-    def parquet(self, stream: BinaryIO) -> None:
-        """Load a Parquet file that has the column `stream`."""
-
-        def rows() -> Iterator[FlatRow]:
-            for number, (key, ms, seq, flat) in enumerate(read_parquet(stream, self._name), 1):
-                if key is None:
-                    raise Failure(
-                        f"{self._name}: no column 'stream'",
-                        hint="streamkeep load STORE KEY FILE --format parquet",
-                    )
-                yield number, key, ms, seq, flat
-
-        self._table(rows(), "row")
 
     def _table(self, rows: Iterable[FlatRow], unit: str) -> None:
         """Load the rows of a table."""
@@ -192,14 +182,15 @@ class WholeLoader:
                 incoming.append(batch)
             except CommandError as error:
                 number = numbers[error.entry_index or 0]
-                raise Failure(
-                    f"{self._name} {unit} {number}: ID {batch[error.entry_index or 0][0]}-"
-                    f"{batch[error.entry_index or 0][1]} of stream {output.named(last)} is not "
-                    "above the one before it; nothing was loaded"
-                ) from error
+                ms, seq, _ = batch[error.entry_index or 0]
+                problem = f"ID {ms}-{seq} of stream {named(last)} is not above the one before it"
+                raise RowError(number, problem, unit=unit) from error
             self._count(len(batch))
 
         for number, key, ms, seq, flat in rows:
+            if key is None:
+                hint = "key=KEY appends the rows to the stream KEY"
+                raise RowError(None, "no column 'stream'", hint=hint)
             if key != last or len(batch) >= _BATCH_ENTRIES or size >= _BATCH_BYTES:
                 flush()
                 batch, numbers, size = [], [], 0
@@ -207,7 +198,7 @@ class WholeLoader:
             if key not in known:
                 known[key] = self._begin(key)
             if not flat:
-                raise Failure(f"{self._name} {unit} {number}: an entry without fields")
+                raise RowError(number, "an entry without fields", unit=unit)
             batch.append((ms, seq, flat))
             numbers.append(number)
             size += sum(map(len, flat))
@@ -215,12 +206,10 @@ class WholeLoader:
 
 
 def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
-    if not _PAYLOAD_LINE.fullmatch(line):  # nor does it unfold into much more than it is
-        raise RowError(
-            number, "no line with 'key' and 'payload', as `dump --format dump` writes it"
-        )
+    if not _PAYLOAD_LINE.fullmatch(line):  # which no line does that takes much more memory parsed
+        raise RowError(number, "not a line with 'key' and 'payload'")
     try:
         members = json.loads(line)
         return from_json(members["key"]), from_json(members["payload"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RowError(number, f"no line with 'key' and 'payload': {error}") from error
+        raise RowError(number, f"not a line with 'key' and 'payload': {error}") from error

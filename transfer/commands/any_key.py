@@ -4,12 +4,12 @@ Redis writes a command into its file when it has changed something, so that runn
 again gives the same streams. Each command is therefore in one of these classes:
 
     streams        XADD, XDEL, XGROUP CREATE ...: run
-    any key        DEL, RENAME, RESTORE, FLUSHALL ...: run on streams; on other keys passed over
-    overwriting    SET, SUNIONSTORE ...: the key that they write is no stream any more
-    harmless       reads, and commands of other types, which Redis refuses on a stream: passed over
-    all else       refused: they may change streams in a way that is not known here
+    any key        DEL, RENAME, RESTORE, FLUSHALL ...: run on streams; on other keys skipped
+    overwriting    SET, SUNIONSTORE ...: the key that they write is no longer a stream
+    harmless       reads, and commands of other types, which Redis refuses on a stream: skipped
+    all others     refused: they may change streams in a way that is not known here
 
-A stream is never left as it was while a command that changed it is passed over.
+No command that changed a stream on the server is skipped while the stream stays as it was.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from collections.abc import Callable
 from typing import Final
 
 from streamkeep.format.redis.stream_dump import STREAM_TYPES
-from streamkeep.tools.transfer.resp_context import DATABASE, Context, Refusal, Run, options_of
-from streamkeep.tools.transfer.resp_streams import STREAM_COMMANDS
+from streamkeep.transfer.commands.context import DATABASE, Context, Refusal, Run, options_of
+from streamkeep.transfer.commands.streams import STREAM_COMMANDS
 
 EXPIRES: Final = "time of a stream to expire"
 _NEWEST_DUMP: Final = "8.10"  # loses nothing
 
-
 _OTHER_DATABASE: Final = (
-    "it brings keys from another database, whose commands were passed over: only database 0 is "
-    "loaded"
+    "it brings keys from another database, whose commands were skipped: only database 0 is loaded"
 )
 _SCRIPTS: Final = {b"EVAL", b"EVALSHA", b"FCALL"}
 
@@ -68,7 +66,7 @@ def _delete_if_plain(on: Context, words: list[bytes]) -> None:
 
 
 def _rename(on: Context, words: list[bytes]) -> None:
-    """RENAME and RENAMENX; what is renamed may be a key of another type, onto a stream."""
+    """RENAME and RENAMENX; a key of another type may be renamed to the name of a stream."""
     name, source, target = words[0].upper(), words[1], words[2]
     if on.has(source):
         (on.store.renamenx if name == b"RENAMENX" else on.store.rename)(source, target)
@@ -112,7 +110,7 @@ def _restore(on: Context, words: list[bytes]) -> None:
 
 
 def _expire(on: Context, words: list[bytes]) -> None:
-    """EXPIRE and its kind. When the time has come, a server writes DEL into its file."""
+    """EXPIRE and its kind. When the time comes, a server writes DEL into its file."""
     name = words[0].upper()
     if not on.has(words[1]):
         on.lose(name)
@@ -163,11 +161,11 @@ _ANY_KEY: Final[dict[bytes, Run]] = {
 }
 
 
-# --- what has no place --------------------------------------------------------------------------
+# --- commands on keys that are not streams ------------------------------------------------------
 
 
 def _written_if_any(*options: bytes) -> Callable[[list[bytes]], list[bytes]]:
-    """Return what finds the key behind one of these options."""
+    """Return a function that finds the keys after these options."""
 
     def keys(words: list[bytes]) -> list[bytes]:
         upper = [word.upper() for word in words]
@@ -196,8 +194,8 @@ _WRITES: Final[dict[bytes, Callable[[list[bytes]], list[bytes]]]] = {
     b"GEORADIUSBYMEMBER": _written_if_any(b"STORE", b"STOREDIST"),
 }
 
-# What a server refuses on a stream, so that what stands in its file was for another key; and what
-# changes no key.
+# Commands that a server refuses on a stream, so that those in its file were for other keys; and
+# commands that change no key.
 _HARMLESS: Final = frozenset(
     b"""
     APPEND BITFIELD DECR DECRBY GETDEL GETEX GETSET INCR INCRBY INCRBYFLOAT MSETNX SETBIT SETNX
@@ -260,7 +258,7 @@ def _here(on: Context, name: bytes, words: list[bytes]) -> None:
 
 
 def _elsewhere(on: Context, name: bytes, words: list[bytes]) -> None:
-    """See to a command for another database; a few of them reach the one that is loaded."""
+    """Handle a command for another database; a few of them reach the one that is loaded."""
     if name == b"FLUSHALL":
         _flush(on, words)
     elif name in _BETWEEN and DATABASE in _BETWEEN[name](words):

@@ -1,39 +1,36 @@
-"""Commands into a store: what `dump --format resp` writes, and Redis's append-only files.
+"""Commands into a store: those that a dump writes, and those of Redis's append-only files.
 
-Commands are run in their order, in batches of one transaction each; `resp_commands` says what each
-does, and which are passed over and counted. What stands between MULTI and EXEC is one transaction,
-or nothing where the file ends before EXEC: a server would not take that either. A command that is
-refused ends the run; what stands before it is done, and `--from-line` goes on at any command.
+Commands are run in their order, in batches of one transaction each; `any_key` says what each does,
+and which are skipped and counted. The commands between MULTI and EXEC are one transaction. Where
+the file ends before EXEC none of them is run, as a server does. A command that is refused ends the
+run: all commands before it are applied, and a later run can begin at any command.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from streamkeep.engine.api.store import Store
-from streamkeep.format.core.errors import CommandError, CorruptionError, StreamkeepError
+from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.format.redis.stream_dump import Losses
-from streamkeep.tools.base import output
-from streamkeep.tools.base.command import Failure
-from streamkeep.tools.base.interrupts import uninterrupted
-from streamkeep.tools.transfer.resp_commands import run
-from streamkeep.tools.transfer.resp_context import Context, Refusal
-from streamkeep.tools.transfer.rows import DAMAGED
+from streamkeep.transfer.commands.any_key import run
+from streamkeep.transfer.commands.context import Context, Refusal
+from streamkeep.transfer.loading.interrupts import uninterrupted
+from streamkeep.transfer.loading.source_file import DAMAGED
+from streamkeep.transfer.stores import Target
 
 BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 
-PAYLOAD: Final = "payload"  # what an error names where RESTORE finds damage
+PAYLOAD: Final = "payload"  # the place that an error names where RESTORE finds damage
 
 Command = tuple[int, int, list[bytes]]  # its number, from 1 on, its offset, and its words
 
 
 class CommandFailure(Exception):
-    """A command that was not run: which, and why."""
+    """A command that was not run: which one, and why."""
 
     def __init__(self, command: Command, problem: str) -> None:
         self.number, offset, words = command
@@ -46,25 +43,25 @@ class OpenMulti(Exception):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"the file ends in the transaction that MULTI, command {number}, begins")
+        self.number = number
 
 
 class Replay:
     """Runs commands on a store, which is opened for the first of them.
 
     Attributes:
-        done: commands that are committed or were passed over: those with numbers up to this.
+        done: the number of the last command that was applied or skipped.
     """
 
     def __init__(
         self,
-        opened: Callable[[], Store[Any]],
+        target: Target,
         first: int,
         skipped: Iterable[str],
         moved: Callable[[int], None],
     ) -> None:
-        """Run commands from number `first` on, but for those whose names are `skipped`."""
-        self._opened = opened
-        self._store: Store[Any] | None = None
+        """Run commands from number `first` on, except those whose names are in `skipped`."""
+        self._target = target
         self._first = first
         self._skipped = frozenset(os.fsencode(name).upper() for name in skipped)
         self._moved = moved
@@ -78,20 +75,21 @@ class Replay:
 
     @property
     def losses(self) -> Losses:
-        """What was passed over."""
+        """The commands that were skipped, by their names."""
         return self._context.losses
 
     def run(self, commands: Iterator[tuple[int, list[bytes]]]) -> None:
         """Run commands.
 
         Raises:
-            CommandFailure: one is refused. All before it are done.
-            CorruptionError: the bytes are no commands. All before them are done.
-            OpenMulti: the last commands are a transaction without an end. All before it are done.
+            CommandFailure: one is refused. All before it are applied.
+            CorruptionError: the bytes are not commands. All before them are applied.
+            OpenMulti: the last commands are a transaction without an end. All before it are
+                applied.
         """
         batch: list[Command] = []
         multi = 0  # the number of the MULTI that has no EXEC yet
-        before = 0  # how many commands of the batch stand before it
+        before = 0  # how many commands of the batch come before it
         size = 0
         number = 0
         try:
@@ -121,11 +119,9 @@ class Replay:
             raise OpenMulti(multi)
 
     def _run(self, batch: list[Command]) -> None:
-        """Run a batch; of one with a bad command, what stands before it is committed."""
+        """Run a batch; of one with a bad command, the commands before it are committed."""
         if not batch:
             return
-        if self._store is None:
-            self._store = self._opened()
         failure: CommandFailure | None
         try:
             failure = self._commit(batch)
@@ -137,15 +133,16 @@ class Replay:
             raise failure
 
     def _commit(self, batch: list[Command]) -> CommandFailure | None:
-        """Run a batch up to the first bad command, in one transaction; return what was bad."""
-        assert self._store is not None
+        """Run a batch up to the first bad command, in one transaction; return its failure."""
+        store = self._target.store()
         context = self._context
         failure = None
         done = self.done
         former = context.state()
         with uninterrupted():
             try:
-                with self._store.transaction() as transaction:
+                with store.transaction(self._target.sync) as transaction:
+                    transaction._set_decode(False)  # keys and fields may be any bytes
                     context.store = transaction
                     for command in batch:
                         problem = self._problem(command)
@@ -181,68 +178,21 @@ class Replay:
 
 
 class _Broken(Exception):
-    """A RESTORE that failed when it had changed something."""
+    """A RESTORE that failed after it had changed something."""
 
     def __init__(self, command: Command, problem: str) -> None:
         super().__init__(problem)
         self.command = command
 
 
-# --- the command line ---------------------------------------------------------------------------
+def read_stream(stream: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the offset and the words of each command of a file; raise CorruptionError."""
 
+    def read(size: int) -> bytes:
+        try:
+            data: bytes = stream.read(size)
+        except DAMAGED as error:
+            raise CorruptionError(name, f"the gzip file is damaged or cut off: {error}") from error
+        return data
 
-def load_commands(replay: Replay, stream: Any, name: str, *, as_json: bool) -> None:
-    """Run the commands of a file; say what was done, however it ends."""
-    began = time.perf_counter()
-    try:
-        replay.run(read_commands(lambda size: _read(stream, size, name), name))
-    except (CommandFailure, OpenMulti, StreamkeepError, KeyboardInterrupt) as error:
-        done = output.count_text(replay.done, "command")
-        going_on = f"--from-line {replay.done + 1} goes on behind them"
-        if isinstance(error, KeyboardInterrupt):
-            output.note("")
-            output.note(f"{name}: interrupted; the first {done} are done; {going_on}")
-            raise
-        if isinstance(error, CommandFailure):
-            going_on += f"; --skip {error.name} passes over all commands of that name"
-        elif isinstance(error, StreamkeepError) and not _is_of_file(error, name):
-            output.note(f"{name}: the first {done} are done; {going_on}")
-            raise
-        text = str(error) if isinstance(error, CorruptionError) else f"{name}: {error}"
-        raise Failure(f"{text}; the first {done} are done", hint=going_on) from error
-    seconds = time.perf_counter() - began
-    _report_commands(replay, name, seconds, replay.losses, as_json=as_json)
-
-
-def _read(stream: Any, size: int, name: str) -> bytes:
-    try:
-        data: bytes = stream.read(size)
-    except DAMAGED as error:
-        raise CorruptionError(name, f"the gzip file is damaged or cut off: {error}") from error
-    return data
-
-
-def _is_of_file(error: StreamkeepError, name: str) -> bool:
-    """Say whether an error is about the file that is loaded, not about the store."""
-    return isinstance(error, CorruptionError) and error.where.startswith(name)
-
-
-def _report_commands(
-    replay: Replay, name: str, seconds: float, losses: Losses, *, as_json: bool
-) -> None:
-    if as_json:
-        output.json_summary(
-            "load",
-            file=name,
-            commands=replay.done,
-            entries=replay.entries,
-            no_place=dict(losses),
-            duration_ms=round(seconds * 1000),
-        )
-        return
-    rate = f"{replay.entries / max(seconds, 1e-9):,.0f} entries/s"
-    output.note(
-        f"{name}: {output.count_text(replay.done, 'command')}, "
-        f"{output.entries_text(replay.entries)} in {output.span_text(seconds)} ({rate})"
-    )
-    output.note_losses(losses)
+    return read_commands(read, name)

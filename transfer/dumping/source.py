@@ -1,8 +1,8 @@
-"""What is dumped: streams of one snapshot, whole or a range of each, node by node."""
+"""The streams of one snapshot that a dump writes, whole or a range of each, node by node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
@@ -16,48 +16,62 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.node import PAIRS, Range, read_range
 from streamkeep.format.redis.stream_parts import Part, Parts
-from streamkeep.recovery.load import PREFIX
-from streamkeep.tools.base.command import Exit, Failure
+from streamkeep.transfer.formats import UNNAMED
 
 Entry = tuple[int, int, list[bytes]]  # ms, seq, [field, value, ...]
 
 
 class Limits(NamedTuple):
-    """Which entries of each stream are dumped; both ends are included."""
+    """The entries of each stream that a dump writes.
+
+    Attributes:
+        start, end: the first and the last ID, both included.
+        most: how many entries of each stream at most; None for all.
+        history: also the entries that were trimmed while the stream archived.
+    """
 
     start: StreamId = MIN_ID
     end: StreamId = MAX_ID
     most: int | None = None
-    history: bool = False  # also what was trimmed while the stream archived
+    history: bool = False
 
     @property
     def whole(self) -> bool:
-        """Say whether all entries are."""
+        """Say whether all live entries are written."""
         return self[:3] == Limits()[:3]
 
 
 class Source:
-    """The streams of one snapshot that are dumped; `moved` is told of each batch of entries."""
+    """The streams of one snapshot that a dump writes.
 
-    def __init__(self, snapshot: Snapshot[Any], key: bytes | None, limits: Limits) -> None:
+    Attributes:
+        streams, entries: how many were read so far.
+        unnamed: streams of loads that have not ended, which the dump leaves out.
+        moved: is called with `entries` after each batch.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot[Any], keys: Sequence[bytes] | None, limits: Limits
+    ) -> None:
+        """Choose streams; raise NoSuchKeyError where one of `keys` is missing."""
         self.txn: Txn = snapshot.txn
-        self.key = key
+        self.keys = None if keys is None else list(dict.fromkeys(keys))
         self.limits = limits
         self.streams = 0
         self.entries = 0
-        self.unnamed = 0  # streams that a load has not given a name yet, and are left out
+        self.unnamed = 0
         self.moved: Callable[[int], None] = lambda entries: None
-        if key is not None:
+        for key in self.keys or ():
             existing_stream(self.txn, key)
 
     def names(self) -> Iterator[bytes]:
         """Yield the keys."""
-        if self.key is not None:
-            yield self.key
+        if self.keys is not None:
+            yield from self.keys
         else:
             self.unnamed = 0
             for name, _ in iter_keys(self.txn):
-                if name.startswith(PREFIX):
+                if name.startswith(UNNAMED):
                     self.unnamed += 1
                 else:
                     yield name
@@ -68,12 +82,12 @@ class Source:
             yield existing_stream(self.txn, name)
 
     def total(self) -> int:
-        """Return how many entries there are at most, for the progress bar."""
+        """Return how many entries there are at most, for the progress."""
         total = sum(existing_stream(self.txn, name).record.length for name in self.names())
         return total if self.limits.most is None else min(total, self.limits.most)
 
     def read(self, stream: Stream) -> Iterator[Entry]:
-        """Yield the entries of a stream that are wanted."""
+        """Yield the entries of a stream."""
         left = 1 << 62 if self.limits.most is None else self.limits.most
         for ms, seq, data, _ in self.nodes(stream):
             out: list[Any] = []
@@ -86,15 +100,16 @@ class Source:
                 return
 
     def nodes(self, stream: Stream) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """Yield macro nodes with entries that are wanted: ms, seq, listpack, no bitmap."""
+        """Yield the macro nodes that hold these entries: ms, seq, listpack, no bitmap."""
         limits = self.limits
         if limits.history:
             try:
                 for ms, seq, data in history_nodes(self.txn, stream, limits.start, limits.end):
                     yield ms, seq, data, b""
             except Unreadable as error:
-                hint = "run it again: a segment that was dropped meanwhile is no damage"
-                raise Failure(str(error), hint=hint, status=Exit.DAMAGED) from error
+                gone = error.error
+                gone.add_note("a segment may have been dropped since the dump began: run it again")
+                raise gone from None
             return
         walk = NodeWalk(self.txn, stream)
         found = walk.seek(*limits.start)
@@ -109,7 +124,7 @@ class Source:
             yield part
 
     def _note(self, part: Part) -> None:
-        ids = getattr(part, "length", None)  # of the counters, which come behind the nodes
+        ids = getattr(part, "length", None)  # of the counters, which come after the nodes
         if ids is not None:
             self._moved(ids)
 

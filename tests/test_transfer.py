@@ -1,0 +1,467 @@
+"""streamkeep.transfer as a library: every format there and back, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import inspect
+import io
+import json
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from conftest import assert_sound
+from streamkeep import transfer
+from streamkeep.format.core.entry import StreamId
+from streamkeep.recovery.diff import diff
+from streamkeep.transfer import Progress
+
+FORMATS = [one for one in transfer.LOAD_FORMATS if one in transfer.DUMP_FORMATS]
+LOSSLESS = ("jsonl", "rdb", "dump")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert_sound(data.parent)
+
+
+def fill(path: str = "s", entries: int = 40) -> None:
+    """Make a store of two streams, with a group, bytes of any kind and deleted entries."""
+    with streamkeep.open(path, sync="none") as store:
+        for number in range(1, entries + 1):
+            store.xadd("k", {"n": number, "é": "x" * (number % 7)}, id=f"{number}-0")
+        store.xdel("k", "3-0")
+        store.xgroup_create("k", "g", 0)
+        store.xreadgroup("g", "c", {"k": ">"}, count=5)
+        store.xnack("k", "g", "FAIL", "1-0")
+        store.xadd_pairs(b"\xff", [("a", "1"), ("b", b"\xfe\n")], id="5-5")
+
+
+def contents(path: str | Path) -> dict[bytes, list[str]]:
+    """Return the entries of every stream of a store."""
+    with streamkeep.open(path, readonly=True) as store:
+        return {key: [repr(one) for one in store.scan(key)] for key in store.scan_iter()}
+
+
+def ids_of(path: str, key: str = "k") -> list[str]:
+    """Return the IDs of a stream; none where there is no store."""
+    if not Path(path, "data.mdb").exists():
+        return []
+    with streamkeep.open(path, readonly=True, decode_responses=True) as store:
+        return [one.id for one in store.xrange(key)]
+
+
+# --- there and back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_entries_come_back_from_every_format(kind: transfer.LoadFormat) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    fill()
+    with streamkeep.open("s") as store:
+        report = transfer.dump(store, f"a.{kind}", redis="8.10")
+    assert (report.format, report.streams, report.entries) == (kind, 2, 40)
+    assert report.size_bytes == Path(f"a.{kind}").stat().st_size
+    loaded = transfer.load("t", Path(f"a.{kind}"))
+    assert loaded.entries == 40
+    if kind == "csv":  # which has no fields without a value
+        assert ids_of("t") == ids_of("s")
+    else:
+        assert contents("t") == contents("s")
+    if kind in LOSSLESS:
+        with streamkeep.open("s") as first, streamkeep.open("t") as second:
+            assert list(diff(first, second)) == []
+
+
+def test_an_rdb_file_has_functions_of_its_own() -> None:
+    fill()
+    transfer.to_rdb("s", "a.rdb", keys="k", redis="8.10")
+    report = transfer.from_rdb("t", "a.rdb", key="k")
+    assert (report.kind, report.streams, report.entries) == ("streams", 1, 39)
+    assert ids_of("t") == ids_of("s")
+
+
+def test_rows_of_csv_and_json_lines_go_into_a_stream() -> None:
+    Path("a.tsv.gz").write_bytes(gzip.compress(b"at\tn\n2024-06-10T07:33:20Z\t1\n1718004801\t2\n"))
+    Path("a.jsonl").write_text('{"n": 3}\n')
+    with streamkeep.open("s", decode_responses=True) as store:
+        report = transfer.load(store, "a.tsv.gz", key="k", time_column="at")
+        assert (report.kind, report.format, report.entries) == ("rows", "tsv", 2)
+        assert report.first_id == StreamId(1718004800000, 0)
+        assert report.last_id == StreamId(1718004801000, 0)
+        transfer.load(store, "a.jsonl", key="k", sync="none")
+        assert [entry.fields["n"] for entry in store.xrange("k")] == ["1", "2", "3"]
+
+
+def test_commands_are_applied_whatever_the_store_decodes() -> None:
+    Path("a.aof").write_bytes(
+        b"*5\r\n$4\r\nXADD\r\n$1\r\n\xff\r\n$3\r\n1-0\r\n$1\r\na\r\n$1\r\n\xfe\r\n"
+        b"XADD k 1-0 a b\r\nXGROUP CREATE k g 0\r\nXCLAIM k g c 0 1-0 FORCE\r\nSET x y\r\n"
+    )
+    with streamkeep.open("s", decode_responses=True) as store:
+        report = transfer.load(store, "a.aof")
+    assert (report.kind, report.commands, report.entries) == ("commands", 5, 2)
+    assert report.dropped == {"command SET": 1}
+    transfer.load("s", io.BytesIO(b"FLUSHALL\r\n"), format="resp")
+    assert contents("s") == {}
+
+
+def test_a_dump_reads_a_store_a_snapshot_or_a_path() -> None:
+    fill()
+    dumps: list[bytes] = []
+    with streamkeep.open("s") as store, store.snapshot() as snapshot:
+        store.xadd("k", {"later": 1})
+        for source, entries in ((snapshot, 40), (store, 41), ("s", 41), (Path("s"), 41)):
+            out = io.BytesIO()
+            report = transfer.dump(source, out, format="csv")
+            assert (report.entries, report.size_bytes) == (entries, None)
+            dumps.append(out.getvalue())
+        assert snapshot.xlen("k") == 39  # it stays open, and so does `out`
+    assert dumps[1] == dumps[2] == dumps[3] != dumps[0]
+    with pytest.raises(streamkeep.StoreClosedError):
+        transfer.dump(snapshot, "a.csv")
+    assert not Path("a.csv").exists()
+
+
+def test_streams_ids_times_and_columns_are_chosen() -> None:
+    fill()
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"n": "late"}, id="1718004800500-0")
+        store.xadd("z", {"n": 1}, id="1-0")
+        for start, end, rows in (
+            ("2024-06-10T07:33:20Z", None, ["1718004800500-0"]),
+            (datetime(2024, 6, 10, 7, 33, 20, tzinfo=UTC), None, ["1718004800500-0"]),
+            (None, "(2024-06-10T07:33:20.5", [f"{n}-0" for n in (38, 39, 40)]),
+            ("39", 40, ["39-0", "40-0"]),
+            (StreamId(39, 0), "(40-0", ["39-0"]),
+        ):
+            out = io.StringIO()
+            target = io.BytesIO()
+            transfer.dump(
+                store, target, format="csv", keys=["k"], start=start, end=end, fields=["n"]
+            )
+            out.write(target.getvalue().decode())
+            out.seek(0)
+            found = list(csv.reader(out))
+            assert found[0] == ["stream", "id", "n"]
+            assert [row[1] for row in found[1:]][-len(rows) :] == rows
+        target = io.BytesIO()
+        report = transfer.dump(store, target, format="jsonl", keys=("z", "k"), count=1)
+        assert (report.streams, report.entries) == (2, 2)
+
+
+def test_one_payload_is_what_redis_returns() -> None:
+    fill()
+    with streamkeep.open("s") as store:
+        out = io.BytesIO()
+        transfer.dump(store, out, format="dump", keys="k")
+        assert out.getvalue() == store.dump("k")
+        transfer.load(store, io.BytesIO(out.getvalue()), format="dump", key="copy")
+        assert store.xlen("copy") == store.xlen("k")
+
+
+def test_what_a_format_cannot_hold_is_counted() -> None:
+    fill()
+    report = transfer.dump("s", "a.rdb", redis="7.2")
+    assert report.dropped == {"pending entry of nobody, now of a consumer": 1}
+    assert report.newer_keeps_more
+    assert transfer.dump("s", "b.rdb", redis="8.10").dropped == {}
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def test_progress_reaches_its_total() -> None:
+    fill(entries=2500)
+    told: list[Progress] = []
+    transfer.dump("s", "a.jsonl", progress=told.append)
+    assert told[-1] == Progress(2500, 2500, 2500)
+    for name, key in (("a.jsonl", None), ("rows.jsonl", "k")):
+        if key:
+            Path(name).write_text('{"n":1}\n' * 2500)
+        told.clear()
+        transfer.load(
+            "t", name, key=key, existing="replace" if key is None else None, progress=told.append
+        )
+        size = Path(name).stat().st_size
+        assert told[-1] == Progress(2500, size, size)
+        assert [one.entries for one in told] == sorted(one.entries for one in told)
+
+
+@pytest.mark.parametrize("error", [ValueError("enough"), KeyError("enough")])
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_what_a_progress_function_raises_ends_the_load_as_it_is(
+    kind: str, error: Exception
+) -> None:
+    fill(entries=2500)
+    transfer.dump("s", f"a.{kind}")
+
+    def stop(progress: Progress) -> None:
+        raise error
+
+    with pytest.raises(type(error), match="enough"):
+        transfer.load("t", f"a.{kind}", progress=stop)
+    assert not Path("t").exists()
+    with pytest.raises(type(error), match="enough"):
+        transfer.dump("s", f"b.{kind}", progress=stop)
+    assert sorted(one.name for one in Path().iterdir()) == [f"a.{kind}", "s"]
+
+
+# --- what is refused, and that nothing was changed ----------------------------------------------
+
+
+def test_an_unknown_format_lists_those_that_there_are() -> None:
+    fill()
+    for call, formats in ((transfer.dump, transfer.DUMP_FORMATS), (transfer.load, FORMATS)):
+        for name, wanted in (("a.xml", None), ("a.jsonl", "xml"), ("plain", None)):
+            with pytest.raises(streamkeep.ArgumentError) as found:
+                call("s", name, format=wanted)  # type: ignore[arg-type]
+            assert all(one in str(found.value) for one in formats)
+    with pytest.raises(streamkeep.ArgumentError, match="no file name"):
+        transfer.load("s", io.BytesIO(b""))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_that_is_cut_off_or_hostile_changes_nothing(kind: transfer.LoadFormat) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    fill()
+    transfer.dump("s", f"a.{kind}", redis="8.10")
+    whole = Path(f"a.{kind}").read_bytes()
+    with streamkeep.open("t") as store:
+        store.xadd("other", {"a": "b"}, id="1-0")
+        former = store.xinfo_stream("other", full=True)
+        for data in (whole[: len(whole) // 2], whole[:-3], b"\x00" * 100, b"{" * 50_000, b"*\n"):
+            if kind == "csv" and whole.startswith(data):
+                # A table that ends with a line is whole: this one ends within quotes.
+                data += b'"\n"' if data.count(b'"') % 2 else b'\n"'
+            if kind == "resp" and whole.startswith(data):
+                continue  # commands before the end are applied: see below
+            with pytest.raises(streamkeep.LoadError) as found:
+                transfer.load(store, io.BytesIO(data), format=kind, name="bad")
+            assert found.value.source == "bad"
+            assert found.value.done == 0
+            assert "bad" in str(found.value)
+        assert store.keys() == [b"other"]
+        assert store.xinfo_stream("other", full=True) == former
+    with pytest.raises(streamkeep.LoadError):
+        transfer.load("never", io.BytesIO(b"\x01\x02"), format=kind)
+    assert not Path("never").exists()
+
+
+def test_streams_that_exist_are_refused_skipped_or_replaced() -> None:
+    fill()
+    transfer.dump("s", "a.jsonl")
+    with streamkeep.open("t") as store:
+        store.xadd("k", {"mine": 1}, id="1-1")
+        with pytest.raises(streamkeep.KeyExistsError):
+            transfer.load(store, "a.jsonl")
+        assert store.keys() == [b"k"]
+        report = transfer.load(store, "a.jsonl", existing="skip")
+        assert (report.streams, report.skipped, report.entries) == (1, 1, 1)
+        assert store.xlen("k") == 1
+        transfer.load(store, "a.jsonl", existing="replace")
+    assert contents("t") == contents("s")
+
+
+def test_a_bad_row_says_what_is_stored_and_how_to_continue() -> None:
+    Path("a.jsonl").write_text('{"n":1}\n' * 5 + "oops\n")
+    with pytest.raises(streamkeep.LoadError) as found:
+        transfer.load("s", "a.jsonl", key="k", batch=2)
+    assert str(found.value).endswith("; 4 entries stored, up to line 4")
+    assert (found.value.line, found.value.done) == (6, 4)
+    assert found.value.hint == "from_line=5 continues after them"
+    Path("a.jsonl").write_text('{"n":1}\n' * 6)
+    assert transfer.load("s", "a.jsonl", key="k", from_line=5).entries == 2
+    assert len(ids_of("s")) == 6
+
+
+@pytest.mark.parametrize(
+    ("data", "problem", "hint"),
+    [
+        (b"*1\r\n:5\r\n", "a string is expected", ""),
+        (b"*2\r\n$4\r\nXDEL\r\n", "the bytes end here", ""),
+        (
+            b"XNEW k\r\n",
+            "XNEW: an unknown command",
+            "from_line=2 leaves this command out, skip=XNEW all of its name",
+        ),
+    ],
+)
+def test_a_damaged_first_command_names_no_line_to_resume_at(
+    data: bytes, problem: str, hint: str
+) -> None:
+    with pytest.raises(streamkeep.LoadError, match=problem) as found:
+        transfer.load("s", io.BytesIO(data), format="resp", name="a.resp")
+    assert str(found.value).endswith("; no command was applied")
+    assert (found.value.hint, found.value.done) == (hint, 0)
+    assert not Path("s").exists()
+
+
+def test_commands_before_a_bad_one_are_applied_and_counted() -> None:
+    Path("a.resp").write_text("XADD k 1-0 a b\r\nXADD k 2-0 a b\r\nXADD k 2-0 a b\r\nXLEN k\r\n")
+    with pytest.raises(streamkeep.LoadError) as found:
+        transfer.load("s", "a.resp")
+    assert str(found.value).endswith("; 2 commands applied")
+    assert (found.value.line, found.value.done) == (3, 2)
+    assert found.value.hint.startswith("from_line=3 resumes there; from_line=4 leaves")
+    assert transfer.load("s", "a.resp", from_line=4).commands == 4
+    assert ids_of("s") == ["1-0", "2-0"]
+
+
+def test_an_error_of_the_store_says_in_a_note_what_is_stored() -> None:
+    Path("a.jsonl").write_text('{"n":1}\n' * 3)
+    with streamkeep.open("s") as store:
+        calls = 0
+        original = type(store).xadd_many
+
+        def full(self: Any, *args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise streamkeep.StoreFullError("the disk is full")
+            return original(self, *args, **options)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(store), "xadd_many", full)
+            with pytest.raises(streamkeep.StoreFullError) as found:
+                transfer.load(store, "a.jsonl", key="k", batch=1)
+    told = "a.jsonl: 2 entries stored, up to line 2; from_line=3 continues after them"
+    assert told in found.value.__notes__
+
+
+def test_ctrl_c_is_held_back_until_a_batch_is_counted() -> None:
+    Path("a.jsonl").write_text('{"n":1}\n' * 6)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.entries == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as found:
+        transfer.load("s", "a.jsonl", key="k", batch=2, progress=interrupt)
+    told = "a.jsonl: interrupted; 4 entries stored, up to line 4; from_line=5 continues after them"
+    assert found.value.__notes__ == [told]
+    assert len(ids_of("s")) == 4
+
+
+def test_a_file_that_exists_is_replaced_only_when_that_is_asked_for() -> None:
+    fill()
+    Path("a.csv").write_text("mine")
+    with pytest.raises(streamkeep.TargetExistsError) as found:
+        transfer.dump("s", "a.csv")
+    assert "overwrite=True" in found.value.hint
+    assert Path("a.csv").read_text() == "mine"
+    transfer.dump("s", "a.csv", overwrite=True)
+    assert Path("a.csv").read_bytes().startswith(b"stream,id,")
+
+
+def test_a_dump_that_fails_leaves_no_file() -> None:
+    fill()
+    with pytest.raises(streamkeep.NoSuchKeyError):
+        transfer.dump("s", "a.jsonl", keys=["k", "absent"])
+    with pytest.raises(streamkeep.NotAStoreError):
+        transfer.dump("absent", "a.jsonl")
+    assert [one.name for one in Path().iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"format": "rdb", "start": "1"}, "start="),
+        ({"format": "dump", "history": True}, "history="),
+        ({"fields": ["a"]}, "fields= is for csv"),
+        ({"redis": "9.9"}, "redis must be one of 5.0"),
+        ({"start": "2024-99-10"}, "is not a time"),
+        ({"end": "1900-01-01"}, "before 1970"),
+    ],
+)
+def test_options_of_a_dump_that_cannot_apply(options: dict[str, Any], problem: str) -> None:
+    fill()
+    with pytest.raises(streamkeep.ArgumentError, match=problem):
+        transfer.dump("s", "a.jsonl", **options)
+    assert not Path("a.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("a.jsonl", {"time_column": "a", "id_column": "b"}, "cannot be used together"),
+        ("a.jsonl", {"time_unit": "s"}, "needs time_column="),
+        ("a.jsonl", {"time_column": "a", "time_unit": "h"}, "time_unit must be one of"),
+        ("a.jsonl", {"existing": "maybe"}, "existing must be one of"),
+        ("a.jsonl", {"sort": True}, "sort= is for rows"),
+        ("a.jsonl", {"database": 0}, "database= is for RDB"),
+        ("a.jsonl", {"from_line": 2}, "from_line= is for rows and commands"),
+        ("a.jsonl", {"skip": ["DEL"]}, "skip= is for commands"),
+        ("a.csv", {"key": "k", "existing": "skip"}, "existing= is for whole streams"),
+        ("a.resp", {"key": "k"}, "leave key= out"),
+    ],
+)
+def test_options_of_a_load_that_cannot_apply(
+    name: str, options: dict[str, Any], problem: str
+) -> None:
+    fill()
+    for kind in ("jsonl", "csv", "resp"):
+        transfer.dump("s", f"a.{kind}")
+    with pytest.raises(streamkeep.ArgumentError, match=problem):
+        transfer.load("t", name, **options)
+    assert not Path("t").exists()
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def test_nodes_groups_and_tables_are_described() -> None:
+    fill()
+    with streamkeep.open("s") as store:
+        head, *slots = transfer.inspect_node(store, "k", "5-0")
+        assert isinstance(head, transfer.Heading)
+        assert head.kind == "node"
+        found = [one for one in slots if isinstance(one, transfer.Slot)]
+        assert [one.state for one in found[:4]] == ["live", "live", "deleted", "live"]
+        assert found[0].pairs == [(b"n", b"1"), ("é".encode(), b"x")]
+        pieces = list(transfer.inspect_node(store, "k", "5-0", as_bytes=True))
+        assert sum(len(one.data) for one in pieces if isinstance(one, transfer.Piece)) > 100
+        assert next(transfer.inspect_group(store, "k", "g")).kind == "row"  # type: ignore[union-attr]
+        for table in transfer.TABLE_NAMES:
+            rows = list(transfer.inspect_table(store, table, count=1))
+            assert sum(isinstance(one, transfer.Heading) for one in rows) <= 1
+        with pytest.raises(streamkeep.NoSuchGroupError):
+            list(transfer.inspect_group(store, "k", "absent"))
+        with pytest.raises(streamkeep.ArgumentError, match="choose one of"):
+            list(transfer.inspect_table(store, "absent"))
+    assert list(transfer.inspect_checkpoints("s/steady"))
+    for path in Path("s/journal").glob("*.skj"):
+        assert list(transfer.inspect_journal(path))
+    with pytest.raises(streamkeep.CorruptionError):
+        list(transfer.inspect_segment("s/data.mdb"))
+
+
+# --- the library as such ------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there_and_explained() -> None:
+    for name in transfer.__all__:
+        value = getattr(transfer, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert inspect.getdoc(value), name
+    assert streamkeep.transfer is transfer
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = transfer.absent
+
+
+def test_times_are_parsed_as_the_command_line_does() -> None:
+    assert transfer.parse_time("2024-06-10T07:33:20Z") == 1718004800000
+    assert transfer.parse_time("1718004800.5") == 1718004800500
+    assert json.dumps(transfer.parse_time("7", "s")) == "7000"

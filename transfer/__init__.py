@@ -1,0 +1,94 @@
+"""Dumps and loads: streams of a store in files of every format and back, and bytes inspected.
+
+Rooms: `dumping` writes files, `loading` reads them, `commands` applies those of Redis's append-only
+files. Callers use the names below, which `dump_file`, `load_file` and `inspection` define. May
+import `pipeline.arrow`, `engine` and `format`; not click, and nothing of `tools`.
+
+    >>> from streamkeep import transfer
+    >>> transfer.dump("orders.store", "orders.parquet")
+    >>> transfer.load("copy.store", "orders.parquet")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamkeep.format.core.times import parse_time
+    from streamkeep.format.describe import Piece
+    from streamkeep.transfer.dump_file import REDIS_VERSIONS, DumpReport, dump, to_rdb
+    from streamkeep.transfer.formats import DUMP_FORMATS, LOAD_FORMATS, DumpFormat, LoadFormat
+    from streamkeep.transfer.inspection import (
+        TABLE_NAMES,
+        Heading,
+        Slot,
+        inspect_checkpoints,
+        inspect_group,
+        inspect_journal,
+        inspect_node,
+        inspect_segment,
+        inspect_table,
+    )
+    from streamkeep.transfer.load_file import LoadReport, from_rdb, load
+    from streamkeep.transfer.progress import Progress
+
+_HOMES = {
+    "streamkeep.format.core.times": ("parse_time",),
+    "streamkeep.format.describe": ("Piece",),
+    "streamkeep.transfer.dump_file": ("REDIS_VERSIONS", "DumpReport", "dump", "to_rdb"),
+    "streamkeep.transfer.formats": ("DUMP_FORMATS", "LOAD_FORMATS", "DumpFormat", "LoadFormat"),
+    "streamkeep.transfer.inspection": (
+        "TABLE_NAMES",
+        "Heading",
+        "Slot",
+        "inspect_checkpoints",
+        "inspect_group",
+        "inspect_journal",
+        "inspect_node",
+        "inspect_segment",
+        "inspect_table",
+    ),
+    "streamkeep.transfer.load_file": ("LoadReport", "from_rdb", "load"),
+    "streamkeep.transfer.progress": ("Progress",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DUMP_FORMATS",
+    "LOAD_FORMATS",
+    "REDIS_VERSIONS",
+    "TABLE_NAMES",
+    "DumpFormat",
+    "DumpReport",
+    "Heading",
+    "LoadFormat",
+    "LoadReport",
+    "Piece",
+    "Progress",
+    "Slot",
+    "dump",
+    "from_rdb",
+    "inspect_checkpoints",
+    "inspect_group",
+    "inspect_journal",
+    "inspect_node",
+    "inspect_segment",
+    "inspect_table",
+    "load",
+    "parse_time",
+    "to_rdb",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'streamkeep.transfer' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

@@ -1,0 +1,246 @@
+"""`dump`: streams of a store in a file, in any of the formats of `formats.py`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, NamedTuple
+
+from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.commands.arguments import range_end, range_start, to_bytes, to_id_text
+from streamkeep.engine.model.existing import existing_stream, group_in
+from streamkeep.engine.model.lag import lag
+from streamkeep.engine.system.files import replacing
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ArgumentError, TargetExistsError
+from streamkeep.format.core.times import Bound, id_bound
+from streamkeep.format.redis.stream_dump import TARGETS, Losses
+from streamkeep.transfer.dumping.csv_files import write_csv
+from streamkeep.transfer.dumping.jsonl import JsonWriter
+from streamkeep.transfer.dumping.parquet_files import write_parquet
+from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
+from streamkeep.transfer.dumping.source import Limits, Source
+from streamkeep.transfer.dumping.text import TextWriter
+from streamkeep.transfer.formats import DumpFormat, dump_format
+from streamkeep.transfer.progress import Progress, ProgressCallback
+from streamkeep.transfer.stores import AnySource, reading
+
+DEFAULT_REDIS: Final = "7.2"  # every Valkey reads it, too
+REDIS_VERSIONS: Final = tuple(TARGETS)
+_WHOLE: Final[tuple[DumpFormat, ...]] = ("dump", "rdb")
+
+DumpTarget = str | os.PathLike[str] | BinaryIO
+Time = datetime | Id
+
+
+class DumpReport(NamedTuple):
+    """What a dump has written.
+
+    Attributes:
+        format: the format of the file.
+        streams, entries: how many were written.
+        dropped: what the format cannot hold, and how often it occurred.
+        newer_keeps_more: a newer `redis` keeps some of that.
+        unfinished: streams that the dump has left out, because the loads that bring them have not
+            ended or were killed.
+        size_bytes: of the file; None for an open file and a device.
+        seconds: how long the dump took.
+    """
+
+    format: DumpFormat
+    streams: int
+    entries: int
+    dropped: dict[str, int]
+    newer_keeps_more: bool
+    unfinished: int
+    size_bytes: int | None
+    seconds: float
+
+
+def dump(
+    store: AnySource,
+    target: DumpTarget,
+    *,
+    format: DumpFormat | None = None,
+    keys: Key | Iterable[Key] | None = None,
+    start: Time | None = None,
+    end: Time | None = None,
+    count: int | None = None,
+    history: bool = False,
+    redis: str = DEFAULT_REDIS,
+    fields: Iterable[Key] | None = None,
+    overwrite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> DumpReport:
+    """Write streams of a store to a file, in another form.
+
+    The store does not change. The dump is of one moment, whatever other threads and processes write
+    at the same time: of a snapshot, which the store keeps until the dump ends. A file appears under
+    its name when it is whole and on disk; a dump that fails leaves no file, and leaves the file
+    that it would have replaced as it was. Memory does not grow with the number of entries.
+
+    Args:
+        store: an open store, a snapshot of one, or the path of a store, which is opened read-only.
+        target: a path, or a binary file that is open for writing, which stays open.
+        format: "jsonl" (loses nothing), "text" (for people), "csv", "parquet", "resp" (commands for
+            `redis-cli --pipe`), "dump" (what Redis's DUMP returns: of one stream as it is, else a
+            line of JSON per stream) or "rdb" (a file that Redis starts from). None: the ending of
+            the file name gives it.
+        keys: the stream or the streams to write; None for all of them.
+        start, end: the first and the last ID of each stream, both included: an ID, `(ID` to leave
+            this one out, or a datetime or an ISO 8601 text, which is UTC unless it has a zone. Not
+            for "dump" and "rdb", which hold whole streams.
+        count: how many entries of each stream at most; not for "dump" and "rdb".
+        history: also the entries that were trimmed while the stream archived; not for "dump" and
+            "rdb".
+        redis: for "rdb", "dump" and "resp": the oldest Redis that is to read it: "5.0", "7.0",
+            "7.2" (also every Valkey), "8.6", "8.8" or "8.10".
+        fields: for "csv": the fields that become columns, which saves one pass over the entries.
+        overwrite: replace a file that exists; otherwise it is an error.
+        progress: is called with a `Progress` every thousand entries or so.
+
+    Raises:
+        ArgumentError: the format is unknown, or an argument does not go with it.
+        TargetExistsError: the file exists, and `overwrite` is false.
+        NoSuchKeyError: one of `keys` is not a stream.
+        TransferError: a package is missing, or entries have too many fields for a table.
+        CorruptionError: the store is damaged; or with `history` a segment of the archive is.
+        StoreError: the store cannot be opened or read.
+        OSError: the file cannot be written.
+    """
+    name = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
+    kind = dump_format(format, name)
+    limits = Limits(
+        StreamId(*range_start("-" if start is None else _bound(start, "from"))),
+        StreamId(*range_end("+" if end is None else _bound(end, "to"))),
+        count,
+        history,
+    )
+    if (history or not limits.whole) and kind in _WHOLE:
+        raise ArgumentError(
+            f"start=, end=, count= and history= are not for {kind}, which holds whole streams"
+        )
+    if fields is not None and kind != "csv":
+        raise ArgumentError("fields= is for csv")
+    if redis not in TARGETS:
+        raise ArgumentError(f"redis must be one of {', '.join(TARGETS)}, not {redis!r}")
+    columns = None if fields is None else [to_bytes(one, "a field") for one in fields]
+    if name is not None and not overwrite and Path(name).is_file():
+        raise TargetExistsError(
+            f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"
+        )
+    began = time.perf_counter()
+    with reading(store) as snapshot:
+        source = Source(snapshot, _keys(keys), limits)
+        if progress is not None:
+            _report_to(progress, source)
+        with _opened(target) as out:
+            losses = Losses()
+            if kind == "jsonl":
+                JsonWriter(out.write).dump(source, snapshot.uuid, round(time.time() * 1000))
+            elif kind == "text":
+                TextWriter(source, out.write).dump()
+            elif kind == "csv":
+                write_csv(source, columns, out.write)
+            elif kind == "parquet":
+                write_parquet(source, out)
+            elif kind == "resp":
+                losses = write_commands(source, redis, out.write)
+            elif kind == "dump":
+                losses = write_payloads(source, redis, out.write)
+            else:
+                losses = write_rdb(source, redis, out.write)
+    size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
+    return DumpReport(
+        kind,
+        source.streams,
+        source.entries,
+        dict(losses),
+        losses.newer,
+        source.unnamed,
+        size,
+        time.perf_counter() - began,
+    )
+
+
+def to_rdb(
+    store: AnySource,
+    target: DumpTarget,
+    *,
+    keys: Key | Iterable[Key] | None = None,
+    redis: str = DEFAULT_REDIS,
+    overwrite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> DumpReport:
+    """Write an RDB file, from which Redis and Valkey start: `dump` with `format="rdb"`."""
+    return dump(
+        store,
+        target,
+        format="rdb",
+        keys=keys,
+        redis=redis,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def dump_group(
+    store: AnySource,
+    out: BinaryIO,
+    key: Key,
+    group: Key,
+    *,
+    format: Literal["jsonl", "text"] = "text",
+) -> None:
+    """Write one consumer group, with its consumers and pending entries, to an open file.
+
+    Raises:
+        NoSuchKeyError, NoSuchGroupError: there is no such stream or group.
+    """
+    with reading(store) as snapshot:
+        stream = existing_stream(snapshot.txn, to_bytes(key, "key"))
+        found = group_in(snapshot.txn, stream, to_bytes(group, "group"))
+        if format == "jsonl":
+            JsonWriter(out.write).group(found)
+        else:
+            writer = TextWriter(Source(snapshot, None, Limits()), out.write)
+            writer.group(found, lag(stream.record, found.record))
+        out.flush()
+
+
+def _bound(value: Time, bound: Bound) -> bytes:
+    """Return the text of an ID; a date or a time is that of its first millisecond."""
+    if isinstance(value, datetime):
+        value = value.isoformat()
+    try:
+        return id_bound(to_id_text(value), bound)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _keys(keys: Key | Iterable[Key] | None) -> list[bytes] | None:
+    if keys is None:
+        return None
+    if isinstance(keys, (bytes, str, memoryview, int, float)):
+        return [to_bytes(keys, "keys")]
+    return [to_bytes(one, "keys") for one in keys]
+
+
+def _report_to(progress: ProgressCallback, source: Source) -> None:
+    total = source.total()
+    source.moved = lambda entries: progress(Progress(entries, entries, total))
+
+
+@contextmanager
+def _opened(target: DumpTarget) -> Iterator[BinaryIO]:
+    """Open the file that is written."""
+    if isinstance(target, (str, os.PathLike)):
+        with replacing(Path(target)) as out:
+            yield out
+        return
+    yield target
+    target.flush()

@@ -1,0 +1,97 @@
+"""The formats of dumps and loads, and the endings of file names that give them.
+
+    format    dump  load  endings               holds
+    -------   ----  ----  --------------------  ------------------------------------------
+    jsonl     yes   yes   .jsonl .ndjson .json  everything (a dump); or rows (a load)
+    text      yes         .txt                  everything, for people, long values cut
+    csv       yes   yes   .csv                  entries, a column per field
+    tsv             yes   .tsv                  entries, a column per field
+    parquet   yes   yes   .parquet              entries, in the columns of the Spark source
+    resp      yes   yes   .resp .aof            commands, as in Redis's append-only files
+    dump      yes   yes   .dump                 payloads of Redis's DUMP
+    rdb       yes   yes   .rdb                  a file that Redis starts from
+
+What is loaded may be compressed with gzip, and its name end in `.gz`; Parquet may not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from streamkeep.format.core.errors import ArgumentError
+
+DumpFormat = Literal["text", "jsonl", "csv", "parquet", "resp", "dump", "rdb"]
+LoadFormat = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]
+
+DUMP_FORMATS: Final[tuple[DumpFormat, ...]] = get_args(DumpFormat)
+LOAD_FORMATS: Final[tuple[LoadFormat, ...]] = get_args(LoadFormat)
+DUMP_SUFFIXES: Final[dict[str, DumpFormat]] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".resp": "resp",
+    ".aof": "resp",
+    ".dump": "dump",
+    ".rdb": "rdb",
+}
+LOAD_SUFFIXES: Final[dict[str, LoadFormat]] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".resp": "resp",
+    ".aof": "resp",
+    ".dump": "dump",
+    ".rdb": "rdb",
+}
+BINARY_FORMATS: Final[tuple[DumpFormat, ...]] = ("parquet", "dump", "rdb")
+DELIMITERS: Final[dict[LoadFormat, str]] = {"csv": ",", "tsv": "\t"}
+
+# The first columns of a CSV file that a dump has written.
+KEY_COLUMN: Final = "stream"
+ID_COLUMN: Final = "id"
+
+JSONL_VERSION: Final = 1  # of dumps; a load refuses others
+
+# Streams of a load that has not ended, or was killed, have names that begin so; no dump has them.
+UNNAMED: Final = b"streamkeep:load:"
+
+
+def dump_format(wanted: str | None, name: str | None) -> DumpFormat:
+    """Return the format of a dump: the one that is wanted, or the one that a file name gives."""
+    for one in DUMP_FORMATS:
+        if one == wanted:
+            return one
+    found = None
+    if wanted is None and name is not None:
+        found = DUMP_SUFFIXES.get(Path(name).suffix.lower())
+    if found is None:
+        raise _unknown(wanted, name, DUMP_FORMATS)
+    return found
+
+
+def load_format(wanted: str | None, name: str | None) -> LoadFormat:
+    """Return the format of a load: the one that is wanted, or the one that a file name gives."""
+    for one in LOAD_FORMATS:
+        if one == wanted:
+            return one
+    found = None
+    if wanted is None and name is not None:
+        found = LOAD_SUFFIXES.get(Path(name.lower().removesuffix(".gz")).suffix)
+    if found is None:
+        raise _unknown(wanted, name, LOAD_FORMATS)
+    return found
+
+
+def _unknown(wanted: str | None, name: str | None, formats: tuple[str, ...]) -> ArgumentError:
+    known = ", ".join(formats)
+    if wanted is not None:
+        return ArgumentError(f"{wanted!r} is not a format; choose one of {known}")
+    if name is None:
+        return ArgumentError(f"there is no file name to give the format; choose one of {known}")
+    return ArgumentError(f"{name}: the name does not give the format; choose one of {known}")

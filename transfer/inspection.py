@@ -1,0 +1,325 @@
+"""How a store and its files keep things, byte by byte: for people who look after them.
+
+Each function yields `Heading`s, each followed by the `Slot`s or `Piece`s of what it names. Damaged
+bytes are described as far as they can be read: a piece of the name "damage" says where that ends.
+Nothing here changes a store or a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.commands.arguments import to_bytes, to_id
+from streamkeep.engine.model.existing import existing_stream, group_in
+from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.model.segment_files import SegmentFile, open_named
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ArgumentError, CorruptionError, TransferError
+from streamkeep.format.core.keys import (
+    CONSUMER_PEL,
+    CONSUMERS,
+    GROUPS,
+    NODES,
+    PEL,
+    PEL_ORDER,
+    STREAMS,
+    TABLES,
+    name_key,
+    node_key,
+    pack_number,
+)
+from streamkeep.format.describe import (
+    Piece,
+    describe_checkpoint,
+    describe_envelope,
+    describe_journal,
+    describe_row,
+    describe_segment_end,
+)
+from streamkeep.format.node.envelope import ENVELOPE, Envelope, decode_envelope, trimmed_slots
+from streamkeep.format.node.node import slots
+from streamkeep.format.quoting import named
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
+from streamkeep.format.shown import count_text, entries_text, size_text
+from streamkeep.transfer.stores import AnySource, reading
+
+_TABLES: Final = {table.name: number for number, table in TABLES.items()}
+TABLE_NAMES: Final = tuple(_TABLES)
+_MOST_FILE: Final = 1 << 30
+
+
+class Heading(NamedTuple):
+    """What the following items belong to.
+
+    Attributes:
+        kind: "row", "node", "segment", "block" or "file".
+        text: a line for people.
+        members: the same for programs; keys of streams are bytes, IDs are text.
+    """
+
+    kind: str
+    text: str
+    members: dict[str, object]
+
+
+class Slot(NamedTuple):
+    """One place of a macro node, whatever became of its entry.
+
+    Attributes:
+        number: of the place in its node, from 0 on.
+        id: the ID of the entry.
+        state: "live", "deleted" or "trimmed".
+        same_fields: the fields have the names of the node's first entry, and are not stored again.
+        pairs: (field, value) in their order.
+    """
+
+    number: int
+    id: StreamId
+    state: str
+    same_fields: bool
+    pairs: list[tuple[bytes, bytes]]
+
+
+Item = Heading | Slot | Piece
+Row = tuple[int, bytes, bytes]  # table, LMDB key, value
+
+
+# --- of a store ---------------------------------------------------------------------------------
+
+
+def inspect_node(
+    source: AnySource, key: Key, entry_id: Id, *, as_bytes: bool = False
+) -> Iterator[Item]:
+    """Yield the macro node that holds, or would hold, an ID: its slots, or its bytes.
+
+    Args:
+        source: an open store, a snapshot, or the path of a store.
+        as_bytes: yield a `Piece` for each field of the bytes, in place of the slots.
+
+    Raises:
+        NoSuchKeyError: there is no such stream.
+        TransferError: the stream has no macro nodes.
+    """
+    with reading(source) as snapshot:
+        txn, name = snapshot.txn, to_bytes(key, "key")
+        stream = existing_stream(txn, name)
+        walk = NodeWalk(txn, stream)
+        if not walk.seek(*to_id(entry_id)):
+            raise TransferError(f"stream {named(name)} has no macro nodes")
+        if walk.on_tail:
+            table, db_key = STREAMS, pack_number(stream.number)
+        else:
+            table, db_key = NODES, node_key(stream.number, walk.ms, walk.seq)
+        value = txn.get(table, db_key) or b""
+        where = TABLES[table].name
+        if as_bytes:
+            members: dict[str, object] = {"table": where, "size_bytes": len(value)}
+            yield Heading("row", f"{where}: {len(value):,} bytes", members)
+            yield from describe_envelope(value)
+        else:
+            yield from _node(decode_envelope(value, f"envelope in {where}"), where)
+
+
+def _node(envelope: Envelope, where: str) -> Iterator[Item]:
+    """Yield every slot of a node."""
+    node_id = f"{envelope.ms}-{envelope.seq}"
+    trimmed = trimmed_slots(envelope.trimmed)
+    size = len(envelope.listpack)
+    yield Heading(
+        "node",
+        f"macro node {node_id} in {where}: listpack of {size:,} bytes, "
+        f"epoch {envelope.epoch} commit {envelope.commit_number}",
+        {
+            "node": node_id,
+            "where": where,
+            "size_bytes": size,
+            "epoch": envelope.epoch,
+            "commit_number": envelope.commit_number,
+        },
+    )
+    for number, (ms, seq, flags, flat) in enumerate(
+        slots(envelope.listpack, envelope.ms, envelope.seq)
+    ):
+        state = "live"
+        if flags & 1:
+            state = "trimmed" if number in trimmed else "deleted"
+        pairs = list(zip(flat[0::2], flat[1::2], strict=True))
+        yield Slot(number, StreamId(ms, seq), state, bool(flags & 2), pairs)
+
+
+def inspect_group(source: AnySource, key: Key, group: Key) -> Iterator[Item]:
+    """Yield the rows of a consumer group, byte by byte.
+
+    Raises:
+        NoSuchKeyError, NoSuchGroupError: there is no such stream or group.
+    """
+    with reading(source) as snapshot:
+        txn, name = snapshot.txn, to_bytes(key, "key")
+        stream = existing_stream(txn, name)
+        found = group_in(txn, stream, to_bytes(group, "group"))
+        db_key = name_key(stream.db_key, found.record.name)
+        yield from _row((GROUPS, db_key, txn.get(GROUPS, db_key) or b""))
+        for table in (CONSUMERS, PEL, PEL_ORDER, CONSUMER_PEL):
+            for row in _rows(txn, table, found.prefix):
+                yield from _row(row)
+
+
+def inspect_table(
+    source: AnySource, table: str, *, key: Key | None = None, count: int | None = None
+) -> Iterator[Item]:
+    """Yield the rows of a table of the store (a sub-database of LMDB), byte by byte.
+
+    Args:
+        table: one of `TABLE_NAMES`.
+        key: only the rows that begin with the number of this stream.
+        count: at most so many rows.
+
+    Raises:
+        ArgumentError: there is no such table.
+        NoSuchKeyError: there is no such stream.
+    """
+    if table not in TABLE_NAMES:
+        raise ArgumentError(f"{table!r} is not a table; choose one of {', '.join(TABLE_NAMES)}")
+    with reading(source) as snapshot:
+        txn = snapshot.txn
+        prefix = b""
+        if key is not None:
+            prefix = pack_number(existing_stream(txn, to_bytes(key, "key")).number)
+        for row in islice(_rows(txn, _TABLES[table], prefix), count):
+            yield from _row(row)
+
+
+def _rows(txn: Txn, table: int, prefix: bytes) -> Iterator[Row]:
+    cursor = txn.cursor(table)
+    found = cursor.set_range(prefix) if prefix else cursor.first()
+    while found and (db_key := cursor.key()).startswith(prefix):
+        yield table, db_key, cursor.value()
+        found = cursor.next()
+
+
+def _row(row: Row) -> Iterator[Item]:
+    table, db_key, value = row
+    name = TABLES[table].name
+    members: dict[str, object] = {
+        "table": name,
+        "db_key": db_key.hex(),
+        "size_bytes": len(value),
+    }
+    yield Heading("row", f"{name} {db_key.hex()}: {len(value):,} bytes", members)
+    yield from describe_row(table, db_key, value)
+
+
+# --- of files -----------------------------------------------------------------------------------
+
+
+def inspect_journal(path: str | os.PathLike[str]) -> Iterator[Item]:
+    """Yield the bytes of a log file of the journal; raise OSError where it cannot be read."""
+    heading, data = _read(path)
+    yield heading
+    yield from describe_journal(data)
+
+
+def inspect_checkpoints(path: str | os.PathLike[str]) -> Iterator[Item]:
+    """Yield the bytes of the file of checkpoints; raise OSError where it cannot be read."""
+    heading, data = _read(path)
+    yield heading
+    yield from describe_checkpoint(data)
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[Heading, bytes]:
+    file = Path(path)
+    if file.stat().st_size > _MOST_FILE:
+        raise TransferError(f"{file}: larger than 1 GiB, which no such file is")
+    data = file.read_bytes()
+    members: dict[str, object] = {"file": str(file), "size_bytes": len(data)}
+    return Heading("file", f"{file}: {len(data):,} bytes", members), data
+
+
+def inspect_segment(
+    path: str | os.PathLike[str],
+    *,
+    as_bytes: bool = False,
+    max_block_bytes: int = MAX_BLOCK_BYTES,
+) -> Iterator[Item]:
+    """Yield a segment file of an archive: its description, its blocks, and their nodes.
+
+    Args:
+        as_bytes: yield a `Piece` for each field of the bytes, in place of the slots.
+        max_block_bytes: refuse a block that takes more memory; a small file can hold much.
+
+    Raises:
+        CorruptionError: this is not a whole segment.
+        FormatVersionError: a newer version of Streamkeep wrote it.
+        OSError: the file cannot be read.
+    """
+    file = SegmentFile(open_named(Path(path)), str(path))
+    segment = Segment.open(file.read_at, file.size, str(path), max_block_bytes)
+    trailer, index = segment.trailer, segment.index
+    first, last = ("{}-{}".format(*one) for one in (trailer.first_id, trailer.last_id))
+    yield Heading(
+        "segment",
+        f"{path}: stream {named(index.key)}, {entries_text(trailer.entries)} "
+        f"from {first} to {last}, {count_text(trailer.nodes, 'node')}, "
+        f"{size_text(file.size)} for {size_text(trailer.raw_size)}",
+        {
+            "file": str(path),
+            "key": index.key,
+            "entries": trailer.entries,
+            "nodes": trailer.nodes,
+            "first_id": first,
+            "last_id": last,
+            "size_bytes": file.size,
+            "raw_size_bytes": trailer.raw_size,
+            "created_ms": trailer.created_ms,
+            "epoch": trailer.epoch,
+        },
+    )
+    for number, block in enumerate(index.blocks):
+        first, last = ("{}-{}".format(*one) for one in (block.first_id, block.last_id))
+        yield Heading(
+            "block",
+            f"block {number}: bytes {block.offset}-{block.offset + block.size - 1}, "
+            f"{entries_text(block.entries)} from {first} to {last}, "
+            f"{size_text(block.raw_size)} uncompressed",
+            {
+                "block": number,
+                "offset": block.offset,
+                "size_bytes": block.size,
+                "raw_size_bytes": block.raw_size,
+                "entries": block.entries,
+                "first_id": first,
+                "last_id": last,
+            },
+        )
+        try:
+            yield from _block(segment, number, as_bytes=as_bytes)
+        except CorruptionError as error:
+            yield Piece(block.offset, b"", "damage", str(error))
+    if as_bytes:
+        at = trailer.blocks_size
+        dictionary = file.read_at(at, trailer.dictionary_size)
+        if dictionary:
+            yield Piece(at, dictionary, "dictionary", f"{len(dictionary):,} bytes")
+        at += len(dictionary)
+        yield from describe_segment_end(file.read_at(at, file.size - at), at)
+
+
+def _block(segment: Segment, number: int, *, as_bytes: bool) -> Iterator[Item]:
+    if not as_bytes:
+        for envelope in segment.block(number):
+            yield from _node(envelope, f"block {number}")
+        return
+    raw = segment.raw_block(number)
+    length = ENVELOPE.offset("length")
+    at = 0
+    while at < len(raw):
+        size = int.from_bytes(raw[at + length : at + length + 4], "big")
+        end = min(at + max(size, ENVELOPE.size), len(raw))
+        yield from describe_envelope(raw[at:end], at)
+        at = end

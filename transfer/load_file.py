@@ -1,0 +1,466 @@
+"""`load`: a file into a store, as whole streams, as commands, or as rows of one stream."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
+
+from streamkeep.engine.api.command_base import Key
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.commands.arguments import to_bytes
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    KeyExistsError,
+    LoadError,
+    StreamkeepError,
+)
+from streamkeep.format.core.times import TIME_UNITS, TimeUnit
+from streamkeep.format.shown import count_text
+from streamkeep.transfer.commands.replay import CommandFailure, OpenMulti, Replay, read_stream
+from streamkeep.transfer.formats import LoadFormat, load_format
+from streamkeep.transfer.loading.append import Appender, Choice, batches, read_rows, sorted_rows
+from streamkeep.transfer.loading.interrupts import uninterrupted
+from streamkeep.transfer.loading.parquet_files import read_parquet
+from streamkeep.transfer.loading.rows import Columns, Row, row_of
+from streamkeep.transfer.loading.source_file import DAMAGED, SourceFile
+from streamkeep.transfer.loading.staged import Existing, Load, leftovers
+from streamkeep.transfer.loading.text_lines import MAX_LINE, RowError
+from streamkeep.transfer.loading.whole import WholeLoader
+from streamkeep.transfer.progress import Progress, ProgressCallback
+from streamkeep.transfer.stores import AnyStore, Target
+
+BATCH: Final = 1000  # entries per transaction
+
+LoadSource = str | os.PathLike[str] | BinaryIO
+Kind = Literal["streams", "commands", "rows"]
+
+_DUMP_START: Final = b'{"type":"dump"'
+_EXISTING: Final = ("refuse", "skip", "replace")
+
+
+class LoadReport(NamedTuple):
+    """What a load has brought.
+
+    Attributes:
+        source: the name of the file.
+        format: the format of the file.
+        kind: "streams" where whole streams came, "commands" where commands were applied, "rows"
+            where rows were appended to one stream.
+        streams: how many whole streams came.
+        entries: how many entries came.
+        skipped: how many streams were left as they were, because they existed.
+        commands: the number of the last command that was applied or skipped.
+        dropped: what the file holds and a store cannot, and how often it occurred.
+        first_id, last_id: of the rows; None where there were none.
+        unfinished: temporary names of streams in the store whose loads have not ended or were
+            killed; those of killed loads may be deleted.
+        seconds: how long the load took.
+    """
+
+    source: str
+    format: LoadFormat
+    kind: Kind
+    streams: int = 0
+    entries: int = 0
+    skipped: int = 0
+    commands: int = 0
+    dropped: dict[str, int] = {}  # noqa: RUF012  # never changed
+    first_id: StreamId | None = None
+    last_id: StreamId | None = None
+    unfinished: tuple[bytes, ...] = ()
+    seconds: float = 0.0
+
+
+class _Options(NamedTuple):
+    """The options of a load; None where the caller gave none."""
+
+    existing: Existing | None
+    database: int | None
+    time_column: str | None
+    time_unit: TimeUnit | None
+    id_column: str | None
+    sort: bool
+    drop_empty: bool
+    batch: int | None
+    from_line: int | None
+    skip: tuple[str, ...]
+    max_line: int
+
+
+def load(
+    store: AnyStore,
+    source: LoadSource,
+    *,
+    format: LoadFormat | None = None,
+    key: Key | None = None,
+    existing: Existing | None = None,
+    database: int | None = None,
+    time_column: str | None = None,
+    time_unit: TimeUnit | None = None,
+    id_column: str | None = None,
+    sort: bool = False,
+    drop_empty: bool = False,
+    batch: int | None = None,
+    from_line: int | None = None,
+    skip: Iterable[str] = (),
+    max_line: int = MAX_LINE,
+    sync: Sync | None = None,
+    name: str | None = None,
+    progress: ProgressCallback | None = None,
+) -> LoadReport:
+    """Load a file into a store: whole streams, commands, or rows of one stream.
+
+    *Whole streams* come from dumps in "jsonl"; from "rdb" and "dump"; and without `key` from "csv"
+    and "parquet" that name the stream of each entry. All streams appear together when the end of
+    the file was reached and its checksum or its counts were right, or none does (10,000 at a time
+    where there are more). An error, and Ctrl-C, leaves the store as it was.
+
+    *Commands* ("resp") are applied in batches of 1,000, each in one transaction. A command that is
+    refused ends the load; all commands before it are applied.
+
+    *Rows* of "jsonl", "csv", "tsv" and "parquet" are appended to the stream `key` in batches, each
+    in one transaction. A bad row ends the load; the batches before its own are stored.
+
+    What has come is as durable as `sync` says when the call returns. An error that ends a load of
+    commands or rows says in its message, or in its notes (`__notes__`), how much is stored and
+    which `from_line` continues.
+
+    Args:
+        store: an open store, or the path of a store. It is opened, and created where there is none,
+            when the file has brought something to write; a store that was created in vain is
+            removed again.
+        source: a path, or a binary file that is open for reading. It may be compressed with gzip,
+            except Parquet, which must also be seekable.
+        format: the format of the file; None: the ending of its name gives it, before `.gz`.
+        key: the stream that rows are appended to; the name for a payload ("dump"), which has none;
+            of several whole streams the only one that is loaded. Not for "resp".
+        existing: for whole streams that the store has already: "refuse" (the default) raises,
+            "skip" leaves them as they are, "replace" replaces them.
+        database: for "rdb": load the streams of this database only.
+        time_column: for rows: the column or member that holds the time of each entry.
+        time_unit: how it gives the time: "iso", "s", "ms", "us", or "auto" (the default).
+        id_column: for rows: the column or member that holds complete entry IDs.
+        sort: for rows: sort them by time or ID first, in memory.
+        drop_empty: for "csv" and "tsv": leave out empty cells.
+        batch: for rows: how many are appended in one transaction; 1,000 by default.
+        from_line: for rows and commands: begin at this line or command, from 1 on.
+        skip: for "resp": names of commands that are not applied, but counted as dropped.
+        max_line: how many bytes a line of text may have; it takes up to forty times the memory.
+        sync: when the changes are durable, as in `streamkeep.open`; None for the mode of the open
+            store, or "commit" for a path.
+        name: the name of the source in messages; None for that of the file.
+        progress: is called with a `Progress` after every batch. With rows and commands it counts
+            what is stored.
+
+    Raises:
+        ArgumentError: the format is unknown, or an argument does not go with what the file holds.
+        LoadError: the file is damaged, is of another format, or holds what the store refuses.
+        KeyExistsError: a stream exists, and `existing` is "refuse"; nothing was loaded.
+        StoreFullError: the disk is full.
+        StoreError: the store cannot be opened or written.
+        OSError: the file cannot be opened.
+    """
+    if time_column is not None and id_column is not None:
+        raise ArgumentError("time_column= and id_column= cannot be used together")
+    if time_column is None and time_unit is not None:
+        raise ArgumentError("time_unit= needs time_column=")
+    if time_unit is not None and time_unit not in TIME_UNITS:
+        raise ArgumentError(f"time_unit must be one of {', '.join(TIME_UNITS)}, not {time_unit!r}")
+    if existing is not None and existing not in _EXISTING:
+        raise ArgumentError(f"existing must be one of {', '.join(_EXISTING)}, not {existing!r}")
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    kind = load_format(format, path)
+    if drop_empty and kind not in ("csv", "tsv"):
+        raise ArgumentError("drop_empty= is for CSV; JSON leaves members out by itself")
+    options = _Options(
+        existing,
+        database,
+        time_column,
+        time_unit,
+        id_column,
+        sort,
+        drop_empty,
+        batch,
+        from_line,
+        tuple(skip),
+        max_line,
+    )
+    stream_key = None if key is None else to_bytes(key, "key")
+    with SourceFile(source, name) as file, Target(store, sync) as target:
+        try:
+            return _Loading(file, kind, stream_key, options, target, progress).run()
+        except _CallerError as stopped:
+            raise stopped.error from None
+
+
+def from_rdb(
+    store: AnyStore,
+    source: LoadSource,
+    *,
+    key: Key | None = None,
+    existing: Existing | None = None,
+    database: int | None = None,
+    sync: Sync | None = None,
+    progress: ProgressCallback | None = None,
+) -> LoadReport:
+    """Load the streams of an RDB file of Redis or Valkey: `load` with `format="rdb"`."""
+    return load(
+        store,
+        source,
+        format="rdb",
+        key=key,
+        existing=existing,
+        database=database,
+        sync=sync,
+        progress=progress,
+    )
+
+
+class _CallerError(BaseException):
+    """What the caller's progress function raised, on its way past the handlers of the load."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Loading:
+    """One load."""
+
+    def __init__(
+        self,
+        file: SourceFile,
+        kind: LoadFormat,
+        key: bytes | None,
+        options: _Options,
+        target: Target,
+        progress: ProgressCallback | None,
+    ) -> None:
+        self._file = file
+        self._kind = kind
+        self._key = key
+        self._options = options
+        self._target = target
+        self._progress = progress
+        self._began = time.perf_counter()
+
+    def run(self) -> LoadReport:
+        """Load the file; return what it has brought."""
+        stream: Any = self._file.seekable() if self._kind == "parquet" else self._file.contents()
+        kind = self._kind_of(stream)
+        self._check_options(kind)
+        if kind == "streams":
+            report = self._streams(stream)
+        elif kind == "commands":
+            report = self._commands(stream)
+        else:
+            report = self._rows(stream)
+        return report._replace(seconds=time.perf_counter() - self._began)
+
+    def _kind_of(self, stream: Any) -> Kind:
+        """Tell what the file brings."""
+        if self._kind == "resp":
+            return "commands"
+        if self._kind in ("rdb", "dump") or (self._key is None and self._kind != "jsonl"):
+            return "streams"
+        if self._kind != "jsonl":
+            return "rows"
+        start = b""
+        with suppress(*DAMAGED):  # reading the lines raises it again
+            start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
+        is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
+        if self._key is None and start and not is_dump:
+            raise LoadError(
+                f"{self._file.name}: not a dump: name the stream that these rows go to",
+                source=self._file.name,
+                hint="key=KEY names it",
+            )
+        return "streams" if is_dump or self._key is None else "rows"
+
+    def _check_options(self, kind: Kind) -> None:
+        """Refuse options that mean nothing for what the file brings."""
+        given = self._options
+        if kind != "streams" and given.existing is not None:
+            raise ArgumentError("existing= is for whole streams")
+        if self._kind != "rdb" and given.database is not None:
+            raise ArgumentError("database= is for RDB files")
+        if kind != "commands" and given.skip:
+            raise ArgumentError("skip= is for commands")
+        if kind == "streams" and given.from_line is not None:
+            raise ArgumentError("from_line= is for rows and commands: streams come whole")
+        if kind != "rows":
+            for one in ("time_column", "id_column", "sort", "drop_empty", "batch"):
+                if getattr(given, one) not in (None, False):
+                    raise ArgumentError(f"{one}= is for rows of a table")
+        if kind == "commands" and self._key is not None:
+            raise ArgumentError("commands name their streams: leave key= out")
+
+    def _moved(self, entries: int) -> None:
+        if self._progress is not None:
+            try:
+                self._progress(Progress(entries, self._file.done, self._file.size))
+            except Exception as error:
+                raise _CallerError(error) from None
+
+    def _refused(
+        self, error: RowError, outcome: str, *, hint: str = "", done: int = 0
+    ) -> LoadError:
+        """Return the error of a part of the file that cannot be loaded."""
+        name = self._file.name
+        return LoadError(
+            f"{name}{error.place}: {error}; {outcome}",
+            source=name,
+            line=error.line,
+            done=done,
+            hint=error.hint or hint,
+        )
+
+    # --- whole streams ----------------------------------------------------------------------
+
+    def _streams(self, stream: Any) -> LoadReport:
+        name, options = self._file.name, self._options
+        published: int | None = None
+        load: Load | None = None
+        unfinished: tuple[bytes, ...] = ()
+
+        def begin() -> Load:
+            nonlocal load, unfinished
+            store = self._target.store()
+            unfinished = tuple(leftovers(store))
+            load = Load(store, options.existing or "refuse", self._target.sync)
+            return load
+
+        loader = WholeLoader(
+            begin, name, self._key, options.database, options.max_line, self._moved
+        )
+        try:
+            try:
+                loader.read(self._kind, stream)
+                with uninterrupted():
+                    published = loader.publish()
+            finally:
+                if load is not None:
+                    load.discard()
+        except KeyboardInterrupt as error:
+            told = "nothing" if published is None else "all"
+            error.add_note(f"{name}: interrupted; {told} was loaded")
+            raise
+        except RowError as error:
+            raise self._refused(error, "nothing was loaded") from error
+        except KeyExistsError as error:
+            error.add_note('existing="skip" leaves it, existing="replace" replaces it')
+            raise
+        except CorruptionError as error:
+            if not error.where.startswith(name):
+                raise
+            raise LoadError(f"{error}; nothing was loaded", source=name) from error
+        except DAMAGED as error:
+            problem = f"{name}: the gzip file is damaged or cut off; nothing was loaded"
+            raise LoadError(problem, source=name) from error
+        return LoadReport(
+            name,
+            self._kind,
+            "streams",
+            streams=published,
+            entries=loader.entries,
+            skipped=loader.skipped,
+            dropped=dict(loader.losses),
+            unfinished=unfinished,
+        )
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def _commands(self, stream: Any) -> LoadReport:
+        name = self._file.name
+        first = self._options.from_line or 1
+        replay = Replay(self._target, first, self._options.skip, self._moved)
+        try:
+            replay.run(read_stream(stream, name))
+        except (CommandFailure, OpenMulti, CorruptionError) as error:
+            outcome, resume, applied = _outcome_of(replay, first)
+            line = None
+            if isinstance(error, CorruptionError):
+                if not error.where.startswith(name):
+                    error.add_note(_told(name, outcome, resume))
+                    raise
+                problem = str(error)
+            else:
+                problem, line = f"{name}: {error}", error.number
+            if isinstance(error, CommandFailure):
+                over = (
+                    f"from_line={error.number + 1} leaves this command out, skip={error.name} all"
+                )
+                resume = f"{resume}; {over} of its name" if resume else f"{over} of its name"
+            raise LoadError(
+                f"{problem}; {outcome}", source=name, line=line, done=applied, hint=resume
+            ) from error
+        except (StreamkeepError, KeyboardInterrupt) as error:
+            outcome, resume, _ = _outcome_of(replay, first)
+            why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
+            error.add_note(_told(name, why + outcome, resume))
+            raise
+        return LoadReport(
+            name,
+            self._kind,
+            "commands",
+            entries=replay.entries,
+            commands=replay.done,
+            dropped=dict(replay.losses),
+        )
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def _rows(self, stream: Any) -> LoadReport:
+        assert self._key is not None
+        options, name = self._options, self._file.name
+        appender = Appender(self._target, self._key, in_order=not options.sort)
+        try:
+            choice = Choice(self._key)
+            first = options.from_line or 1
+            rows = choice.rows(row for row in self._read(stream) if row.line >= first)
+            if options.sort:
+                rows = iter(sorted_rows(rows, lambda: self._moved(0)))
+            for part in batches(rows, options.batch or BATCH):
+                appender.append(part, lambda: self._moved(appender.stored))
+            choice.check(may_be_empty=True)
+        except RowError as error:
+            raise self._refused(
+                error, appender.outcome(), hint=appender.resume(), done=appender.stored
+            ) from error
+        except (StreamkeepError, KeyboardInterrupt) as error:
+            why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
+            error.add_note(_told(name, why + appender.outcome(), appender.resume()))
+            raise
+        return LoadReport(
+            name,
+            self._kind,
+            "rows",
+            entries=appender.stored,
+            first_id=appender.first_id,
+            last_id=appender.last_id if appender.stored else None,
+        )
+
+    def _read(self, stream: Any) -> Iterator[Row]:
+        options, kind = self._options, self._kind
+        if kind == "jsonl" or kind == "csv" or kind == "tsv":
+            columns = Columns(options.time_column, options.time_unit or "auto", options.id_column)
+            return read_rows(stream, kind, columns, options.max_line, drop_empty=options.drop_empty)
+        return (row_of(*one) for one in read_parquet(stream))
+
+
+def _outcome_of(replay: Replay, first: int) -> tuple[str, str, int]:
+    """Return how many commands were applied, how to continue, and the number again."""
+    applied = max(replay.done - first + 1, 0)
+    if not applied:
+        return "no command was applied", "", 0
+    resume = f"from_line={replay.done + 1} resumes there"
+    return f"{count_text(applied, 'command')} applied", resume, applied
+
+
+def _told(name: str, outcome: str, resume: str) -> str:
+    return f"{name}: {outcome}; {resume}" if resume else f"{name}: {outcome}"

@@ -1,0 +1,223 @@
+"""Rows of CSV, JSON Lines or Parquet files appended to one stream.
+
+Rows are appended in batches, each in one transaction: a bad line costs at most its own batch, and
+memory stays bounded. IDs are checked against the stream here before the store checks them again,
+because only this module knows the line of each ID.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, NoReturn
+
+from streamkeep.format.core.entry import MIN_ID, StreamId
+from streamkeep.format.core.errors import CommandError
+from streamkeep.format.quoting import named
+from streamkeep.format.shown import entries_text, time_text
+from streamkeep.transfer.formats import DELIMITERS
+from streamkeep.transfer.loading.csv_rows import read_csv
+from streamkeep.transfer.loading.interrupts import uninterrupted
+from streamkeep.transfer.loading.json_rows import read_jsonl
+from streamkeep.transfer.loading.rows import Columns, Row, RowFormat
+from streamkeep.transfer.loading.source_file import DAMAGED
+from streamkeep.transfer.loading.text_lines import RowError
+from streamkeep.transfer.stores import Target
+
+_NAMED: Final = 8  # streams that a message names
+# A batch ends at this size, too: a thousand entries may be a gigabyte.
+BATCH_BYTES: Final = 64 << 20
+
+
+def sorted_rows(rows: Iterable[Row], moved: Callable[[], None]) -> list[Row]:
+    """Return all rows sorted by time or ID; rows of the same time keep their order."""
+    found: list[Row] = []
+    for row in rows:
+        if row.ms is None:
+            raise RowError(
+                row.line,
+                "sorting needs a time or an ID in each row",
+                hint="time_column=COLUMN or id_column=COLUMN names it",
+            )
+        found.append(row)
+        if len(found) % 1000 == 0:
+            moved()
+    return sorted(found, key=lambda row: (row.ms or 0, row.seq or 0))
+
+
+def batches(rows: Iterable[Row], count: int) -> Iterator[list[Row]]:
+    """Yield rows in lists of `count`, or of fewer that are large."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        pairs = row.fields.items() if isinstance(row.fields, dict) else row.fields
+        size += sum(map(len, chain.from_iterable(pairs)))
+        if len(batch) >= count or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Choice:
+    """The streams of a file that are loaded: the stream `key`, or all where that is None.
+
+    Rows that do not name a stream belong to `key`.
+    """
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._others: dict[bytes, None] = {}  # the first that were left out
+        self._found = False
+
+    def wants(self, stream: bytes | None) -> bool:
+        """Say whether a stream is loaded."""
+        if self._key is None or stream is None or stream == self._key:
+            self._found = True
+            return True
+        if len(self._others) <= _NAMED:
+            self._others[stream] = None
+        return False
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows that are loaded."""
+        return (row for row in rows if self.wants(row.stream))
+
+    def check(self, *, may_be_empty: bool) -> None:
+        """Raise RowError where the file has no stream `key`, with the names of some that it has."""
+        if self._found or self._key is None or (may_be_empty and not self._others):
+            return
+        there = [named(one) for one in self._others]
+        told = f"; there is {', '.join(there[:_NAMED])}" if there else ""
+        more = ", ..." if len(there) > _NAMED else ""
+        hint = "key= takes one of these; `streamkeep rename` changes its name later"
+        problem = f"no stream {named(self._key)} in it{told}{more}"
+        raise RowError(None, problem, hint=hint if there else "")
+
+
+def read_rows(
+    stream: io.BufferedReader[Any],
+    kind: RowFormat,
+    columns: Columns,
+    max_line: int,
+    *,
+    drop_empty: bool = False,
+) -> Iterator[Row]:
+    """Yield the rows of a file of text.
+
+    Args:
+        max_line: how many bytes a line may have.
+        drop_empty: leave out empty CSV cells, and rows that have no others.
+
+    Raises:
+        RowError: a line is not as the format says, or the file is damaged there.
+    """
+    line = 0
+    try:
+        rows = (
+            read_jsonl(stream, columns, max_line)
+            if kind == "jsonl"
+            else read_csv(stream, DELIMITERS[kind], columns, max_line, drop_empty=drop_empty)
+        )
+        for row in rows:
+            line = row.line
+            yield row
+    except DAMAGED as error:
+        raise RowError(line + 1, f"the gzip file is damaged or cut off here: {error}") from None
+
+
+class Appender:
+    """Appends rows to a stream, batch by batch.
+
+    Attributes:
+        stored: how many entries are in the store.
+        next_line: the line after the last one that is in the store.
+        first_id, last_id: of these entries; `last_id` begins as the last ID of the stream.
+    """
+
+    def __init__(self, target: Target, key: bytes, *, in_order: bool) -> None:
+        """Append to the stream `key`; `in_order` where the rows come in the order of the file."""
+        self._target = target
+        self._key = key
+        self._in_order = in_order
+        self._begun = False
+        self.stored = 0
+        self.next_line = 1
+        self.first_id: StreamId | None = None
+        self.last_id = MIN_ID
+        self._start_id = MIN_ID  # what the stream had before this load
+
+    def append(self, batch: list[Row], moved: Callable[[], None]) -> None:
+        """Append a batch in one transaction, then call `moved`.
+
+        Raises:
+            RowError: an ID is not above the one before; nothing of the batch is stored.
+        """
+        if not self._target.exists():
+            self._check_order(batch)  # a file without a single good batch creates no store
+        store = self._target.store()
+        if not self._begun:
+            self._begin()
+        self._check_order(batch)
+        ids = [row.id_text for row in batch]
+        commands = store if self._target.sync is None else store.using(self._target.sync)
+        with uninterrupted():
+            try:
+                added = commands.xadd_many(self._key, [row.fields for row in batch], ids)
+            except CommandError as error:
+                problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
+                raise RowError(batch[0].line, problem) from error
+            self.stored += len(added)
+            self.next_line = batch[-1].line + 1
+            self.last_id = StreamId.parse(added[-1])
+            if self.first_id is None:
+                self.first_id = StreamId.parse(added[0])
+            moved()
+
+    def _begin(self) -> None:
+        store = self._target.store()
+        if store.exists(self._key):
+            counters = store.xinfo_stream(self._key)
+            self.last_id = self._start_id = StreamId.parse(counters["last-generated-id"])
+        self._begun = True
+
+    def _check_order(self, batch: list[Row]) -> None:
+        """Raise for the first row whose ID the stream will not take."""
+        last_ms, last_seq = self.last_id
+        for row in batch:
+            if row.ms is None:
+                continue
+            seq = row.seq
+            if seq is None:
+                seq = last_seq + 1 if row.ms == last_ms else 0
+            if (row.ms, seq) <= (last_ms, last_seq):
+                self._refuse(row, StreamId(last_ms, last_seq))
+            last_ms, last_seq = row.ms, seq
+
+    def _refuse(self, row: Row, last: StreamId) -> NoReturn:
+        assert row.ms is not None
+        if row.seq is None:
+            problem = f"{time_text(row.ms)} is before {time_text(last.ms)}"
+        else:
+            problem = f"ID {row.ms}-{row.seq} is not above {last}"
+        if last == self._start_id:
+            problem += f", the last ID of {named(self._key)}; a stream only takes newer ones"
+            raise RowError(row.line, problem)
+        hint = "sort=True puts the file in order" if self._in_order and not self.stored else ""
+        raise RowError(row.line, f"{problem}, the row before; IDs must rise", hint=hint)
+
+    def outcome(self) -> str:
+        """Return what is in the store, for a message."""
+        if not self.stored:
+            return "nothing was stored"
+        if not self._in_order:  # the stored rows are not the first lines of the file
+            return f"{entries_text(self.stored)} stored"
+        return f"{entries_text(self.stored)} stored, up to line {self.next_line - 1}"
+
+    def resume(self) -> str:
+        """Return how to load the rest of the file, or nothing where there is no such way."""
+        if not self.stored or not self._in_order:
+            return ""
+        return f"from_line={self.next_line} continues after them"

@@ -1,0 +1,127 @@
+"""The store that a dump reads or a load writes: open already, a snapshot of it, or a path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import streamkeep
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot, Sync
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.store.removal import missing_folders, remove_empty
+from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.format.core.errors import StoreClosedError, StoreError, StreamkeepError
+
+AnyStore = Store[Any] | str | os.PathLike[str]
+AnySource = Store[Any] | Snapshot[Any] | str | os.PathLike[str]
+
+
+@contextmanager
+def opened(
+    path: str | os.PathLike[str],
+    *,
+    readonly: bool = False,
+    create: bool = False,
+    sync: Sync = "commit",
+) -> Iterator[Store[bytes]]:
+    """Open the store at `path`, and close it when the block ends.
+
+    A store that the block has created is removed again where the block raises and the store holds
+    nothing. Where `sync` is "interval", all commits are on disk when the block has ended.
+
+    Raises:
+        NotAStoreError: the path holds no store, and `create` is false; or it holds something else.
+        StoreError: the store cannot be opened.
+    """
+    folder = Path(path)
+    made = missing_folders(folder) if create else None
+    try:
+        store = streamkeep.open(folder, sync=sync, readonly=readonly, create=create)
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
+    empty = False
+    try:
+        with store:
+            try:
+                yield store
+            except BaseException:
+                empty = made is not None and holds_nothing(store)
+                raise
+            finally:
+                if sync == "interval":
+                    store.sync()
+    except BaseException:
+        if empty and made is not None:
+            with suppress(OSError):
+                remove_empty(folder, made)
+        raise
+
+
+def holds_nothing(store: Store[Any]) -> bool:
+    """Say whether a store has no keys; a store that cannot be read may have some."""
+    with suppress(StreamkeepError):
+        return next(iter(store.scan_iter()), None) is None
+    return False
+
+
+@contextmanager
+def reading(source: AnySource) -> Iterator[Snapshot[Any]]:
+    """Yield a snapshot of a store; one that the caller has taken stays open."""
+    with ExitStack() as stack:
+        if isinstance(source, Snapshot):
+            if not source.txn.open:
+                raise StoreClosedError("the snapshot is closed")
+            snapshot: Snapshot[Any] = source
+        elif isinstance(source, Store):
+            snapshot = stack.enter_context(source.snapshot())
+        else:
+            store = stack.enter_context(opened(source, readonly=True))
+            snapshot = stack.enter_context(store.snapshot())
+        with translated():
+            yield snapshot
+
+
+class Target:
+    """The store that a load writes, opened or created when the load has something to write.
+
+    A file that cannot be loaded therefore creates no store.
+
+    Attributes:
+        sync: the sync mode of the load's transactions; None for that of the store.
+    """
+
+    def __init__(self, store: AnyStore, sync: Sync | None) -> None:
+        self._stack = ExitStack()
+        self._store: Store[Any] | None = None
+        self._path: Path | None = None
+        self._new_sync: Sync = sync or "commit"
+        self.sync: Sync | None = None
+        if isinstance(store, Store):
+            self._store = store
+            self.sync = sync
+        else:
+            self._path = Path(store)
+
+    def __enter__(self) -> Target:
+        self._stack.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def exists(self) -> bool:
+        """Say whether there is a store already."""
+        return self._path is None or os.path.exists(self._path / DATA_FILE)
+
+    def store(self) -> Store[Any]:
+        """Return the store, opened or created at the first call."""
+        if self._store is None:
+            assert self._path is not None
+            self._store = self._stack.enter_context(
+                opened(self._path, create=True, sync=self._new_sync)
+            )
+        return self._store
