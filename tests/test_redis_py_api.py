@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 import redis
+
 import streamkeep
 from streamkeep.engine.api.store import Store
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from redis.connection import UnixDomainSocketConnection
 
-import redis
 from model.steps import Argument, Failed
 from patience import PATIENCE_S
 
