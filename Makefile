@@ -12,11 +12,11 @@ FOLDERS := engine format pipeline recovery server tools transfer
 PARALLEL := -n 2
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,
 # the one with tiny NACK pages cannot run with compiled modules, and one with streams is enough.
-PURE_TESTS := tests/test_format tests/test_properties tests/test_commands.py tests/test_group_store.py \
+PURE_TESTS := tests/test_format tests/test_properties tests/test_engine_api/test_commands.py \
+	tests/test_engine_commands/test_groups.py \
 	--deselect tests/test_properties/test_groups.py::TestGroups::runTest \
 	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest
-PURE_ALL := tests/test_format tests/test_properties tests/test_commands.py tests/test_store_*.py \
-	tests/test_group_*.py tests/test_recovery_*.py
+PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery*
 
 .PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check dist \
 	clean dev

@@ -28,7 +28,7 @@ DAILY = (  # one of each kind
     "commit:made",
     "journal:new-file",
     "journal:sync",
-    "steady:slot-written",
+    "checkpoint:slot-written",
     "scrub:free",
     "recover:meta-written",
     "recover:batch",

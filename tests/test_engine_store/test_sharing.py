@@ -25,7 +25,7 @@ from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
-from test_store_life import run
+from test_engine_store.test_life import run
 
 pytestmark = pytest.mark.both_modes
 

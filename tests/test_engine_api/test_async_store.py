@@ -26,7 +26,7 @@ from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreError
 
 NEW = {"s": ">"}
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 Use = Callable[[AsyncStore], Awaitable[None]]
 

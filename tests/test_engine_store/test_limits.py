@@ -12,7 +12,7 @@ import streamkeep
 from patience import wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store import environment, opening
-from test_store_life import run
+from test_engine_store.test_life import run
 
 pytestmark = pytest.mark.both_modes
 

@@ -17,7 +17,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
-from test_group_store import FIELDS, NEW, prepare
+from test_engine_commands.test_groups import FIELDS, NEW, prepare
 
 Open = Callable[..., Store]
 

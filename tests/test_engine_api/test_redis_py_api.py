@@ -13,7 +13,7 @@ import redis
 import streamkeep
 from streamkeep.engine.api.store import Store
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference" / "redis.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "redis.md"
 ROW = re.compile(r"^\| `redis\.(\w+)` \| `(\w+)` \|", re.MULTILINE)
 
 

@@ -427,7 +427,9 @@ STEPS = [
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "step",
-    slow_but(STEPS, "commit:journaled", "steady:slot-written", "scrub:page", "scrub:free-clear"),
+    slow_but(
+        STEPS, "commit:journaled", "checkpoint:slot-written", "scrub:page", "scrub:free-clear"
+    ),
 )
 def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step: str) -> None:
     path = tmp_path / "store"

@@ -30,7 +30,7 @@ Call = tuple[str, list[Any], dict[str, Any]]
 _OTHER = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
-from test_shared_cache import open_one, run
+from test_engine_store.test_shared_cache import open_one, run
 store = open_one(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
@@ -65,7 +65,7 @@ class Other:
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _OTHER, str(path), str(Path(__file__).parent)],
+            [sys.executable, "-c", _OTHER, str(path), str(Path(__file__).resolve().parents[1])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,1 @@
+"""Tests of `engine.admin`: erasing, and batches of applications."""

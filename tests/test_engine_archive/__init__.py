@@ -1,0 +1,1 @@
+"""Tests of `engine.archive`: entries on their way to segments and back."""

@@ -1,0 +1,1 @@
+"""Tests of `engine.blocking` and `engine.notify`: reads that wait for entries."""

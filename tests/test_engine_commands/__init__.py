@@ -1,0 +1,1 @@
+"""Tests of `engine.commands`: single commands where Redis says little."""

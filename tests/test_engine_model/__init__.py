@@ -1,0 +1,1 @@
+"""Tests of `engine.model`: streams, groups and segments as rows."""

@@ -1,0 +1,1 @@
+"""Tests of `engine.store` and `engine.txn`: opening, sharing, limits, memory."""

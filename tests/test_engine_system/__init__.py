@@ -1,0 +1,1 @@
+"""Tests of `engine.system`: files, locks and errors of the system."""
