@@ -38,7 +38,8 @@ from streamkeep.engine.checkpoint.durability import open_readers
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os, translated
-from streamkeep.engine.txn.txn import Txn, WriteTxn, begin_read
+from streamkeep.engine.txn.begin import begin_read
+from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
 from streamkeep.format.core.id_codec import pack_id
 from streamkeep.format.core.keys import META

@@ -32,8 +32,9 @@ from streamkeep.engine.journal.journal import Journal, sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.txn import ReadTxn, begin_read
+from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.log.checkpoint import (
     SLOT_SIZE,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from streamkeep.engine.model.group import Group, groups_of
 from streamkeep.engine.model.node_walk import NodeWalk
-from streamkeep.engine.model.pel import OrderWalk
+from streamkeep.engine.model.pel_walks import OrderWalk
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
@@ -80,7 +80,7 @@ def _pages_of(group: Group) -> Iterator[bytes]:
     page = group.pel.page_after(b"")
     while page is not None:
         yield page.data
-        page = group.pel.page_behind(page)
+        page = group.pel.page_following(page)
 
 
 def delivered_order(group: Group) -> Iterator[Nack]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamkeep.engine.commands.xrange import exists, read_ids
 from streamkeep.engine.model.existing import existing_group, shown
 from streamkeep.engine.model.group import Group
-from streamkeep.engine.model.pel import OrderWalk
+from streamkeep.engine.model.pel_walks import OrderWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
@@ -204,7 +204,7 @@ def _visit(
             visited.append(nack)
             if _is_due(nack, min_idle, now_ms) or nack.id() not in alive:
                 results += 1
-        page = pel.page_behind(page)
+        page = pel.page_following(page)
     return visited, (0, 0)
 
 

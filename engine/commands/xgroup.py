@@ -14,6 +14,7 @@ from streamkeep.engine.model.group import (
     destroy_group,
     find_group,
 )
+from streamkeep.engine.model.pel_walks import owned_by
 from streamkeep.engine.notify.wait_table import removed
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -114,7 +115,7 @@ def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_n
     consumer = group.find_consumer(consumer_name)
     if consumer is None:
         return 0
-    own = group.pel.owned_by(consumer.number, (0, 0), consumer.pending)
+    own = owned_by(group.pel, consumer.number, (0, 0), consumer.pending)
     group.ack_many([nack.id() for nack in own])
     group.save()
     group.remove_consumer(consumer)

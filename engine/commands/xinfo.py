@@ -10,6 +10,7 @@ from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.model.existing import existing_stream, group_in
 from streamkeep.engine.model.group import Group, groups_of
 from streamkeep.engine.model.lag import lag
+from streamkeep.engine.model.pel_walks import owned_by
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
@@ -81,7 +82,7 @@ def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
                 "pel-count": consumer.pending,
                 "pending": [
                     [id_text(nack.ms, nack.seq), nack.delivery_time, nack.delivery_count]
-                    for nack in group.pel.owned_by(consumer.number, NOTHING, most)
+                    for nack in owned_by(group.pel, consumer.number, NOTHING, most)
                 ],
             }
             for consumer in group.consumers()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamkeep.engine.model.existing import existing_group
-from streamkeep.engine.model.pel import OwnedWalk, Page
+from streamkeep.engine.model.pel import Page
+from streamkeep.engine.model.pel_walks import OwnedWalk
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.rows.nacks import count_nacks, decode_nack, position_of
 
@@ -86,5 +87,5 @@ def xpending_range(
                 rows.append(PendingEntry(nack.id(), owner, idle_ms, nack.delivery_count))
             if len(rows) == count:
                 return rows
-        page = pel.page_behind(page) if owned is None else owned.next()
+        page = pel.page_following(page) if owned is None else owned.next()
     return rows

@@ -17,6 +17,7 @@ from streamkeep.engine.commands.xread import has_above, read_above
 from streamkeep.engine.model.existing import existing_group
 from streamkeep.engine.model.group import Group, find_group
 from streamkeep.engine.model.lag import advance
+from streamkeep.engine.model.pel_walks import owned_by
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
@@ -188,7 +189,7 @@ def _history(
     """Deliver again what the consumer has pending above an ID; what is gone has no fields."""
     now_ms = txn.now_ms()
     most = min(budget.left(delivery.most), consumer.pending)
-    nacks = group.pel.owned_by(consumer.number, after, most)
+    nacks = owned_by(group.pel, consumer.number, after, most)
     found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
     entries: list[Any] = []
     for nack in nacks:

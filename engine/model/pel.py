@@ -5,12 +5,9 @@
                                               one row per page, for its earliest NACK
     consumer_pel  (group, consumer, ms, seq)  the consumer owns a NACK of that page
 
-One row per page in each index is enough. By ID: pages are disjoint and sorted. Of one consumer:
-its rows name exactly the pages with something of its own. By time: `OrderWalk` takes pages in the
-order of their earliest NACK into a heap, and takes NACKs out as long as no page that is yet to
-come can hold an earlier one; so it loads at most one page more than it yields NACKs.
+Pages are disjoint and sorted by ID. `pel_walks` reads the two indexes.
 
-As long as a list has few NACKs, they stand in the row of the group itself, as the *inline* page,
+While a list has few NACKs, they are stored in the row of the group itself, as the *inline* page,
 and there are no other rows: a queue whose consumers keep up touches fewer pages of the disk. A list
 that grows moves to pages of its own, and comes back when it is empty.
 
@@ -20,13 +17,11 @@ index rows. Compiled by mypyc.
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
 from typing import Final
 
 import lmdb
 
-from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
@@ -38,7 +33,6 @@ from streamkeep.format.core.keys import (
     owned_key,
     pack_number,
     page_key,
-    unpack_owned_key,
 )
 from streamkeep.format.rows.group_records import GroupRecord
 from streamkeep.format.rows.nacks import (
@@ -46,7 +40,6 @@ from streamkeep.format.rows.nacks import (
     NACK_SIZE,
     PAGE_NACKS,
     Nack,
-    consumer_at,
     count_nacks,
     decode_nack,
     encode_nack,
@@ -60,7 +53,6 @@ from streamkeep.format.rows.nacks import (
 )
 
 _WHERE: Final = "pending entries"
-_OWNED_PREFIX: Final = 12  # group and consumer number
 _PAGE_SIZE: Final = PAGE_NACKS * NACK_SIZE
 _INLINE_SIZE: Final = INLINE_NACKS * NACK_SIZE
 
@@ -239,7 +231,7 @@ class Pel:
         while page is not None and len(taken) < most:
             for index in range(min(count_nacks(page.data), most - len(taken))):
                 taken.append(decode_nack(page.data, index))
-            page = self.page_behind(page)
+            page = self.page_following(page)
         return taken
 
     def page_from(self, ms: int, seq: int) -> Page | None:
@@ -249,12 +241,12 @@ class Pel:
             return page if page.data else None
         return self.page_after(b"")
 
-    def page_behind(self, page: Page) -> Page | None:
-        """Return the page behind another, of a flushed list."""
+    def page_following(self, page: Page) -> Page | None:
+        """Return the page after another, of a flushed list."""
         return self.page_after(page.db_key) if page.db_key else None
 
     def page_after(self, db_key: bytes) -> Page | None:
-        """Return the page behind the one under `db_key`, the first for b"", of a flushed list."""
+        """Return the page after the one under `db_key`, the first for b"", of a flushed list."""
         if self._inlined is not None:
             return self._inlined if self._inlined.data and not db_key else None
         cursor = self.txn.cursor(PEL)
@@ -262,28 +254,13 @@ class Pel:
         if not found or cursor.key()[:8] != self.prefix:
             return None
         following = cursor.key()
-        if following <= db_key:  # LMDB looks in damaged pages: do not go round in circles
-            raise CorruptionError(_WHERE, f"page {following.hex()} is behind {db_key.hex()}")
+        if following <= db_key:  # LMDB finds that in damaged pages; the walk would never end
+            raise CorruptionError(_WHERE, f"page {following.hex()} comes after {db_key.hex()}")
         return self._read(following, cursor.value())
 
     def inline_page(self) -> Page | None:
         """Return the inline page, None when the list has pages of its own."""
         return self._inlined
-
-    def owned_by(self, consumer: int, after: Id, most: int) -> list[Nack]:
-        """Return NACKs of a consumer with IDs above `after`, at most `most`, of a flushed list."""
-        taken: list[Nack] = []
-        walk = OwnedWalk(self, consumer, after)
-        while len(taken) < most:
-            page = walk.next()
-            if page is None:
-                break
-            for index in range(count_nacks(page.data)):
-                if consumer_at(page.data, index) == consumer and id_at(page.data, index) > after:
-                    taken.append(decode_nack(page.data, index))
-                    if len(taken) == most:
-                        break
-        return taken
 
     def page(self, db_key: bytes) -> Page:
         """Return the page under a key that an index names, for reading."""
@@ -295,7 +272,7 @@ class Pel:
     # --- pages ------------------------------------------------------------------------------
 
     def _locate(self, ms: int, seq: int) -> Page | None:
-        """Return the last page whose key is not above the ID, and remember the key behind it."""
+        """Return the last page whose key is not above the ID, and remember the key after it."""
         if self._inlined is not None:
             return self._inlined
         wanted = page_key(self.number, ms, seq)
@@ -436,81 +413,3 @@ class Pel:
                 txn.put_row(CONSUMER_PEL, owned_key(self.number, consumer, ms, seq), b"")
             elif before and not after:
                 txn.delete(CONSUMER_PEL, owned_key(self.number, consumer, ms, seq))
-
-
-class OwnedWalk:
-    """The pages with NACKs of one consumer, from the one that holds an ID on, of a flushed list."""
-
-    def __init__(self, pel: Pel, consumer: int, start: Id) -> None:
-        self.pel = pel
-        self._inlined = pel.inline_page()
-        self._prefix = owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
-        self._cursor: lmdb.Cursor[bytes] | None = None
-        self._more = False
-        if self._inlined is None:
-            self._seek(consumer, start)
-
-    def _seek(self, consumer: int, start: Id) -> None:
-        cursor = self.pel.txn.cursor(CONSUMER_PEL)
-        self._cursor = cursor
-        wanted = owned_key(self.pel.number, consumer, start[0], start[1])
-        # A page has the key of its first NACK, so that the page below the ID may hold it.
-        found = at_or_below(cursor, wanted) and cursor.key()[:_OWNED_PREFIX] == self._prefix
-        self._more = found or cursor.set_range(wanted)
-
-    def next(self) -> Page | None:
-        """Return the next page, or None at the end."""
-        inline = self._inlined
-        if inline is not None:
-            self._inlined = None
-            return inline
-        cursor = self._cursor
-        if cursor is None or not self._more or cursor.key()[:_OWNED_PREFIX] != self._prefix:
-            return None
-        _, _, ms, seq = unpack_owned_key(cursor.key())
-        self._more = cursor.next()
-        return self.pel.page(page_key(self.pel.number, ms, seq))
-
-
-class OrderWalk:
-    """NACKs of a flushed list in the order of delivery, one at a time."""
-
-    def __init__(self, pel: Pel) -> None:
-        self.pel = pel
-        self._heap: list[tuple[bytes, int, Nack]] = []  # order key, tie-breaker, NACK
-        self._loaded = 0
-        self._cursor: lmdb.Cursor[bytes] = pel.txn.cursor(PEL_ORDER)
-        self._more = False
-        inline = pel.inline_page()
-        if inline is not None:
-            self._add(inline.data)
-        else:
-            self._more = self._cursor.set_range(pel.prefix)
-
-    def next(self) -> Nack | None:
-        """Return the next NACK, or None at the end."""
-        heap = self._heap
-        while True:
-            coming = self._coming()
-            if not coming or (heap and heap[0][0] < coming):
-                break
-            self._load()
-        return heapq.heappop(heap)[2] if heap else None
-
-    def _coming(self) -> bytes:
-        """Return the order key of the next page's earliest NACK; empty when there is no page."""
-        if not self._more or self._cursor.key()[:8] != self.pel.prefix:
-            return b""
-        return self._cursor.key()[8:]
-
-    def _load(self) -> None:
-        key = self._cursor.key()
-        ms, seq = unpack_id(open_row(PEL_ORDER, key, self._cursor.value(), _WHERE))
-        self._add(self.pel.page(page_key(self.pel.number, ms, seq)).data)
-        self._more = self._cursor.next()
-
-    def _add(self, data: bytes) -> None:
-        for index in range(count_nacks(data)):
-            nack = decode_nack(data, index)
-            self._loaded += 1
-            heapq.heappush(self._heap, (nack.order_key, self._loaded, nack))

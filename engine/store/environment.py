@@ -32,17 +32,16 @@ from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
-from streamkeep.engine.txn.txn import (
+from streamkeep.engine.txn.begin import (
     CheckpointNeeded,
-    ReadTxn,
-    WriteTxn,
     begin_read,
     begin_write,
     run_read,
     run_write,
 )
+from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
+from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.core.errors import (
     StoreError,
     StoreFullError,

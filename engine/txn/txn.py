@@ -12,9 +12,7 @@ Envelopes carry (epoch, commit number). The commit number is LMDB's transaction 
 epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction, restore) raises
 the epoch.
 
-A commit is in the journal before it is in LMDB (`journal`); whether it is on disk is not decided
-here. A process commits only while it has a pin (`checkpoint`); `begin_write` raises
-`CheckpointNeeded` where there is none, before anything has happened.
+A commit is in the journal before it is in LMDB (`journal`); `wait` returns when it is on disk.
 
 Compiled by mypyc.
 """
@@ -23,7 +21,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Final
 
 import lmdb
@@ -35,7 +32,7 @@ from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.stream import Stream, decode_stream
 from streamkeep.format.core.checksum import open_row, seal_row
-from streamkeep.format.core.errors import CorruptionError, StreamkeepError
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
     GARBAGE,
     KEYS,
@@ -65,13 +62,6 @@ _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 _COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
 _get_ident = threading.get_ident
-
-
-class CheckpointNeeded(StreamkeepError):
-    """A checkpoint comes first, or the memory must be cleared after an erasure.
-
-    This process has no pin, or the journal no place, or a sync has failed.
-    """
 
 
 class Txn:
@@ -506,67 +496,3 @@ class WriteTxn(Txn):
     def _release(self) -> None:
         self.context.writer = 0
         self.context.write_lock.release()
-
-
-def begin_read(context: EngineContext) -> ReadTxn:
-    """Begin a read transaction at the newest commit."""
-    with context.gate:
-        context.check_open()
-        raw = context.raw.begin(None, None, False, False)
-        context.entered += 1
-    return ReadTxn(context, raw)
-
-
-def begin_write(context: EngineContext) -> WriteTxn:
-    """Wait for the write lock, of this process and of all others, and begin a transaction."""
-    context.check_not_writing()
-    context.write_lock.acquire()
-    try:
-        context.check_open()
-        raw = context.raw.begin(None, None, True, False)
-        journal = context.journal
-        if (
-            journal is None
-            or context.pin is None
-            or not journal.control.may_write(context.erasures)
-            or not journal.locate(raw.id() - 1)
-        ):
-            raw.commit()  # nothing was written; an abort would wait for readers
-            raise CheckpointNeeded
-        context.writer = _get_ident()
-        return WriteTxn(context, raw)
-    except BaseException:
-        context.writer = 0
-        context.write_lock.release()
-        raise
-
-
-def run_write(
-    context: EngineContext, command: Callable[..., object], args: tuple[object, ...], wait: bool
-) -> object:
-    """Run `command(txn, *args)` in a write transaction of its own, and commit.
-
-    Args:
-        wait: return when the commit is on disk.
-    """
-    txn = begin_write(context)
-    txn.durable = wait
-    try:
-        result = command(txn, *args)
-        txn.commit()
-    finally:
-        txn.abort()
-    if wait:
-        txn.wait()
-    return result
-
-
-def run_read(
-    context: EngineContext, command: Callable[..., object], args: tuple[object, ...]
-) -> object:
-    """Run `command(txn, *args)` on a snapshot of its own."""
-    txn = begin_read(context)
-    try:
-        return command(txn, *args)
-    finally:
-        txn.close()

@@ -22,7 +22,7 @@ from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.engine.txn import txn as transactions
+from streamkeep.engine.txn import begin as transactions
 from tiers import slow_but
 
 TRIALS = 400
