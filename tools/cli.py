@@ -29,6 +29,7 @@ from streamkeep.tools.commands.diff_cmd import diff
 from streamkeep.tools.commands.dump_cmd import dump
 from streamkeep.tools.commands.entry_cmds import add, delete, trim
 from streamkeep.tools.commands.erase_cmd import erase
+from streamkeep.tools.commands.exec_cmd import exec_
 from streamkeep.tools.commands.fsck_cmd import fsck
 from streamkeep.tools.commands.group_cmds import consumer, group
 from streamkeep.tools.commands.info_cmds import info
@@ -52,6 +53,7 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
     ("Check, repair and back up a store", (fsck, repair, backup, compact)),
+    ("Speak Redis", (exec_,)),
     ("Work on Spark", (spark,)),
 )
 

@@ -104,7 +104,7 @@ def erase(
                 report.problems.append(
                     f"{drafts} unfinished files of other jobs are in the partitions of {key!r}; "
                     "next: run erase again when these jobs have ended; if they died, first run "
-                    f"`streamkeep spark compact {lake} --keep-hours 0`"
+                    f"`streamkeep spark compact {lake} --keep 0`"
                 )
             left = _count_left(lake, name, chosen)
             report.details["found_in_lake_again"] = left

@@ -32,18 +32,8 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Bytes as Bytes
-from streamkeep.tools.base.arguments import Id as Id
-from streamkeep.tools.base.arguments import count_option as count_option
-from streamkeep.tools.base.arguments import given_store as given_store
-from streamkeep.tools.base.arguments import optional_store as optional_store
-from streamkeep.tools.base.arguments import refuse_options as refuse_options
-from streamkeep.tools.base.arguments import store_argument as store_argument
 from streamkeep.tools.base.opening import OPENED
-from streamkeep.tools.base.opening import open_store as open_store
-from streamkeep.tools.base.statuses import MEANINGS
-from streamkeep.tools.base.statuses import Exit as Exit
-from streamkeep.tools.base.statuses import Failure as Failure
+from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
 from streamkeep.tools.base.terminal import visible
 
 _NUMBER: Final = re.compile(r"-\.?[0-9]")

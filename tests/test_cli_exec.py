@@ -1,0 +1,183 @@
+"""`streamkeep exec`: Redis's own words; tests/test_real_redis compares with redis-cli."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamkeep
+from cli_runner import lines, run, start
+from patience import PATIENCE_S
+from streamkeep.format.core.errors import CommandError
+from streamkeep.format.redis.resp import split_line
+from streamkeep.tools.redis_words.arguments import Words, integer
+from streamkeep.tools.redis_words.commands import COMMANDS
+from streamkeep.tools.redis_words.replies import Status, text_of
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def told(*words: str, **options: Any) -> list[str]:
+    """Run a command on the store `s`; return the lines that it prints."""
+    return lines("exec", "s", *words, **options)
+
+
+def test_a_command_may_be_in_small_letters_and_creates_the_store() -> None:
+    assert told("xadd", "k", "1-0", "f", "v") == ['"1-0"']
+    assert told("Xrange", "k", "-", "+") == ['1) 1) "1-0"', '   2) 1) "f"', '      2) "v"']
+
+
+def test_a_command_that_fails_or_reads_creates_no_store() -> None:
+    assert run("exec", "s", "XADD", "k", "0-0", "f", "v", status=1).stderr == (
+        "(error) ERR The ID specified in XADD must be greater than 0-0\n"
+    )
+    assert not Path("s").exists()
+    run("exec", "s", "XLEN", "k", status=6)
+    assert not Path("s").exists()
+
+
+def test_an_error_is_the_line_of_redis() -> None:
+    told("XADD", "k", "1-0", "f", "v")
+    for words, line in {
+        ("XLEN",): "ERR wrong number of arguments for 'xlen' command",
+        ("XGROUP", "SETID", "k", "g"): "ERR wrong number of arguments for 'xgroup|setid' command",
+        ("XINFO", "GROUPS", "no"): "ERR no such key",
+        ("XPENDING", "k", "g"): "NOGROUP No such key 'k' or consumer group 'g'",
+        ("XTRIM", "k", "MAXLEN", "1x"): "ERR value is not an integer or out of range",
+        ("XRANGE", "k", "-", "+", "COUNTS", "1"): "ERR syntax error",
+        ("NOSUCH", "a"): "ERR unknown command 'NOSUCH', with args beginning with: 'a' ",
+    }.items():
+        result = run("exec", "s", *words, status=1)
+        assert (result.stdout, result.stderr.rstrip("\n")) == ("", f"(error) {line}".rstrip("\n"))
+
+
+def test_commands_are_read_from_standard_input_and_an_error_does_not_end_them() -> None:
+    text = 'XADD k 1-0 "\\x00" \'two words\'\n\nXLEN nix nix\nXADD k 2-0 "open\nXLEN k\n'
+    result = run("exec", "s", input=text, status=1)
+    assert result.stdout.splitlines() == ['"1-0"', "(integer) 1"]
+    assert [line.partition(": ")[0] for line in result.stderr.splitlines()] == [
+        "(error) ERR wrong number of arguments for 'xlen' command",
+        "(error) ERR unbalanced quotes in a line of standard input",
+    ]
+    with streamkeep.open("s") as store:
+        assert store.xrange("k") == [(b"1-0", {b"\0": b"two words"})]
+
+
+def test_a_reply_comes_before_the_next_command_is_read() -> None:
+    with start("exec", "s", stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for number in range(1, 4):
+            child.stdin.write(b"XADD k %d-0 f v\n" % number)
+            child.stdin.flush()
+            assert child.stdout.readline() == b'"%d-0"\n' % number
+        child.stdin.close()
+        assert child.wait(PATIENCE_S) == 0
+
+
+def test_replies_are_json_on_request() -> None:
+    text = "XADD k 1-0 f v\nXINFO CONSUMERS k\nXRANGE k - +\nXREAD STREAMS k $\nXINFO GROUPS k\n"
+    text += "XGROUP CREATE k g 0\nXINFO GROUPS k\n"
+    result = run("--json", "exec", "s", input=text, status=1)
+    *replies, summary = map(json.loads, result.stdout.splitlines())
+    assert [one["reply"] for one in replies[:5]] == ["1-0", [["1-0", ["f", "v"]]], None, [], "OK"]
+    assert replies[5]["reply"][0]["last-delivered-id"] == "0-0"
+    assert replies[1]["of"] == "XRANGE"
+    assert summary == {"type": "summary", "command": "exec", "commands": 7, "errors": 1}
+    [error] = map(json.loads, result.stderr.splitlines())
+    assert error["message"] == "ERR wrong number of arguments for 'xinfo|consumers' command"
+
+
+def test_what_7_0_does_not_know() -> None:
+    text = """
+        XADD k IDMP p m * f v
+        XADD k IDMP p m * f v
+        XLEN k
+        XADD k 9999999999999-1 f v
+        XADD k 9999999999999-2 f v
+        XGROUP CREATE k g 0
+        XREADGROUP GROUP g ann MAXCOUNT 2 STREAMS k >
+        XNACK k g FAIL IDS 1 9999999999999-1 RETRYCOUNT 4
+        XREADGROUP GROUP g bob CLAIM 100000 COUNT 1 STREAMS k >
+        XACKDEL k g ACKED IDS 1 9999999999999-1
+        XDELEX k DELREF IDS 2 9999999999999-2 1-1
+        XCFGSET k IDMP-DURATION 60
+        XIDMPRECORD k p m2 9999999999999-2
+    """
+    result = run("exec", "s", input=text, status=1)
+    shown = result.stdout.splitlines()
+    assert shown[0] == shown[1]
+    assert shown[2:6] == ["(integer) 1", '"9999999999999-1"', '"9999999999999-2"', "OK"]
+    nacked = shown.index("(integer) 1", 6)
+    assert shown[nacked + 1] == '1) 1) "k"'
+    assert shown[-5].strip() == "4) (integer) 4"  # what XNACK set, as CLAIM shows it
+    assert shown[-4:] == ["1) (integer) 1", "1) (integer) 1", "2) (integer) -1", "OK"]
+    assert result.stderr.startswith("(error) ERR No such message")
+
+
+def test_every_command_counts_its_words() -> None:
+    with streamkeep.open("s"):
+        pass
+    for name, command in COMMANDS.items():
+        if command.least:
+            text = run("exec", "s", name, *["1"] * (command.least - 1), status=1).stderr
+            assert text == f"(error) ERR wrong number of arguments for '{name.lower()}' command\n"
+
+
+def test_a_word_with_dashes_goes_after_two() -> None:
+    told("XADD", "k", "1-0", "--", "--json", "-x")
+    with streamkeep.open("s") as store:
+        assert store.xrange("k") == [(b"1-0", {b"--json": b"-x"})]
+
+
+# --- replies ------------------------------------------------------------------------------------
+
+
+@given(st.recursive(st.none() | st.integers() | st.binary(), lambda one: st.lists(one, max_size=4)))
+def test_a_reply_is_printable_ascii_whatever_is_in_it(reply: Any) -> None:
+    text = text_of(reply)
+    assert text.endswith("\n")
+    assert all(line.isascii() and line.isprintable() for line in text.splitlines())
+
+
+@given(st.binary(max_size=30))
+def test_what_is_shown_can_be_typed_again(word: bytes) -> None:
+    assert split_line(text_of(word).encode().rstrip(b"\n"), "", 0) == [word]
+
+
+def test_numbers_of_a_long_list_are_aligned() -> None:
+    shown = text_of([[b"a"]] * 10).splitlines()
+    assert (shown[0], shown[9]) == (' 1) 1) "a"', '10) 1) "a"')
+    assert text_of([]) == "(empty array)\n"
+    assert text_of({"length": 2, "ok": Status("OK")}).splitlines() == [
+        '1) "length"',
+        "2) (integer) 2",
+        '3) "ok"',
+        "4) OK",
+    ]
+
+
+@pytest.mark.parametrize("word", [b"", b"+1", b"01", b" 1", b"1_0", b"9223372036854775808", b"1.0"])
+def test_a_number_is_read_as_strictly_as_redis_reads_it(word: bytes) -> None:
+    with pytest.raises(CommandError, match="not an integer or out of range"):
+        integer(word)
+
+
+def test_words_are_taken_from_the_left() -> None:
+    words = Words("X", [b"count", b"3", b"rest"])
+    assert words.accept("LIMIT", "COUNT") == "COUNT"
+    assert words.integer() == 3
+    with pytest.raises(CommandError, match="syntax error"):
+        words.end()
+    assert words.rest() == [b"rest"]
+    with pytest.raises(CommandError, match="syntax error"):
+        words.next()

@@ -1,0 +1,120 @@
+"""exec: Redis's own words, as redis-cli takes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.redis.resp import split_line
+from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import Bytes, store_argument
+from streamkeep.tools.base.command import command, tell
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.redis_words.commands import Command, find, run
+from streamkeep.tools.redis_words.replies import json_of, text_of
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+
+_UNBALANCED: Final = "unbalanced quotes in a line of standard input"
+
+
+class _Session(ExitStack):
+    """The store of the commands, opened for reading until one of them writes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._store: Store | None = None
+        self._writes = False
+
+    def store_for(self, one: Command) -> Store:
+        """Return the store, opened for what a command needs."""
+        if self._store is None or (one.writes and not self._writes):
+            self.close()
+            self._writes = one.writes
+            opened = open_store(self._path, readonly=not one.writes, create=one.creates)
+            self._store = self.enter_context(opened)
+        return self._store
+
+
+@command("exec")
+@store_argument
+@click.argument("words", metavar="[COMMAND [ARG]...]", type=Bytes(), nargs=-1)
+def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
+    """Run a command in Redis's own words, such as XADD or XINFO.
+
+    Takes all commands of streams with the arguments of redis-cli, in capitals or not, and prints
+    replies as redis-cli does on a terminal: names and values are quoted and escaped. Of the
+    commands for keys there are DEL, UNLINK, EXISTS, TYPE, KEYS, RENAME, RENAMENX, DUMP, RESTORE,
+    DBSIZE and PING. A word that begins with two dashes goes after --.
+
+    Without COMMAND, commands are read from standard input: one per line, in redis-cli's quoting.
+    Each is run and answered before the next is read. An error does not end the session.
+
+    XADD, XGROUP CREATE with MKSTREAM, and RESTORE create STORE.
+
+    \b
+    Exit status: 0  done
+                 1  an error of Redis: the line that a Redis server sends, on standard error
+
+    \b
+    Examples:
+      streamkeep exec orders.store XADD orders '*' sku 7 count 2
+      streamkeep exec orders.store xrange orders - + COUNT 1
+      streamkeep exec orders.store XINFO STREAM orders --json
+      printf 'XLEN orders\\nKEYS *\\n' | streamkeep exec orders.store
+    """
+    commands = failures = 0
+    with _Session(store_path) as session:
+        for given in [list(words)] if words else _lines():
+            commands += 1
+            try:
+                if given == [b""]:
+                    raise CommandError(_UNBALANCED)
+                one = find(given)
+                reply = run(one, session.store_for(one), given)
+            except CommandError as error:
+                failures += 1
+                _print_error(error)
+                continue
+            _print(given, reply)
+        if output.as_json():
+            output.summary(commands=commands, errors=failures)
+        if failures:  # here, where a store that was created for nothing is removed again
+            click.get_current_context().exit(Exit.ABORTED)
+
+
+def _lines() -> Iterator[list[bytes]]:
+    """Yield the words of each line of standard input."""
+    for line in sys.stdin.buffer:
+        try:
+            words = split_line(line.rstrip(b"\r\n"), "standard input", 0)
+        except CorruptionError:
+            words = [b""]  # no command has this name
+        if words:
+            yield words
+            output.flush()  # a program may wait for the reply before it sends the next command
+
+
+def _print(words: list[bytes], reply: Any) -> None:
+    if output.as_json():
+        output.json_line("reply", of=output.json_bytes(words[0].upper()), reply=json_of(reply))
+        return
+    for text in text_of(reply).splitlines():
+        output.line(text)
+
+
+def _print_error(error: CommandError) -> None:
+    if output.as_json():
+        path = click.get_current_context().command_path
+        tell(path, Failure(error.redis_error, code=type(error).__name__))
+    else:
+        output.note(f"(error) {error.redis_error}")

@@ -1,0 +1,93 @@
+"""Replies as redis-cli prints them, and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.tools.base import output
+
+_ESCAPES: Final = {
+    ord("\\"): "\\\\",
+    ord('"'): '\\"',
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    ord("\a"): "\\a",
+    ord("\b"): "\\b",
+}
+_SHOWN: Final = [
+    _ESCAPES.get(byte, chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
+    for byte in range(256)
+]
+
+
+class Status(str):
+    """A reply that is a word, such as OK, not a value."""
+
+    __slots__ = ()
+
+
+def wire(value: Any) -> Any:
+    """Return a result of the store with the types of a reply: bytes, int, None, list, dict."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, dict):
+        return {name: wire(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [wire(item) for item in value]
+    if isinstance(value, str) and not isinstance(value, Status):
+        return value.encode()
+    return value
+
+
+def entry(one: Any) -> list[Any]:
+    """Return an entry as a reply has it: its ID, a flat list of fields, and what may follow.
+
+    The store gives an entry that was deleted no fields; a reply has nil for them.
+    """
+    entry_id, fields, *more = one
+    pairs = getattr(one, "pairs", None) or getattr(fields, "pairs", None) or fields.items()
+    flat = [word for pair in pairs for word in pair]
+    return [entry_id, flat or None, *more]
+
+
+def entries(found: list[Any]) -> list[Any]:
+    """Return entries as a reply has them."""
+    return [entry(one) for one in found]
+
+
+def text_of(reply: Any, prefix: str = "") -> str:
+    """Return the lines that redis-cli prints on a terminal; names and values are escaped.
+
+    Args:
+        prefix: what every line but the first begins with.
+    """
+    if isinstance(reply, Status):
+        return f"{reply}\n"
+    if reply is None:
+        return "(nil)\n"
+    if isinstance(reply, int):
+        return f"(integer) {reply}\n"
+    if isinstance(reply, bytes):
+        return f'"{"".join([_SHOWN[byte] for byte in reply])}"\n'
+    if isinstance(reply, dict):
+        reply = [part for name, value in reply.items() for part in (name.encode(), value)]
+    if not reply:
+        return "(empty array)\n"
+    width = len(str(len(reply)))
+    below = prefix + " " * (width + 2)
+    return "".join(
+        f"{prefix if number > 1 else ''}{number:>{width}}) {text_of(one, below)}"
+        for number, one in enumerate(reply, 1)
+    )
+
+
+def json_of(reply: Any) -> Any:
+    """Return a reply as JSON holds it."""
+    if isinstance(reply, bytes):
+        return output.json_bytes(reply)
+    if isinstance(reply, dict):
+        return {name: json_of(value) for name, value in reply.items()}
+    if isinstance(reply, list):
+        return [json_of(one) for one in reply]
+    return reply
