@@ -264,17 +264,17 @@ def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Pos
     first = current.first_after(position.id)
     lost: str | None = None
     if position.next is not None and (first is None or first > position.next):
-        lost = f"from {position.next}"
+        lost = f"entries from {position.next} on"
     elif position.added is not None and record.entries_added > position.added:
         there, more = current.count_after(position.id, _COUNTED_NODES)
         count = record.entries_added - position.added - there
         if more is None and count > 0:
-            lost = f"after {position.id} ({count} in number)"
+            lost = f"{count} entries after {position.id}"
     if lost is not None:
         following = "no entry remains" if first is None else f"the first remaining entry is {first}"
         raise DataLossError(
-            f"stream {key_text(key)!r}: entries {lost} were trimmed before they were read, and are "
-            f"not archived; {following}; next: failOnDataLoss=false continues with the remaining "
+            f"stream {key_text(key)!r}: {lost} were trimmed before they were read, and are not "
+            f"archived; {following}; next: failOnDataLoss=false continues with the remaining "
             "entries. Archiving the stream prevents such a loss"
         )
 

@@ -144,7 +144,7 @@ def test_unfinished_files_of_other_jobs_are_told_of(
 def test_what_to_erase_from_has_to_be_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="name a store, a lake, or both"):
         erase(spark, KEY, [DOOMED])
-    with pytest.raises(LakeError, match="looked up in the lake"):
+    with pytest.raises(LakeError, match="needs a lake to search in"):
         erase(spark, KEY, store=str(tmp_path / "none"), where="ms = 1")
     with pytest.raises(LakeError, match="no such lake"):
         erase(spark, KEY, [DOOMED], lake=str(tmp_path / "none"))

@@ -224,7 +224,7 @@ def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
     path.write_bytes(data)
     assert "which differs from its name" in problems_of(lake, good)[0]
     path.unlink()
-    assert "it is missing" in problems_of(lake, good)[0]
+    assert "the file is missing" in problems_of(lake, good)[0]
     (fallen,) = write(lake, [(9, 0), (8, 0)])
     assert "IDs do not rise (rows 0 to 2)" in problems_of(lake, fallen)[0]
     (twice,) = write(lake, [(9, 0), (9, 0)])

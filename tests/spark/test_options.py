@@ -72,9 +72,9 @@ def test_offsets_of_single_streams() -> None:
         ({**BASE, "source": "disk"}, "one of auto, live, archive"),
         ({**BASE, "startingOffsets": "soon"}, "an entry ID such as"),
         ({**BASE, "startingOffsets": "{x"}, "not JSON"),
-        ({**BASE, "startingOffsets": "1-1", "startingTimestamp": "5"}, "at most one"),
+        ({**BASE, "startingOffsets": "1-1", "startingTimestamp": "5"}, "exclude each other"),
         ({**BASE, "startingTimestamp": "yesterday"}, "a time such as"),
-        ({**BASE, "endingOffsets": "(0-0"}, "leaves nothing"),
+        ({**BASE, "endingOffsets": "(0-0"}, "excludes every entry"),
         ({"path": "s", "subscribePattern": "("}, "not a regular expression"),
         ({"path": "s", "subscribe": "[1]"}, "a JSON array of keys"),
     ],
@@ -90,8 +90,8 @@ def test_options_of_writing() -> None:
     assert (options.key, options.maxlen, options.application) == (b"o", 10, "c")
     assert parse_write({"path": "s", "minId": "5"}).minid == StreamId(5, 0)
     for bad, problem in (
-        ({"path": "s", "maxLen": "1", "minId": "5"}, "at most one"),
-        ({"path": "s", "txnVersion": "1"}, "needs 'txnAppId'"),
+        ({"path": "s", "maxLen": "1", "minId": "5"}, "exclude each other"),
+        ({"path": "s", "txnVersion": "1"}, "also needs 'txnAppId'"),
         ({"path": "s", "subscribe": "a"}, "there is no option"),
     ):
         with pytest.raises(OptionError, match=problem):

@@ -232,7 +232,7 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
     slices = plan(small, "auto")
     small.delete("s")
     filled(small, 10)
-    with pytest.raises(reading.StreamReplacedError, match="load\\(\\) it again"):
+    with pytest.raises(reading.StreamReplacedError, match="load\\(\\) the DataFrame again"):
         read(small, slices, "auto")
 
 
@@ -349,7 +349,7 @@ def test_a_folder_of_segments_without_its_store(
                 assert found == expected
     for path in (tmp_path / "copy").glob("*/*.seg"):
         path.unlink()
-    with pytest.raises(MissingSegmentError, match="planned before it went"):
+    with pytest.raises(MissingSegmentError, match=r"load\(\) the DataFrame again"):
         list(segment_folder.read_file(root, slices[0]))
     with pytest.raises(NotAStoreError, match="neither a store nor a folder with segments"):
         segment_folder.pin_folder(options)
