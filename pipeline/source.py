@@ -236,7 +236,7 @@ def read_slices(
             yield from record_batches(shape, nodes(one), one.start, one.end)
             for column, count in shape.mismatched.items():
                 _log.warning(
-                    "stream %r: %d values of column %r are not of its type and were made null",
+                    "stream %r: %d values of column %r are not of its type and became null",
                     one.key,
                     count,
                     column,

@@ -1,4 +1,4 @@
-"""What messages and help texts may speak of: what a user of the installed package has."""
+"""Messages and help texts may only name what a user of the installed package has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDERS = ("engine", "recovery", "tools", "pipeline", "src/streamkeep")
 def test_no_text_sends_people_to_a_file_that_the_package_does_not_hold(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.strip()[:60]}"
-        for path in sorted((ROOT / folder).glob("*.py"))
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "docs/" in node.value
     ]

@@ -1,8 +1,8 @@
 """Scrubbing: overwriting all removed data in the files of a store.
 
 Data that LMDB deletes remains in its file, in free pages and in the free space between the pointers
-and the nodes of used pages. It cannot be overwritten through LMDB: see decision 9 in
-`docs/decisions`. So the pages are cleared here, directly in the file:
+and the nodes of used pages. LMDB has no way to overwrite it (decision record 9 has a trial). So the
+pages are cleared here, directly in the file:
 
 1. A transaction begins a clean journal file and raises the number of erasures in the control file.
    Every process that sees the new number clears LMDB's memory before its next write

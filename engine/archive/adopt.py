@@ -57,7 +57,7 @@ class Adopted(NamedTuple):
     erased: int  # the number of entries left out because they were erased from this store
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """The stream that a segment belongs to."""
 
     number: int  # of the stream, which may be a deleted one
@@ -123,20 +123,20 @@ def _adopt_one(
 ) -> Adopted:
     """Adopt one file; the caller holds the archive's lock."""
     own_uuid = environment.uuid.bytes
-    place = environment.read(_find_place, own_uuid, segment, key)
-    if place.named is not None and environment.folder.exists(stored_name(place.named.path)):
+    target = environment.read(_find_target, own_uuid, segment, key)
+    if target.named is not None and environment.folder.exists(stored_name(target.named.path)):
         return Adopted(path, None, 0)
     for problem in segment.check():
         raise problem
-    if place.named is not None:
-        _copy(environment, segment, place.named.path)
-        return Adopted(path, place.named, 0)
-    gone = {one for one in place.erased if _has(segment, one)}
+    if target.named is not None:
+        _copy(environment, segment, target.named.path)
+        return Adopted(path, target.named, 0)
+    gone = {one for one in target.erased if _has(segment, one)}
     at_home = _below_archive(environment, path)
     if at_home is not None and not gone:
         where = at_home
     else:
-        file_number, where = _new_path(environment, place, segment)
+        file_number, where = _new_path(environment, target, segment)
         with segment_output(environment.folder, stored_name(where)) as output:
             parts = (
                 _without(segment, gone, environment, file_number) if gone else _bytes_of(segment)
@@ -160,7 +160,7 @@ def _copy(environment: Environment, segment: Segment, path: str) -> None:
             output.write(part)
 
 
-def _new_path(environment: Environment, place: _Place, segment: Segment) -> tuple[int, str]:
+def _new_path(environment: Environment, target: _Target, segment: Segment) -> tuple[int, str]:
     """Return a file number and the path of a new file that does not exist.
 
     After a power loss, a file may exist whose number was lost and is given out again.
@@ -169,12 +169,12 @@ def _new_path(environment: Environment, place: _Place, segment: Segment) -> tupl
     while True:
         file_number = environment.write(take_file_number)
         epoch = environment.context.epoch
-        where = segment_path(place.number, place.key, first, last, epoch, file_number)
+        where = segment_path(target.number, target.key, first, last, epoch, file_number)
         if not environment.folder.exists(stored_name(where)):
             return file_number, where
 
 
-def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) -> _Place:
+def _find_target(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) -> _Target:
     """Return the stream that a segment belongs to; raise CommandError if it does not fit there."""
     index, trailer = segment.index, segment.trailer
     first, last = trailer.first_id, trailer.last_id
@@ -188,7 +188,7 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
     number = known or following
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
-            return _Place(number, name, False, other, set())
+            return _Target(number, name, False, other, set())
         raise _unfit(segment, f"it overlaps with {other.where}")
     if txn.get(STREAMS, pack_number(number)) is not None:
         _check_live(txn, txn.load_numbered(number, name), segment)
@@ -202,7 +202,7 @@ def _find_place(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) 
     erased = erased_ids(txn, number, first, last)
     if ours:
         erased |= erased_ids(txn, index.stream_number, first, last)
-    return _Place(number, name, known == 0, None, erased)
+    return _Target(number, name, known == 0, None, erased)
 
 
 def _check_live(txn: Txn, stream: Stream, segment: Segment) -> None:
@@ -234,19 +234,19 @@ def _register(
     replaced: str | None,
 ) -> SegmentRecord:
     """Write the row of a file that is in place; create the stream if it is missing."""
-    place = _find_place(txn, own_uuid, segment, key)
-    if place.create:
-        txn.create_stream(place.key)
-    _raise_last_id(txn, place, segment.trailer.last_id)
+    target = _find_target(txn, own_uuid, segment, key)
+    if target.create:
+        txn.create_stream(target.key)
+    _raise_last_id(txn, target, segment.trailer.last_id)
     if replaced is not None:
         txn.add_garbage(encode_file_garbage(replaced))
     return put_segment(
         txn,
         record_of(
             segment,
-            stream_number=place.number,
+            stream_number=target.number,
             path=path,
-            key=place.key,
+            key=target.key,
             sequence=0,
             created_ms=txn.now_ms(),
             epoch=txn.context.epoch,
@@ -256,9 +256,9 @@ def _register(
     )
 
 
-def _raise_last_id(txn: WriteTxn, place: _Place, last: Id) -> None:
+def _raise_last_id(txn: WriteTxn, target: _Target, last: Id) -> None:
     """Raise the last ID of a stream, if it exists, so that its next entry follows the segment."""
-    name = name_of(txn, place.number, [place.key])
+    name = name_of(txn, target.number, [target.key])
     stream = None if name is None else txn.find_stream(name)
     if stream is not None and stream.record.last_id() < last:
         stream.set_last_id(last)

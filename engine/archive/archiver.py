@@ -150,7 +150,7 @@ def archive(
     return report
 
 
-# --- what there is to do ------------------------------------------------------------------------
+# --- finding work -------------------------------------------------------------------------------
 
 
 def retired_bytes(txn: Txn) -> int:
@@ -414,7 +414,7 @@ def _remove(environment: Environment, path: str) -> None:
     environment.folder.sync(name.rpartition("/")[0])
 
 
-# --- what a crash has left ----------------------------------------------------------------------
+# --- files left by a crash ----------------------------------------------------------------------
 
 
 def clean(environment: Environment) -> list[Path]:

@@ -33,6 +33,7 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
             holds it, and was called back by the method that took it.
         StoreClosedError: the store was closed.
     """
+    environment.context.check_open()
     threads = environment.archive_work
     if threads.is_mine():
         raise StoreLockedError(
@@ -42,7 +43,7 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
     if not threads.acquire(wait=wait):
         raise _locked(environment)
     try:
-        environment.context.check_open()
+        environment.context.check_open()  # again: closing holds the lock while it waits
         folder = environment.folder.make_folder(ARCHIVE_FOLDER)
         handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
         try:

@@ -133,7 +133,7 @@ class Checkpoints:
             finally:
                 context.write_lock.release()
 
-    # --- making one -------------------------------------------------------------------------
+    # --- making a checkpoint ----------------------------------------------------------------
 
     def make(self) -> int:
         """Make a checkpoint of the newest commit; return its number.

@@ -238,7 +238,7 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     control = read_control_file(journal)
     if control is not None and control.poisoned:
-        return State("writing to the disk had failed")
+        return State("a sync to the disk had failed")
     meta = _newest_meta(store)
     if meta is None or meta.commit_number < slot.commit_number:
         return State("data.mdb is older than its checkpoint")
@@ -347,8 +347,8 @@ def _recover(
     try:
         pin = raw.begin()
         if pin.id() != slot.commit_number:
-            problem = "LMDB does not show the commit of the checkpoint"
-            raise CorruptionError(str(store.path), problem)
+            problem = f"LMDB shows commit {pin.id()}, not {slot.commit_number} of the checkpoint"
+            raise CorruptionError(str(store.path), f"{problem}; next: run `streamkeep repair`")
         with raw.begin(write=True) as txn:
             tables = {
                 number: raw.open_db(table.name.encode(), txn, create=False)

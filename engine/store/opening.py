@@ -303,7 +303,10 @@ def _check_is_store(folder: Folder, create: bool) -> None:
             "the file is missing, but there is an archive; next: run `streamkeep repair`",
         )
     if not _OURS.issuperset(folder.names()):
-        raise NotAStoreError(f"{path}: the folder is not empty and holds no store")
+        raise NotAStoreError(
+            f"{path}: the folder is not empty and holds no store; next: name a store or an empty "
+            "folder"
+        )
     if not create:
         raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}")
 

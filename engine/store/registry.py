@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.system.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
@@ -128,6 +129,7 @@ class Registry:
                     context.leave_to_parent(raw)
             environment.waiters.abandon()
             environment.renew_queue()
+            environment.archive_work = OwnedLock()
             # The child must not hold the parent's file locks: they would outlive the parent.
             if environment.lock is not None:
                 environment.lock.close()

@@ -14,6 +14,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from crash.losses import in_child
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
@@ -284,6 +285,20 @@ def test_archiving_that_begins_while_the_store_closes_reports_that_it_is_closed(
     store.close()
     with pytest.raises(StoreClosedError), archive_lock(environment):
         raise AssertionError
+
+
+def test_a_forked_child_does_not_wait_for_an_archiver_of_its_parent(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+
+    def archive_in_the_child() -> None:
+        with pytest.raises(StoreClosedError, match="forked"):
+            store.archive()
+
+    with archive_lock(store._environment):
+        assert in_child(archive_in_the_child)
+    assert shown(store) == ids
 
 
 def test_a_thread_cannot_close_the_store_while_it_archives(
