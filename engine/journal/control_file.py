@@ -128,12 +128,12 @@ class ControlFile:
         self.set_durable(durable_file, durable_commit)
 
     def position_after(self, commit_number: int) -> LogPosition | None:
-        """Return the log position after the newest commit; None if it is not known."""
+        """Return the log position after a recent commit; None if it is not known."""
         number, offset, chain = self.parts_after(commit_number)
         return LogPosition(number, offset, chain, commit_number) if number else None
 
     def parts_after(self, commit_number: int) -> tuple[int, int, int]:
-        """Return file number, offset and chain of that position; zeros if it is not known."""
+        """Return file number, offset and chain of `position_after`; zeros if it is not known."""
         return _parts(self._map[_ODD if commit_number & 1 else _EVEN], commit_number)
 
     def to_sync(self, commit_number: int) -> tuple[int, int] | None:

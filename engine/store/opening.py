@@ -417,16 +417,17 @@ def _is_on_readonly_system(path: Path) -> bool:
 
 
 _ELSEWHERE: Final = (
-    "mount its file system for writing (it is read-only by its mount, or since an error of the "
-    "disk), or copy the folder to another file system and open the copy"
+    "mount its read-only file system for writing, or copy the folder to another file system and "
+    "open the copy"
 )
 
 
 def _not_writable(path: Path) -> StoreError:
     if _is_on_readonly_system(path):
         return StoreError(
-            f"{path}: its file system is read-only; next: open it with readonly=True, which works "
-            f"unless it needs recovery; or {_ELSEWHERE}"
+            f"{path}: its file system is read-only, by its mount or after an error of the disk; "
+            "next: open it with readonly=True, which works unless it needs recovery; or "
+            f"{_ELSEWHERE}"
         )
     return StoreError(f"{path}: no permission to write; next: open it with readonly=True")
 

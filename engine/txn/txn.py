@@ -1,7 +1,7 @@
 """Transactions: typed access to the sub-databases, one LMDB transaction at a time.
 
 Reading: a `ReadTxn` is one snapshot. Writing: a `WriteTxn` holds the store's only write lock; its
-streams are kept decoded between transactions (`Shared.cache`), so that an append in a row of
+streams are kept decoded between transactions (`EngineContext.cache`), so that an append in a row of
 appends reads nothing. Another process may commit in between, which LMDB's transaction number
 tells: it rises by one per commit, so a transaction whose number is not one above our last begins
 a new *generation* of the cache. What is of an older generation is compared with its row before it

@@ -99,7 +99,7 @@ def test_sql_views_and_errors(spark: SparkSession, orders: Store[bytes]) -> None
         with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as error:
             load(spark, orders, **options).count()
         assert problem in str(error.value)
-    with pytest.raises(Exception, match="column 'ms' cannot be int: bigint or decimal"):
+    with pytest.raises(Exception, match="column 'ms' cannot be int, expected bigint or decimal"):
         load(spark, orders, "ms int", subscribe="orders").count()
 
 
