@@ -182,7 +182,7 @@ def _size_inside(
 
 
 def _check_archive(txn: WriteTxn) -> None:
-    """Raise StoreFullError while what is retired cannot be archived; see `archive.back_pressure`."""
+    """Raise StoreFullError while retired entries cannot be archived; see `back_pressure`."""
     size = txn.table_bytes(RETIRED)
     if size > txn.context.refuse_above:
         raise StoreFullError(
