@@ -8,7 +8,7 @@ removed, or stand under its old name with its new contents.
 `Disk` watches the folder of a store while a workload runs: at each sync of a file it takes an
 image of it, at each sync of a folder it notes the names. `lose_power` puts a folder together from
 those and a random part of what was written since. Syncs are seen through hooks in `files`, through
-which everything passes, and `steady.sync_lmdb`, which is LMDB's own.
+which everything passes, and `checkpoint.sync_lmdb`, which is LMDB's own.
 """
 
 from __future__ import annotations

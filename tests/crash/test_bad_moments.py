@@ -201,7 +201,7 @@ def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
         assert store.xlen("s") == 2
 
 
-def test_readers_that_died_are_cleared_by_a_steady_point(tmp_path: Path) -> None:
+def test_readers_that_died_are_cleared_by_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})

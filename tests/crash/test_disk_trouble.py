@@ -268,7 +268,7 @@ def test_a_failed_sync_stops_other_processes_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 4))
-def test_a_failed_sync_of_a_steady_point_stops_all_writing(tmp_path: Path, at: int) -> None:
+def test_a_failed_sync_of_a_checkpoint_stops_all_writing(tmp_path: Path, at: int) -> None:
     path = tmp_path / "store"
     store = Store(path)
     ids = [store.xadd("s", FIELDS) for _ in range(10)]

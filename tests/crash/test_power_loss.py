@@ -114,7 +114,7 @@ def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
         assert store.xlen("s") == 301
 
 
-def test_a_steady_point_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
+def test_a_checkpoint_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
     """Killed between writing the point and its sync: the next process must not rely on it."""
     for seed in range(daily_or_all(3, 12)):
         path = tmp_path / f"store-{seed}"
