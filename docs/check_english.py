@@ -70,7 +70,6 @@ NOT_YET: Final = (
     "engine/txn",
     "format",
     "recovery",
-    "src",
     "tests",
     "tools",
 )

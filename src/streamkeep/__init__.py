@@ -93,7 +93,7 @@ _HOMES = {
 _MODULES = ("aio", "transfer")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022  # the door first, then the rest
+__all__ = [  # noqa: RUF022  # `open` first
     "open",
     "ArgumentError",
     "ChecksumError",
