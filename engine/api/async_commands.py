@@ -8,7 +8,6 @@ as in `AsyncStore`, the method returns one, too, so nothing is written twice. Ty
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from streamkeep.engine.api.stream_commands import ScanEntry, StreamCommands
 from streamkeep.format.core.entry import Text
@@ -29,18 +28,18 @@ class AsyncScanEntry(ScanEntry[Text]):
 class AsyncCommands(StreamCommands[Text]):
     """Every stream command as a coroutine; arguments that are wrong raise at the call."""
 
-    async def _scan(self, *args: Any) -> Any:
-        entries = super()._scan(*args)
+    async def _scan(self, name, *args):
+        entries = super()._scan(name, *args)
         try:
             for number, entry in enumerate(entries):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
                 flat = [text for pair in entry.pairs for text in pair]
-                yield AsyncScanEntry(self, args[0], entry.id, flat)
+                yield AsyncScanEntry(self, name, entry.id, flat)
         finally:
             entries.close()
 
-    async def scan_iter(self, *args: Any, **options: Any) -> Any:
+    async def scan_iter(self, *args, **options):
         names = super().scan_iter(*args, **options)
         try:
             for number, name in enumerate(names):

@@ -1,18 +1,19 @@
 """Types of async_commands.py, made from the sources: `make docs`."""
 
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Generic, Literal, overload
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Generic, Literal, overload
 
 from streamkeep.engine.api.command_base import (
     Fields,
     Id,
-    Info,
     Key,
     Pair,
     RefPolicy,
     Streams,
 )
 from streamkeep.engine.api.group_commands import NackMode
+from streamkeep.engine.commands.reply_budget import Entries, Found
+from streamkeep.engine.commands.xinfo import Info
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.rows.retention import Retention
 
@@ -53,7 +54,7 @@ class AsyncCommands(Generic[Text]):
         claim_min_idle_time: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> list[list[Any]]: ...
+    ) -> Found: ...
     async def xack(self, name: Key, groupname: Key, *ids: Id) -> int: ...
     async def xackdel(
         self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
@@ -85,14 +86,14 @@ class AsyncCommands(Generic[Text]):
         groupname: Key,
         consumername: Key,
         min_idle_time: int,
-        message_ids: list[Any] | tuple[Any, ...],
+        message_ids: Sequence[Id],
         idle: int | None = None,
         time: int | None = None,
         retrycount: int | None = None,
         force: bool = False,
         justid: bool = False,
         last_id: Id | None = None,
-    ) -> list[Any]: ...
+    ) -> Entries: ...
     async def xautoclaim(
         self,
         name: Key,
@@ -104,7 +105,7 @@ class AsyncCommands(Generic[Text]):
         justid: bool = False,
         *,
         whole: bool = False,
-    ) -> list[Any]: ...
+    ) -> Entries: ...
     async def xinfo_groups(self, name: Key) -> list[Info]: ...
     async def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]: ...
     async def xgroup_help(self) -> list[str]: ...
@@ -205,7 +206,7 @@ class AsyncCommands(Generic[Text]):
         block: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> list[list[Any]]: ...
+    ) -> Found: ...
     def scan(
         self,
         name: Key,

@@ -20,7 +20,7 @@ from streamkeep.format.core.entry import Text
 
 Item = TypeVar("Item")
 Method = Callable[..., Any]
-_END: Any = object()
+_END = object()
 
 
 class AsyncMethods(FollowCommands[Text]):
@@ -65,7 +65,7 @@ class _Steps(Generic[Item]):
         self._lock = threading.Lock()
         self._closed = False
 
-    def next(self) -> Any:
+    def next(self) -> object:
         """Return the next item, or `_END`."""
         with self._lock:
             return _END if self._closed else next(self._items, _END)

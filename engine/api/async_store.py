@@ -27,8 +27,10 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.blocking.async_waiters import AsyncLobby
 from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
+from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.node import Range
@@ -40,7 +42,7 @@ Result = TypeVar("Result")
 class AsyncPipeline(Pipeline):
     """Queues commands; `await pipeline.execute()` runs them in one transaction."""
 
-    def __init__(self, store: AsyncStore[Any], transaction: bool) -> None:
+    def __init__(self, store: AsyncStore[bytes] | AsyncStore[str], transaction: bool) -> None:
         super().__init__(store._store, transaction, store._decode)
         self._runner = store
 
@@ -194,7 +196,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
     def _submit(
         self,
-        command: Command[Any] | None,
+        command: Command[object] | None,
         durable: bool,
         work: Callable[[], object] | None = None,
     ) -> asyncio.Future[object]:
@@ -204,12 +206,12 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         environment.group_commit.submit(TaskCall(command, durable, future, work))
         return future
 
-    def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
+    def _history_batch(self, name: bytes, wanted: Range) -> Entries:
         return self._store._history_batch(name, wanted)
 
     async def _wait_for(
         self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
-    ) -> list[list[Any]]:
+    ) -> Found:
         call.may_wait = block_ms is not None
         found = await self._run_as(attempt(call), durable)
         if found or block_ms is None:
@@ -227,7 +229,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
                 raise
         return found
 
-    def _begin_scan(self) -> Any:
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()
 
 
@@ -242,8 +244,8 @@ class AsyncSyncView(AsyncCommands[Text]):
     async def _run(self, command: Command[Result]) -> Result:
         return await self._store._run_as(command, self._wait)
 
-    def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
+    def _history_batch(self, name: bytes, wanted: Range) -> Entries:
         return self._store._history_batch(name, wanted)
 
-    def _begin_scan(self) -> Any:
+    def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()

@@ -32,7 +32,6 @@ Id = int | bytes | str | StreamId
 Streams = Mapping[Any, Id] | Sequence[tuple[Key, Id]]  # of XREAD and XREADGROUP
 RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
 
-Info = dict[str, Any]  # of XINFO and XPENDING, in redis-py's shape
 Shape = Callable[[Any], Any]  # makes the result of a reply
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")
@@ -81,6 +80,10 @@ class CommandBase(Generic[Text]):
     # value that is not UTF-8 must not undo the others.
     _late_text = False
 
+    def _as_text(self, data: bytes) -> Text:
+        """Return bytes that need no shape of a command as `Text`."""
+        return cast(Text, data.decode() if self._decode else data)
+
     def _set_decode(self, decode: bool) -> None:
         self._decode = decode
         self._text = self._one_text = self._id_text = to_text if decode else None
@@ -126,7 +129,7 @@ def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
     return [(to_bytes(name, "the name of a stream"), to_id_text(one)) for name, one in pairs]
 
 
-def to_text(value: Any) -> Any:
+def to_text(value: object) -> Any:
     """Return a result with every bytes in it decoded from UTF-8, as redis-py does."""
     if isinstance(value, bytes):
         return value.decode()

@@ -14,6 +14,7 @@ from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.commands import xread, xreadgroup
 from streamkeep.engine.commands.arguments import check_block, check_count, to_bytes, to_id_text
+from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.id_codec import parse_id
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
 
 Stop = Callable[[], bool]
+
+
+Batch = list[Entry[Any]]
 
 
 class Stopped(Exception):
@@ -36,7 +40,7 @@ class Plan:
         """Return the next call."""
         raise NotImplementedError
 
-    def take(self, found: list[list[Any]]) -> list[Entry[Any]] | None:
+    def take(self, found: Found) -> Batch | None:
         """Return the entries of its result; None when the iteration ends with it."""
         raise NotImplementedError
 
@@ -59,11 +63,11 @@ class Following(Plan):
             return HistoryCall(self._name, self._after, self._count, self._shape)
         return ReadCall([(self._name, self._after)], self._count, None, None, self._shape)
 
-    def take(self, found: list[list[Any]]) -> list[Entry[Any]] | None:
+    def take(self, found: Found) -> Batch | None:
         """Return the entries; none came: time is up."""
         if not found:
             return None
-        entries: list[Entry[Any]] = found[0][1]
+        entries: Batch = found[0][1]
         self._after = _last_id(entries)
         return entries
 
@@ -82,7 +86,7 @@ class Consuming(Plan):
         """Return XREADGROUP with the place in the history, or with `>`."""
         return GroupCall([(self._name, self._position)], self._delivery, None, None)
 
-    def take(self, found: list[list[Any]]) -> list[Entry[Any]] | None:
+    def take(self, found: Found) -> Batch | None:
         """Return the entries; at the end of the history go on to new ones."""
         entries = [Entry(*parts[:2]) for parts in found[0][1]] if found else []
         if self.waits:
@@ -197,7 +201,7 @@ def _block_ms(block: int | None) -> int | None:
     return None if block is None else check_block("XREAD", block)
 
 
-def checking(store: Store[Any], stop: Stop) -> Callable[[], None]:
+def checking(store: Store[bytes] | Store[str], stop: Stop) -> Callable[[], None]:
     """Return what a wait calls before each sleep: it raises when the wait must end."""
 
     def check() -> None:
@@ -213,5 +217,5 @@ def _never() -> bool:
     return False
 
 
-def _last_id(entries: list[Entry[Any]]) -> tuple[int, int]:
+def _last_id(entries: Batch) -> tuple[int, int]:
     return parse_id(to_bytes(entries[-1].id), 0)

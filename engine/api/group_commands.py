@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, cast
 
 from streamkeep.engine.api.command_base import (
     CommandBase,
     Id,
-    Info,
     Key,
     RefPolicy,
     Shape,
@@ -46,7 +46,8 @@ from streamkeep.engine.commands.arguments import (
     to_optional_integer,
 )
 from streamkeep.engine.commands.help_texts import HELP
-from streamkeep.engine.commands.reply_budget import check_budget
+from streamkeep.engine.commands.reply_budget import Entries, Found, check_budget
+from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
@@ -164,7 +165,7 @@ class GroupCommands(CommandBase[Text]):
         claim_min_idle_time: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> list[list[Any]]:
+    ) -> Found:
         """Deliver entries to a consumer of a group, which is created when missing (XREADGROUP).
 
         Delivery, pending entries and counters change in one transaction: what a crash lets
@@ -353,7 +354,7 @@ class GroupCommands(CommandBase[Text]):
             times_delivered. An entry that nobody owns has an empty consumer and -1.
         """
         if (min, max, count, consumername, idle) == (None,) * 5:
-            return self.xpending(name, groupname)  # type: ignore[return-value]  # as redis-py does
+            return cast(list[Info], self.xpending(name, groupname))  # as redis-py does
         if min is None or max is None or count is None:
             raise ArgumentError(
                 "XPENDING must be provided with min, max and count parameters, or none of them: "
@@ -397,14 +398,14 @@ class GroupCommands(CommandBase[Text]):
         groupname: Key,
         consumername: Key,
         min_idle_time: int,
-        message_ids: list[Any] | tuple[Any, ...],
+        message_ids: Sequence[Id],
         idle: int | None = None,
         time: int | None = None,
         retrycount: int | None = None,
         force: bool = False,
         justid: bool = False,
         last_id: Id | None = None,
-    ) -> list[Any]:
+    ) -> Entries:
         """Make pending entries those of a consumer (XCLAIM).
 
         Args:
@@ -472,7 +473,7 @@ class GroupCommands(CommandBase[Text]):
         justid: bool = False,
         *,
         whole: bool = False,
-    ) -> list[Any]:
+    ) -> Entries:
         """Claim what has been pending too long, from an ID on (XAUTOCLAIM).
 
         Args:
@@ -497,7 +498,7 @@ class GroupCommands(CommandBase[Text]):
             problem = "XAUTOCLAIM count must be an integer >= 0"
             most = check_not_negative(problem, "count", count, "COUNT must be > 0")
 
-        def shape(found: xclaim.Claimed) -> list[Any]:
+        def shape(found: xclaim.Claimed) -> Entries:
             text = self._ids if justid else self._entry_text
             entries = found.entries if text is None else text(found.entries)
             if justid and not whole:
@@ -596,13 +597,12 @@ class GroupCommands(CommandBase[Text]):
 
     # --- IDs --------------------------------------------------------------------------------
 
-    def _id(self, entry_id: tuple[int, int] | None) -> Any:
+    def _id(self, entry_id: tuple[int, int] | None) -> Text | None:
         if entry_id is None:
             return None
-        text = id_text(*entry_id)
-        return text.decode() if self._decode else text
+        return self._as_text(id_text(*entry_id))
 
-    def _ids(self, ids: Any) -> list[Any]:
+    def _ids(self, ids: Entries) -> Entries:
         return [self._id(one) for one in ids]
 
 
@@ -610,7 +610,7 @@ def _help(txn: Txn, command: str) -> list[str]:
     return list(HELP[command])
 
 
-def _texts(ids: Any) -> list[bytes]:
+def _texts(ids: Iterable[Id]) -> list[bytes]:
     return [to_id_text(one) for one in ids]
 
 

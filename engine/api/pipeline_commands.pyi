@@ -1,7 +1,7 @@
 """Types of pipeline_commands.py, made from the sources: `make docs`."""
 
-from collections.abc import Iterable
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Sequence
+from typing import Literal, Self
 
 from streamkeep.engine.api.command_base import (
     Fields,
@@ -75,7 +75,7 @@ class PipelineCommands:
         groupname: Key,
         consumername: Key,
         min_idle_time: int,
-        message_ids: list[Any] | tuple[Any, ...],
+        message_ids: Sequence[Id],
         idle: int | None = None,
         time: int | None = None,
         retrycount: int | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.pipeline_commands import PipelineCommands
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.store.command import Command, Write
@@ -26,10 +27,10 @@ class Pipeline(PipelineCommands):
 
     _late_text = True
 
-    def __init__(self, store: Store[Any], transaction: bool, decode: bool) -> None:
+    def __init__(self, store: Store[bytes] | Store[str], transaction: bool, decode: bool) -> None:
         self._store = store
         self._set_decode(decode)
-        self._steps: list[Command[Any]] = []
+        self._steps: list[Command[object]] = []
         self.transaction = transaction
 
     def __enter__(self) -> Pipeline:
@@ -69,12 +70,12 @@ class Pipeline(PipelineCommands):
             return []
         return results_of(commands, self._store._run(run_together(commands)), raise_on_error)
 
-    def _take(self) -> list[Command[Any]]:
+    def _take(self) -> list[Command[object]]:
         """Return the queued commands, and forget them."""
         steps, self._steps = self._steps, []
         return steps
 
-    def _run(self, command: Command[Any]) -> Any:
+    def _run(self, command: Command[Result]) -> Any:
         self._steps.append(command)
         return self
 
@@ -82,7 +83,7 @@ class Pipeline(PipelineCommands):
         raise ArgumentError("iterators cannot be queued; use the store or a transaction")
 
 
-def run_together(commands: list[Command[Any]]) -> Command[list[object]]:
+def run_together(commands: list[Command[object]]) -> Command[list[object]]:
     """Return a command that runs others; its reply has the errors of those that failed, too."""
     command: Command[list[object]] = Write(_run_all, (commands,))
     command.frees = all(one.frees for one in commands)
@@ -90,7 +91,7 @@ def run_together(commands: list[Command[Any]]) -> Command[list[object]]:
     return command
 
 
-def _run_all(txn: WriteTxn, commands: list[Command[Any]]) -> list[object]:
+def _run_all(txn: WriteTxn, commands: list[Command[object]]) -> list[object]:
     results: list[object] = []
     for command in commands:
         try:
@@ -103,7 +104,7 @@ def _run_all(txn: WriteTxn, commands: list[Command[Any]]) -> list[object]:
 
 
 def results_of(
-    commands: list[Command[Any]], replies: list[object], raise_on_error: bool
+    commands: list[Command[object]], replies: list[object], raise_on_error: bool
 ) -> list[Any]:
     """Return the result of each command, or its error; all of them are committed."""
     results: list[Any] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -24,6 +24,7 @@ from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.history import Unreadable
+from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.idempotency_sweep import Sweep
@@ -308,7 +309,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
 
     def _wait_for(
         self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
-    ) -> list[list[Any]]:
+    ) -> Found:
         """Run a call that may wait.
 
         Args:
@@ -317,7 +318,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
             durable: as in `_run_as`.
         """
 
-        def once() -> list[list[Any]]:
+        def once() -> Found:
             return self._run_as(attempt(call), durable)
 
         def note() -> None:
@@ -325,8 +326,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
 
         if block_ms is None:
             return once()
-        found: list[list[Any]] = self._environment.waiters.block(once, note, call, block_ms, check)
-        return found
+        return self._environment.waiters.block(once, note, call, block_ms, check)
 
     def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
         check = checking(self, stop)

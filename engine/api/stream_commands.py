@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, Literal, overload
+from typing import Generic, Literal, overload
 
 from streamkeep.engine.api.command_base import (
     Fields,
     Id,
-    Info,
     Key,
     Pair,
     RefPolicy,
@@ -60,7 +59,8 @@ from streamkeep.engine.commands.arguments import (
 )
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.commands.idempotency import check_idempotent
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, check_budget
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, Found, check_budget
+from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
@@ -80,7 +80,7 @@ class ScanEntry(Generic[Text]):
     __slots__ = ("_commands", "_name", "id", "pairs")
 
     def __init__(
-        self, commands: StreamCommands[Text], name: bytes, entry_id: StreamId, flat: list[Any]
+        self, commands: StreamCommands[Text], name: bytes, entry_id: StreamId, flat: list[Text]
     ) -> None:
         self._commands: StreamCommands[Text] = commands
         self._name = name
@@ -389,7 +389,7 @@ class StreamCommands(GroupCommands[Text]):
         block: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> list[list[Any]]:
+    ) -> Found:
         """Return entries above the given IDs from several streams (XREAD).
 
         Args:
@@ -460,13 +460,13 @@ class StreamCommands(GroupCommands[Text]):
                 if txn is not None and not txn.open:
                     raise StoreClosedError("the transaction or snapshot of the iterator has ended")
                 with translated():
-                    batch: list[Any] = (
+                    batch: Entries = (
                         self._history_batch(name, wanted)
                         if txn is None
                         else xrange.xrange(txn, name, wanted)
                     )
                 for ms, seq, flat in batch:
-                    pairs = to_text(flat) if self._decode else flat
+                    pairs: list[Text] = to_text(flat) if self._decode else flat
                     yield ScanEntry(self._writer(), name, StreamId(ms, seq), pairs)
                 last = StreamId(batch[-1][0], batch[-1][1]) if batch else low
                 if len(batch) < _SCAN_BATCH or last == (low if reverse else high):
@@ -479,7 +479,7 @@ class StreamCommands(GroupCommands[Text]):
             if must_close and txn is not None:
                 txn.close()
 
-    def _history_batch(self, name: bytes, wanted: Range) -> list[Any]:
+    def _history_batch(self, name: bytes, wanted: Range) -> Entries:
         """Return the next entries of an iteration over history."""
         return self._run(read_history(_history, (name, wanted)))
 
@@ -645,8 +645,7 @@ class StreamCommands(GroupCommands[Text]):
             with translated():
                 for name, _ in keys.iter_keys(txn):
                     if pattern is None or pattern.fullmatch(name):
-                        found: Any = to_text(name) if self._decode else name
-                        yield found
+                        yield self._as_text(name)
         finally:
             if must_close:
                 txn.close()
@@ -726,7 +725,7 @@ class StreamCommands(GroupCommands[Text]):
         )
 
 
-def _history(txn: Txn, name: bytes, wanted: Range) -> list[Any]:
+def _history(txn: Txn, name: bytes, wanted: Range) -> Entries:
     """Read history; reading uses the range up, and this may run again."""
     left = wanted.limit
     try:
@@ -752,7 +751,9 @@ def _keys(txn: Txn, pattern: bytes) -> list[bytes]:
     return [name for name, _ in keys.iter_keys(txn) if matcher.fullmatch(name)]
 
 
-def _message(flat: list[bytes], id: Id, idmpauto: Any, idmp: Any) -> xadd.Message | None:
+def _message(
+    flat: list[bytes], id: Id, idmpauto: Key | None, idmp: tuple[Key, Key] | None
+) -> xadd.Message | None:
     """Check the options IDMP and IDMPAUTO with the words of redis-py and Redis."""
     if idmpauto is None and idmp is None:
         return None
@@ -773,7 +774,7 @@ def _message(flat: list[bytes], id: Id, idmpauto: Any, idmp: Any) -> xadd.Messag
     return xadd.Message(producer, iid)
 
 
-def _listed(entry: Any) -> Any:
+def _listed(entry: Iterable[object]) -> object:
     return entry if isinstance(entry, (list, tuple, Mapping)) else list(entry)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from streamkeep.engine.commands.reply_budget import NO_LIMIT
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
 from streamkeep.engine.model.manifest import erased_ids, find_segment, is_named, segments_from
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.scan import at_or_below
@@ -198,7 +198,7 @@ def cut_node(
     Returns:
         (ms, seq, listpack) of the new nodes: mostly one, none if no entry is left.
     """
-    found: list[Any] = []
+    found: Entries = []
     read_range(data, ms, seq, Range(*start, *end, NO_LIMIT, False, PAIRS), found)
     kept = [entry for entry in found if entry[:2] not in gone]
     return encode_nodes(kept, PAGE_LISTPACK)

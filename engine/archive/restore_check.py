@@ -12,10 +12,11 @@ the stream has trimmed and archived count as present.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.iterate import ArchivedNode
 from streamkeep.engine.commands.history import Unreadable, xrange
+from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId
@@ -77,14 +78,14 @@ def compare(target: Environment, name: bytes, last: Id, nodes: Iterable[Archived
     return Compared(count, StreamId(*first), StreamId(*newest))
 
 
-def _entries(data: bytes, ms: int, seq: int) -> list[Any]:
-    out: list[Any] = []
+def _entries(data: bytes, ms: int, seq: int) -> Entries:
+    out: Entries = []
     top = (1 << 64) - 1
     read_range(data, ms, seq, Range(0, 0, top, top, _ALL, False, int(PAIRS)), out)
     return out
 
 
-def _stream_entries(target: Environment, name: bytes, start: Id, end: Id) -> list[Any]:
+def _stream_entries(target: Environment, name: bytes, start: Id, end: Id) -> Entries:
     """Return the live and archived entries of a stream from `start` to `end`, both included."""
     while True:
         try:
@@ -95,7 +96,7 @@ def _stream_entries(target: Environment, name: bytes, start: Id, end: Id) -> lis
 
 
 def _difference(
-    name: bytes, first: Id, last: Id, count: int, wanted: list[Any], there: list[Any]
+    name: bytes, first: Id, last: Id, count: int, wanted: Entries, there: Entries
 ) -> str:
     """Return a message that names the first difference and what to do."""
     same = 0

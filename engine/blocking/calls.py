@@ -7,12 +7,10 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mypy_extensions import mypyc_attr
 
 from streamkeep.engine.commands import xread, xreadgroup
-from streamkeep.engine.commands.reply_budget import ReplyBudget
+from streamkeep.engine.commands.reply_budget import Found, ReplyBudget
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Interest, WaitTable
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 
@@ -35,7 +33,7 @@ class BlockingCall:
     slept = False  # it had to wait
     owes = False  # it was woken, and has not run since: should it not, others must be
 
-    def run(self, txn: Any) -> list[list[Any]]:
+    def run(self, txn: WriteTxn) -> Found:
         """Run the whole command; [] when it has nothing to return."""
         raise NotImplementedError
 
@@ -83,7 +81,7 @@ class ReadCall(BlockingCall):
         self._most = max_count or 0, max_size or 0
         self._shape = shape
 
-    def run(self, txn: Any) -> list[list[Any]]:
+    def run(self, txn: Txn) -> Found:
         """Run XREAD."""
         found = xread.xread(txn, self._streams, self._count, ReplyBudget(*self._most), self._shape)
         if not found:
@@ -115,7 +113,7 @@ class GroupCall(BlockingCall):
         self._delivery = delivery
         self._most = max_count or 0, max_size or 0
 
-    def run(self, txn: WriteTxn) -> list[list[Any]]:
+    def run(self, txn: WriteTxn) -> Found:
         """Run XREADGROUP.
 
         A consumer that finds nothing was seen, which is to be written. When the call waits, that

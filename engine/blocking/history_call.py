@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamkeep.engine.blocking.calls import ReadCall
 from streamkeep.engine.commands import xread
 from streamkeep.engine.commands.history import Unreadable, last_archived, read_history
-from streamkeep.engine.commands.reply_budget import NO_LIMIT
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, Found
+from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX, next_id
 from streamkeep.format.node.node import Range
 
@@ -22,12 +21,12 @@ class HistoryCall(ReadCall):
         self._name = name
         self._after = after
 
-    def run(self, txn: Any) -> list[list[Any]]:
+    def run(self, txn: Txn) -> Found:
         """Read the history above the ID, as far as `count` goes."""
         out = self._above(txn, self._count or NO_LIMIT)
         return [[self._name, out]] if out else []
 
-    def pause(self, txn: Any) -> int:
+    def pause(self, txn: Txn) -> int:
         """Say whether there is something: it may have been trimmed since it came."""
         if super().pause(txn) == 0:
             return 0
@@ -41,12 +40,12 @@ class HistoryCall(ReadCall):
         except Unreadable:
             return 0  # `run` says so
 
-    def _above(self, txn: Any, limit: int) -> list[Any]:
+    def _above(self, txn: Txn, limit: int) -> Entries:
         """Return entries of the history above the ID."""
         stream = txn.find_stream(self._name)
         after = xread.resolve(stream, self._after)
         start = next_id(*after)
-        out: list[Any] = []
+        out: Entries = []
         if stream is not None and start > after:
             read_history(txn, stream, Range(*start, MAX, MAX, limit, False, self._shape), out)
         return out

@@ -32,9 +32,10 @@ import math
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from streamkeep.engine.blocking.calls import BlockingCall, Waiter
+from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitTable
 from streamkeep.engine.system.safe_files import Folder
@@ -50,6 +51,8 @@ _LONGEST_POLL_S: Final = 0.05
 _MOST_WAITERS: Final = 1024
 _MOST_SPARE: Final = 32
 
+Look = Callable[[ReadTxn, BlockingCall, int], tuple[int, int]]
+Read = Callable[[Look, BlockingCall, int], tuple[int, int]]  # runs `Look` on a snapshot
 Check = Callable[[], object]  # raises when the wait must end
 Steps = Generator[tuple[int, float], bool, bool]
 
@@ -57,7 +60,7 @@ Steps = Generator[tuple[int, float], bool, bool]
 class Waiters:
     """Where the blocked calls of one environment wait; shared by the stores and threads on it."""
 
-    def __init__(self, store: Folder, context: EngineContext, read: Callable[..., Any]) -> None:
+    def __init__(self, store: Folder, context: EngineContext, read: Read) -> None:
         self._store = store
         self._shared = context
         self._read = read  # runs a function on a snapshot
@@ -238,12 +241,12 @@ class Waiters:
 
     def block(
         self,
-        attempt: Callable[[], Any],
+        attempt: Callable[[], Found],
         note: Callable[[], object],
         call: BlockingCall,
         timeout_ms: int,
         check: Check,
-    ) -> Any:
+    ) -> Found:
         """Run `attempt`, once at least, until it returns something, or time is up.
 
         Args:
@@ -252,7 +255,7 @@ class Waiters:
         call.may_wait = True
         waiter = call.waiter()
         ran = waiter not in self._waited
-        result: Any = None
+        result: Found = []
         if ran:
             result = attempt()
             if result:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
+from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.model.manifest import find_segment, is_named, segments_from
 from streamkeep.engine.model.node_walk import NODE_OVERHEAD, NodeWalk
 from streamkeep.engine.model.segment_files import SegmentFiles
@@ -295,7 +296,7 @@ class Archived(Source):
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[Any]) -> None:
+def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> None:
     """Append to `out` the entries of a stream's history that are `wanted`, in its order.
 
     Raises:
@@ -370,9 +371,9 @@ def _key(source: Source) -> Id:
     return source.ms, source.seq
 
 
-def xrange(txn: Txn, name: bytes, wanted: Range) -> list[Any]:
+def xrange(txn: Txn, name: bytes, wanted: Range) -> Entries:
     """Return the entries of the history of the stream `name`; [] when it is missing."""
-    out: list[Any] = []
+    out: Entries = []
     stream = txn.find_stream(name)
     if stream is not None:
         read_history(txn, stream, wanted, out)

@@ -15,6 +15,9 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import id_text
 from streamkeep.format.node.node import TEXT
 
+Entries = list[Any]  # entries in the shape that was asked for
+Found = list[list[Any]]  # a reply of XREAD: [name, its entries] of each stream
+
 NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code counts with fast
 
 
@@ -73,7 +76,7 @@ def bulk_size(text: bytes) -> int:
     return len(b"$%d\r\n\r\n" % len(text)) + len(text)
 
 
-def check_budget(command: str, count: Any, max_count: Any, max_size: Any) -> ReplyBudget:
+def check_budget(command: str, count: object, max_count: object, max_size: object) -> ReplyBudget:
     """Check the three arguments as redis-py and Redis do."""
     if max_count is None and max_size is None:
         return ReplyBudget(0, 0)

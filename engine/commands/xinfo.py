@@ -20,17 +20,19 @@ from streamkeep.format.node.node import ENTRY, Range
 from streamkeep.format.rows.extension import idempotence_of
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 
+Info = dict[str, Any]  # in redis-py's shape
+
 NOTHING: Final = (0, 0)
 
 
-def end_entry(txn: Txn, stream: Stream, *, newest: bool, shape: int = ENTRY) -> Any:
+def end_entry(txn: Txn, stream: Stream, *, newest: bool, shape: int = ENTRY) -> object:
     """Return the first or the last live entry of a stream, or None."""
     out: list[object] = []
     read_entries(txn, stream, Range(0, 0, MAX, MAX, 1, newest, shape), out)
     return out[0] if out else None
 
 
-def xinfo_stream(txn: Txn, name: bytes, shape: int) -> dict[str, Any]:
+def xinfo_stream(txn: Txn, name: bytes, shape: int) -> Info:
     """Return XINFO STREAM in redis-py's shape."""
     stream = existing_stream(txn, name)
     return {
@@ -41,7 +43,7 @@ def xinfo_stream(txn: Txn, name: bytes, shape: int) -> dict[str, Any]:
     }
 
 
-def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> dict[str, Any]:
+def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> Info:
     """Return XINFO STREAM FULL in redis-py's shape; `count` 0 for all entries."""
     stream = existing_stream(txn, name)
     out: list[Any] = []
@@ -54,7 +56,7 @@ def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> dict[str
     }
 
 
-def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
+def _full_group(stream: Stream, group: Group, count: int) -> Info:
     """Return one group of XINFO STREAM FULL; `count` 0 for all pending entries."""
     record = group.record
     most = count or NO_LIMIT
@@ -90,7 +92,7 @@ def _full_group(stream: Stream, group: Group, count: int) -> dict[str, Any]:
     }
 
 
-def xinfo_groups(txn: Txn, name: bytes) -> list[dict[str, Any]]:
+def xinfo_groups(txn: Txn, name: bytes) -> list[Info]:
     """Return XINFO GROUPS in redis-py's shape."""
     stream = existing_stream(txn, name)
     return [
@@ -108,7 +110,7 @@ def xinfo_groups(txn: Txn, name: bytes) -> list[dict[str, Any]]:
     ]
 
 
-def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[dict[str, Any]]:
+def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[Info]:
     """Return XINFO CONSUMERS in redis-py's shape."""
     stream = existing_stream(txn, name)
     group = group_in(txn, stream, group_name)
@@ -126,7 +128,7 @@ def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[dict[str, 
     ]
 
 
-def _summary(stream: Stream) -> dict[str, Any]:
+def _summary(stream: Stream) -> Info:
     """Return the fields that both forms of XINFO STREAM begin with."""
     record = stream.record
     nodes = stream.nodes()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, ReplyBudget, shape_entry
+from streamkeep.engine.commands.reply_budget import (
+    NO_LIMIT,
+    Entries,
+    Found,
+    ReplyBudget,
+    shape_entry,
+)
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
@@ -49,9 +55,9 @@ def resolve(stream: Stream | None, read_id: ReadId) -> Id:
 
 def xread(
     txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, budget: ReplyBudget, shape: int
-) -> list[list[Any]]:
+) -> Found:
     """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
-    result: list[list[Any]] = []
+    result: Found = []
     for name, read_id in streams:
         if budget.used_up:
             break
@@ -103,7 +109,7 @@ def read_above(
     shape: int,
     extra: tuple[int, ...] = (),
     resume: ReadCursor | None = None,
-) -> tuple[list[Any], list[Id]]:
+) -> tuple[Entries, list[Id]]:
     """Return entries above an ID as far as the allowance goes, and their IDs.
 
     Args:
@@ -116,7 +122,7 @@ def read_above(
     wanted = Range(ms, seq, MAX, MAX, budget.left(most), False, shape)
     ids: list[Id] = []
     wanted.ids = ids
-    out: list[Any] = []
+    out: Entries = []
     if resume is None:
         read_entries(txn, stream, wanted, out)
     else:
@@ -133,12 +139,12 @@ def _read_by_size(
     budget: ReplyBudget,
     shape: int,
     extra: tuple[int, ...],
-) -> tuple[list[Any], list[Id]]:
+) -> tuple[Entries, list[Id]]:
     """As `read_above`, counting the size of each entry; reads a chunk at a time."""
-    out: list[Any] = []
+    out: Entries = []
     ids: list[Id] = []
     while len(out) < most:
-        chunk: list[Any] = []
+        chunk: Entries = []
         start = next_id(*(ids[-1] if ids else after))
         limit = min(_CHUNK, most - len(out))
         read_entries(txn, stream, Range(*start, MAX, MAX, limit, False, int(PAIRS)), chunk)

@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.commands.arguments import as_given, to_integer
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, ReplyBudget, shape_entry
+from streamkeep.engine.commands.reply_budget import (
+    NO_LIMIT,
+    Entries,
+    Found,
+    ReplyBudget,
+    shape_entry,
+)
 from streamkeep.engine.commands.xclaim import claim_one, claimable, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
@@ -95,7 +101,7 @@ def xreadgroup(
     delivery: Delivery,
     budget: ReplyBudget,
     lazy: bool = False,
-) -> list[list[Any]]:
+) -> Found:
     """Return [name, entries] of each stream that has something for the consumer.
 
     Args:
@@ -103,7 +109,7 @@ def xreadgroup(
     """
     budget = budget.fresh()  # when the map is full it grows, and the command runs again
     found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
-    result: list[list[Any]] = []
+    result: Found = []
     idle: list[tuple[Group, Consumer]] = []
     min_idle = delivery.min_idle
     for index, (name, position) in enumerate(streams):
@@ -185,13 +191,13 @@ def _history(
     after: Id,
     delivery: Delivery,
     budget: ReplyBudget,
-) -> list[Any]:
+) -> Entries:
     """Deliver again what the consumer has pending above an ID; what is gone has no fields."""
     now_ms = txn.now_ms()
     most = min(budget.left(delivery.most), consumer.pending)
     nacks = owned_by(group.pel, consumer.number, after, most)
     found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
-    entries: list[Any] = []
+    entries: Entries = []
     for nack in nacks:
         if budget.used_up:
             break
@@ -234,10 +240,10 @@ def _take_over(
     due: list[tuple[Nack, Any]],
     delivery: Delivery,
     budget: ReplyBudget,
-) -> list[Any]:
+) -> Entries:
     """Claim what is due; each entry shows how it was pending before."""
     now_ms = txn.now_ms()
-    taken: list[Any] = []
+    taken: Entries = []
     for nack, (ms, seq, flat) in due:
         if budget.used_up:
             break
@@ -257,7 +263,7 @@ def _deliver(
     taken: int,
     budget: ReplyBudget,
     extra: tuple[int, ...],
-) -> list[Any]:
+) -> Entries:
     """Deliver new entries: those above the group's last_delivered_id."""
     most = delivery.most - taken
     if most <= 0 or budget.used_up or not has_above(stream, group.last_id()):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.commands.reply_budget import Found
 
 Result = TypeVar("Result", covariant=True)
 
@@ -70,9 +71,9 @@ class Remove(Free[Result]):
     leaves_garbage = True
 
 
-def attempt(call: BlockingCall) -> Command[list[list[Any]]]:
+def attempt(call: BlockingCall) -> Command[Found]:
     """Return one attempt of a call that may wait, which returns at once."""
-    command: Command[list[list[Any]]] = Command(call.run, ())
+    command: Command[Found] = Command(call.run, ())
     command.writes = call.writes
     command.reads_history = call.reads_history
     return command
@@ -81,8 +82,8 @@ def attempt(call: BlockingCall) -> Command[list[list[Any]]]:
 def wait(
     call: BlockingCall,
     block_ms: int,
-    shape: Callable[[list[list[Any]]], list[list[Any]]] | None = None,
-) -> Command[list[list[Any]]]:
+    shape: Callable[[Found], Found] | None = None,
+) -> Command[Found]:
     """Return a command that may wait until it has something to return."""
     command = attempt(call)
     command.shape = shape

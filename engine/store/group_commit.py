@@ -25,7 +25,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.failures import copy_of
@@ -35,6 +35,9 @@ from streamkeep.format.core.errors import CommandError
 
 if TYPE_CHECKING:
     import asyncio
+
+# Runs a function of a transaction with its arguments: `Environment.write_alone`.
+Write = Callable[[Callable[..., object], tuple[object, ...], bool, bool], object]
 
 _MANY: Final = 8  # calls in a batch from which on the next batch begins after the sync
 _MOST: Final = 512  # calls in a batch
@@ -48,7 +51,7 @@ class Call:
         durable: the caller waits until the commit is on disk.
     """
 
-    def __init__(self, command: Command[Any], durable: bool) -> None:
+    def __init__(self, command: Command[object], durable: bool) -> None:
         self.command = command
         self.durable = durable
         self.lock: threading.Lock | None = None  # held while the caller is to wait in the queue
@@ -114,9 +117,9 @@ class TaskCall(Call):
 
     def __init__(
         self,
-        command: Command[Any] | None,
+        command: Command[object] | None,
         durable: bool,
-        future: asyncio.Future[Any],
+        future: asyncio.Future[object],
         work: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(Command(_nothing, ()) if command is None else command, durable)
@@ -159,12 +162,9 @@ class GroupCommit:
 
     An interrupt may come between any two steps. Whatever a leader takes is noted in its call
     before, and `_leave`, which may run twice, gives it back.
-
-    Args:
-        write: `Environment.write_alone`.
     """
 
-    def __init__(self, context: EngineContext, write: Callable[..., Any]) -> None:
+    def __init__(self, context: EngineContext, write: Write) -> None:
         self._context = context
         self._write = write
         self._mutex = threading.Lock()  # protects what follows; held for a few steps only
@@ -176,7 +176,7 @@ class GroupCommit:
 
     # --- threads ----------------------------------------------------------------------------
 
-    def run(self, command: Command[Any], durable: bool) -> object:
+    def run(self, command: Command[object], durable: bool) -> object:
         """Run a command; return its reply when it is committed, or with `durable` on disk.
 
         A thread that need not wait for the disk has nothing to share but the write lock, and runs
@@ -376,7 +376,7 @@ class GroupCommit:
     def _run(self, own: Call, calls: list[Call]) -> None:
         frees = all([call.command.frees for call in calls])
         try:
-            txn: WriteTxn = self._write(run_calls, (calls,), False, frees)
+            txn = cast(WriteTxn, self._write(run_calls, (calls,), False, frees))
         except Exception:
             together = calls[0].txn
             if len(calls) == 1 or (together is not None and together.committed):

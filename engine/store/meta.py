@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -26,7 +26,9 @@ META_UUID: Final = b"store_uuid"
 META_CREATED: Final = b"created_ms"
 
 
-def _open_table(raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str) -> Any:
+def _open_table(
+    raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str
+) -> lmdb._Database:
     return raw.open_db(name.encode(), txn, create=False)
 
 

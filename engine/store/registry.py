@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lmdb import _envid
 
@@ -151,9 +151,9 @@ def _let_child_open() -> None:
     way to allow this; without this hook, opening would only raise an error.
     """
     child = os.getpid()
-    parents_keys: Callable[[Any, Any], tuple[Any, ...]] = _envid.env_keys
+    parents_keys: Callable[[object, object], tuple[tuple[object, ...], ...]] = _envid.env_keys
 
-    def keys_of_child(path: Any, subdir: Any) -> tuple[Any, ...]:
+    def keys_of_child(path: object, subdir: object) -> tuple[object, ...]:
         return tuple((child, *key) for key in parents_keys(path, subdir))
 
     _envid.env_keys = keys_of_child
