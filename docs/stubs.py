@@ -30,8 +30,13 @@ class Source(NamedTuple):
     name: str
 
 
-GROUPS: Final = Source(f"{API}/group_commands.py", "GroupCommands")
-STREAMS: Final = Source(f"{API}/stream_commands.py", "StreamCommands")
+COMMANDS: Final = (
+    Source(f"{API}/stream_commands.py", "StreamCommands"),
+    Source(f"{API}/read_commands.py", "ReadCommands"),
+    Source(f"{API}/group_commands.py", "GroupCommands"),
+    Source(f"{API}/pending_commands.py", "PendingCommands"),
+    Source(f"{API}/key_commands.py", "KeyCommands"),
+)
 ADMIN: Final = Source(f"{API}/admin_commands.py", "AdminCommands")
 FOLLOW: Final = Source(f"{API}/follow.py", "FollowCommands")
 STORE: Final = Source(f"{API}/store.py", "Store")
@@ -96,7 +101,7 @@ def opening(result: str, kind: str) -> Method:
 STUBS: Final = (
     Stub(
         f"{API}/async_commands.pyi",
-        (GROUPS, STREAMS),
+        COMMANDS,
         '''\
 from collections.abc import AsyncIterator
 from typing import Generic
@@ -132,7 +137,7 @@ class AsyncMethods(Generic[Text]):
     ),
     Stub(
         f"{API}/pipeline_commands.pyi",
-        (GROUPS, STREAMS),
+        COMMANDS,
         '''\
 from typing import Self
 

@@ -1,7 +1,7 @@
-"""The public classes: `Store` and what it gives out, and their asyncio twins.
+"""The public classes: `Store`, the views that it returns, and their counterparts for asyncio.
 
-`stream_commands` and `group_commands` have the methods with redis-py's names, `archive_commands`
-the archive's; `store` runs them on an environment, `views` in a transaction, a snapshot or with
-another sync mode. May import: all rooms of the engine. For the rest: the classes that
-`streamkeep` exports.
+`command_base` says how a method becomes a command that a class runs. `stream_commands` combines the
+methods with redis-py's names from `read_`, `group_`, `pending_` and `key_commands`. `admin_commands`
+has the methods on files, and `follow` the endless reads. May import: all rooms of the engine. The
+rest uses the classes that `streamkeep` exports.
 """

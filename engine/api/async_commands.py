@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from streamkeep.engine.api.stream_commands import ScanEntry, StreamCommands
+from streamkeep.engine.api.read_commands import ScanEntry
+from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.format.core.entry import Text
 
 _AT_ONCE = 256  # entries between which other tasks have a turn
@@ -22,7 +23,7 @@ class AsyncScanEntry(ScanEntry[Text]):
 
     async def delete(self) -> bool:
         """Delete this entry (XDEL); False when it was gone already."""
-        return bool(await self._commands.xdel(self._name, self.id))
+        return bool(await self._delete(self._name, self.id))
 
 
 class AsyncCommands(StreamCommands[Text]):
@@ -35,7 +36,7 @@ class AsyncCommands(StreamCommands[Text]):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
                 flat = [text for pair in entry.pairs for text in pair]
-                yield AsyncScanEntry(self, name, entry.id, flat)
+                yield AsyncScanEntry(self.xdel, name, entry.id, flat)
         finally:
             entries.close()
 

@@ -29,91 +29,6 @@ class AsyncCommands(Generic[Text]):
 
     _decode: bool
     def _set_decode(self, decode: bool) -> None: ...
-    async def xgroup_create(
-        self,
-        name: Key,
-        groupname: Key,
-        id: Id = "$",
-        mkstream: bool = False,
-        entries_read: int | None = None,
-    ) -> bool: ...
-    async def xgroup_setid(
-        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
-    ) -> bool: ...
-    async def xgroup_destroy(self, name: Key, groupname: Key) -> bool: ...
-    async def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
-    async def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
-    async def xreadgroup(
-        self,
-        groupname: Key,
-        consumername: Key,
-        streams: Streams,
-        count: int | None = None,
-        block: int | None = None,
-        noack: bool = False,
-        claim_min_idle_time: int | None = None,
-        max_count: int | None = None,
-        max_size: int | None = None,
-    ) -> Found: ...
-    async def xack(self, name: Key, groupname: Key, *ids: Id) -> int: ...
-    async def xackdel(
-        self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
-    ) -> list[int]: ...
-    async def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]: ...
-    async def xnack(
-        self,
-        name: Key,
-        groupname: Key,
-        mode: NackMode,
-        *ids: Id,
-        retrycount: int | None = None,
-        force: bool = False,
-    ) -> int: ...
-    async def xpending(self, name: Key, groupname: Key) -> Info: ...
-    async def xpending_range(
-        self,
-        name: Key,
-        groupname: Key,
-        min: Id,
-        max: Id,
-        count: int,
-        consumername: Key | None = None,
-        idle: int | None = None,
-    ) -> list[Info]: ...
-    async def xclaim(
-        self,
-        name: Key,
-        groupname: Key,
-        consumername: Key,
-        min_idle_time: int,
-        message_ids: Sequence[Id],
-        idle: int | None = None,
-        time: int | None = None,
-        retrycount: int | None = None,
-        force: bool = False,
-        justid: bool = False,
-        last_id: Id | None = None,
-    ) -> Entries: ...
-    async def xautoclaim(
-        self,
-        name: Key,
-        groupname: Key,
-        consumername: Key,
-        min_idle_time: int,
-        start_id: Id = "0-0",
-        count: int | None = None,
-        justid: bool = False,
-        *,
-        whole: bool = False,
-    ) -> Entries: ...
-    async def xinfo_groups(self, name: Key) -> list[Info]: ...
-    async def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]: ...
-    async def xgroup_help(self) -> list[str]: ...
-    async def xinfo_help(self) -> list[str]: ...
-    async def xcfgset(
-        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
-    ) -> Text: ...
-    async def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text: ...
     @overload
     async def xadd(
         self,
@@ -177,9 +92,24 @@ class AsyncCommands(Generic[Text]):
     async def xadd_many(
         self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
     ) -> list[Text]: ...
+    async def xdel(self, name: Key, *ids: Id) -> int: ...
+    async def xtrim(
+        self,
+        name: Key,
+        maxlen: int | None = None,
+        approximate: bool = True,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> int: ...
+    async def trim_range(self, name: Key, start: Id, end: Id) -> int: ...
     async def xsetid(
         self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
     ) -> bool: ...
+    async def xcfgset(
+        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
+    ) -> Text: ...
+    async def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text: ...
     async def xlen(self, name: Key) -> int: ...
     async def xrange(
         self,
@@ -216,17 +146,88 @@ class AsyncCommands(Generic[Text]):
         reverse: bool = False,
         history: bool = False,
     ) -> AsyncIterator[AsyncScanEntry[Text]]: ...
-    async def xdel(self, name: Key, *ids: Id) -> int: ...
-    async def xtrim(
+    async def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Info: ...
+    async def xgroup_create(
         self,
         name: Key,
-        maxlen: int | None = None,
-        approximate: bool = True,
-        minid: Id | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
+        groupname: Key,
+        id: Id = "$",
+        mkstream: bool = False,
+        entries_read: int | None = None,
+    ) -> bool: ...
+    async def xgroup_setid(
+        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
+    ) -> bool: ...
+    async def xgroup_destroy(self, name: Key, groupname: Key) -> bool: ...
+    async def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
+    async def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
+    async def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> Found: ...
+    async def xack(self, name: Key, groupname: Key, *ids: Id) -> int: ...
+    async def xackdel(
+        self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
+    ) -> list[int]: ...
+    async def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]: ...
+    async def xnack(
+        self,
+        name: Key,
+        groupname: Key,
+        mode: NackMode,
+        *ids: Id,
+        retrycount: int | None = None,
+        force: bool = False,
     ) -> int: ...
-    async def trim_range(self, name: Key, start: Id, end: Id) -> int: ...
+    async def xinfo_groups(self, name: Key) -> list[Info]: ...
+    async def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]: ...
+    async def xgroup_help(self) -> list[str]: ...
+    async def xinfo_help(self) -> list[str]: ...
+    async def xpending(self, name: Key, groupname: Key) -> Info: ...
+    async def xpending_range(
+        self,
+        name: Key,
+        groupname: Key,
+        min: Id,
+        max: Id,
+        count: int,
+        consumername: Key | None = None,
+        idle: int | None = None,
+    ) -> list[Info]: ...
+    async def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: Sequence[Id],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        justid: bool = False,
+        last_id: Id | None = None,
+    ) -> Entries: ...
+    async def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: Id = "0-0",
+        count: int | None = None,
+        justid: bool = False,
+        *,
+        whole: bool = False,
+    ) -> Entries: ...
     async def set_retention(
         self,
         name: Key,
@@ -254,4 +255,3 @@ class AsyncCommands(Generic[Text]):
     async def renamenx(self, src: Key, dst: Key) -> bool: ...
     async def dump(self, name: Key, server: str = "7.2") -> bytes | None: ...
     async def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool: ...
-    async def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Info: ...

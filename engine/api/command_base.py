@@ -7,7 +7,7 @@ A method checks its arguments and makes a `Command` of them. Each public class h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from streamkeep.engine.commands.arguments import as_given, to_bytes, to_id_text
@@ -127,6 +127,11 @@ def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
                 raise ArgumentError(problem)
     pairs = streams if isinstance(streams, (list, tuple)) else streams.items()
     return [(to_bytes(name, "the name of a stream"), to_id_text(one)) for name, one in pairs]
+
+
+def id_texts(ids: Iterable[Id]) -> list[bytes]:
+    """Return the texts of IDs."""
+    return [to_id_text(one) for one in ids]
 
 
 def to_text(value: object) -> Any:

@@ -2,67 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 from streamkeep.engine.api.command_base import (
-    CommandBase,
     Id,
     Key,
     RefPolicy,
-    Shape,
     Streams,
     free,
+    id_texts,
     named_streams,
     read,
     remove,
-    to_text,
     write,
 )
+from streamkeep.engine.api.read_commands import ReadCommands
 from streamkeep.engine.blocking.calls import GroupCall
 from streamkeep.engine.commands import (
-    idempotency,
     xack,
-    xclaim,
     xgroup,
     xinfo,
-    xpending,
     xreadgroup,
 )
 from streamkeep.engine.commands.arguments import (
     as_given,
     check_block,
     check_count,
-    check_integer,
     check_not_negative,
     check_policy,
     no_arguments,
-    range_end,
     range_start,
     to_bytes,
     to_id,
     to_id_text,
-    to_integer,
     to_optional_integer,
 )
 from streamkeep.engine.commands.help_texts import HELP
-from streamkeep.engine.commands.reply_budget import Entries, Found, check_budget
+from streamkeep.engine.commands.reply_budget import Found, check_budget
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import ArgumentError, CommandError, InvalidIdError
-from streamkeep.format.core.id_codec import id_text, visible
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    InvalidIdError,
+)
+from streamkeep.format.core.id_codec import visible
 
 NackMode = Literal["SILENT", "FAIL", "FATAL"]
+
+
 _MODES = ("SILENT", "FAIL", "FATAL")
+
+
 _MODE_DECIDES = -1  # no RETRYCOUNT was given
 
 
-class GroupCommands(CommandBase[Text]):
-    """XGROUP, XREADGROUP, XACK and all else that concerns consumer groups."""
+class GroupCommands(ReadCommands[Text]):
+    """XGROUP, XREADGROUP, XACK and other commands on groups; a base of `StreamCommands`."""
 
-    # --- groups and consumers ---------------------------------------------------------------
+    # --- groups and consumers ---------------------------------------------------------------------
 
     def xgroup_create(
         self,
@@ -152,7 +151,7 @@ class GroupCommands(CommandBase[Text]):
             )
         )
 
-    # --- deliver ----------------------------------------------------------------------------
+    # --- deliver ----------------------------------------------------------------------------------
 
     def xreadgroup(
         self,
@@ -213,14 +212,7 @@ class GroupCommands(CommandBase[Text]):
         call = GroupCall(wanted, delivery, budget.max_count, budget.max_size)
         return self._run(wait(call, block_ms, self._named_text))
 
-    @property
-    def _named_text(self) -> Shape | None:
-        """What turns the names of an XREAD result into text, and its entries if need be."""
-        if not self._decode or self._late_text:
-            return self._entry_text
-        return lambda result: [[name.decode(), entries] for name, entries in result]
-
-    # --- acknowledge ------------------------------------------------------------------------
+    # --- acknowledge ------------------------------------------------------------------------------
 
     def xack(self, name: Key, groupname: Key, *ids: Id) -> int:
         """Acknowledge entries: they are pending no more (XACK).
@@ -231,7 +223,9 @@ class GroupCommands(CommandBase[Text]):
         if not ids:
             raise no_arguments("xack")
         return self._run(
-            free(xack.xack, (to_bytes(name, "name"), to_bytes(groupname, "groupname"), _texts(ids)))
+            free(
+                xack.xack, (to_bytes(name, "name"), to_bytes(groupname, "groupname"), id_texts(ids))
+            )
         )
 
     def xackdel(
@@ -252,7 +246,7 @@ class GroupCommands(CommandBase[Text]):
         return self._run(
             free(
                 xack.xackdel,
-                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), _texts(ids), policy),
+                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), id_texts(ids), policy),
             )
         )
 
@@ -265,7 +259,7 @@ class GroupCommands(CommandBase[Text]):
         if not ids:
             raise ArgumentError("XDELEX requires at least one message ID")
         policy = check_policy("XDELEX", ref_policy)
-        return self._run(free(xack.xdelex, (to_bytes(name, "name"), _texts(ids), policy)))
+        return self._run(free(xack.xdelex, (to_bytes(name, "name"), id_texts(ids), policy)))
 
     def xnack(
         self,
@@ -305,224 +299,14 @@ class GroupCommands(CommandBase[Text]):
                     to_bytes(name, "name"),
                     to_bytes(groupname, "groupname"),
                     _MODES.index(mode),
-                    _texts(ids),
+                    id_texts(ids),
                     count,
                     bool(force),
                 ),
             )
         )
 
-    # --- pending entries --------------------------------------------------------------------
-
-    def xpending(self, name: Key, groupname: Key) -> Info:
-        """Return number and range of a group's pending entries, and who has them (XPENDING)."""
-
-        def shape(found: xpending.PendingSummary) -> Info:
-            consumers = [{"name": one, "pending": count} for one, count in found.consumers]
-            return {
-                "pending": found.total,
-                "min": self._id(found.lowest),
-                "max": self._id(found.highest),
-                "consumers": to_text(consumers) if self._decode else consumers,
-            }
-
-        return self._run(
-            read(
-                xpending.xpending, (to_bytes(name, "name"), to_bytes(groupname, "groupname")), shape
-            )
-        )
-
-    def xpending_range(
-        self,
-        name: Key,
-        groupname: Key,
-        min: Id,
-        max: Id,
-        count: int,
-        consumername: Key | None = None,
-        idle: int | None = None,
-    ) -> list[Info]:
-        """Return pending entries by ID (XPENDING with a range).
-
-        Args:
-            min, max: as in `xrange`.
-            consumername: only what this consumer has.
-            idle: only what was delivered at least as many milliseconds ago.
-
-        Returns:
-            Dicts with message_id, consumer, time_since_delivered (milliseconds) and
-            times_delivered. An entry that nobody owns has an empty consumer and -1.
-        """
-        if (min, max, count, consumername, idle) == (None,) * 5:
-            return cast(list[Info], self.xpending(name, groupname))  # as redis-py does
-        if min is None or max is None or count is None:
-            raise ArgumentError(
-                "XPENDING must be provided with min, max and count parameters, or none of them: "
-                f"min={as_given(min)}, max={as_given(max)}, count={as_given(count)}"
-            )
-        least = 0
-        if idle is not None:
-            least = check_not_negative("XPENDING idle must be a integer >= 0", "idle", idle)
-        most = check_not_negative("XPENDING count must be a integer >= 0", "count", count)
-
-        def shape(rows: list[xpending.PendingEntry]) -> list[Info]:
-            return [
-                {
-                    "message_id": self._id(row.id),
-                    "consumer": to_text(row.consumer) if self._decode else row.consumer,
-                    "time_since_delivered": row.idle_ms,
-                    "times_delivered": row.delivery_count,
-                }
-                for row in rows
-            ]
-
-        return self._run(
-            read(
-                xpending.xpending_range,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    range_start(min),
-                    range_end(max),
-                    most,
-                    None if consumername is None else to_bytes(consumername, "consumername"),
-                    least,
-                ),
-                shape,
-            )
-        )
-
-    def xclaim(
-        self,
-        name: Key,
-        groupname: Key,
-        consumername: Key,
-        min_idle_time: int,
-        message_ids: Sequence[Id],
-        idle: int | None = None,
-        time: int | None = None,
-        retrycount: int | None = None,
-        force: bool = False,
-        justid: bool = False,
-        last_id: Id | None = None,
-    ) -> Entries:
-        """Make pending entries those of a consumer (XCLAIM).
-
-        Args:
-            min_idle_time: only what was delivered at least as many milliseconds ago.
-            idle, time: what to set as the delivery time: so many milliseconds ago, or Unix
-                milliseconds; by default now.
-            retrycount: what to set as the delivery count; by default one more.
-            force: make entries of the stream pending that are not.
-            justid: return IDs only, and do not count this as a delivery.
-            last_id: advance the group's last delivered ID to this one, if it is higher.
-
-        Returns:
-            The entries that were claimed, or their IDs. What was deleted from the stream is
-            pending no more.
-        """
-        for label, flag in (("force", force), ("justid", justid)):
-            if flag and not isinstance(flag, bool):  # alone among the methods of redis-py
-                raise ArgumentError(f"XCLAIM {label} must be a boolean, not {as_given(flag)}")
-        if not isinstance(message_ids, (list, tuple)) or not message_ids:
-            raise ArgumentError(
-                "XCLAIM message_ids must be a non empty list or tuple of message IDs to claim, "
-                f"not {as_given(message_ids)}"
-            )
-        last = None if last_id is None else to_id_text(last_id)
-        least = 0
-        try:
-            least = check_integer(
-                "XCLAIM min_idle_time must be a non negative integer",
-                "min_idle_time",
-                min_idle_time,
-                0,
-                "Invalid min-idle-time argument for XCLAIM",
-            )
-            since = _claim_option("idle", idle), _claim_option("time", time)
-            count = _claim_option("retrycount", retrycount)
-            options = xclaim.ClaimOptions(*since, -1 if count is None else count, bool(force), last)
-        except CommandError as error:
-            options = xclaim.ClaimOptions(None, None, -1, False, None)
-            options.problem = error
-        return self._run(
-            write(
-                xclaim.xclaim,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    to_bytes(consumername, "consumername"),
-                    least,
-                    _texts(message_ids),
-                    options,
-                    self._shape,
-                    bool(justid),
-                ),
-                self._ids if justid else self._entry_text,
-            )
-        )
-
-    def xautoclaim(
-        self,
-        name: Key,
-        groupname: Key,
-        consumername: Key,
-        min_idle_time: int,
-        start_id: Id = "0-0",
-        count: int | None = None,
-        justid: bool = False,
-        *,
-        whole: bool = False,
-    ) -> Entries:
-        """Claim what has been pending too long, from an ID on (XAUTOCLAIM).
-
-        Args:
-            min_idle_time: only what was delivered at least as many milliseconds ago.
-            count: claim at most this many, and look at ten times as many; 100 by default.
-            justid: return IDs only, and do not count this as a delivery.
-            whole: with `justid`, return the whole reply, of which redis-py drops all but the IDs.
-
-        Returns:
-            [ID to go on from (0-0 at the end), entries, IDs that were deleted from the stream and
-            are pending no more]; with `justid` only the list of IDs, as redis-py does, or, if
-            `whole`, the three parts with IDs instead of entries.
-        """
-        least = check_not_negative(
-            "XAUTOCLAIM min_idle_time must be a nonnegative integer",
-            "min_idle_time",
-            min_idle_time,
-            "Invalid min-idle-time argument for XAUTOCLAIM",
-        )
-        most = 100
-        if count is not None:
-            problem = "XAUTOCLAIM count must be an integer >= 0"
-            most = check_not_negative(problem, "count", count, "COUNT must be > 0")
-
-        def shape(found: xclaim.Claimed) -> Entries:
-            text = self._ids if justid else self._entry_text
-            entries = found.entries if text is None else text(found.entries)
-            if justid and not whole:
-                return entries
-            return [self._id(found.cursor), entries, self._ids(found.gone)]
-
-        return self._run(
-            write(
-                xclaim.xautoclaim,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    to_bytes(consumername, "consumername"),
-                    least,
-                    range_start(start_id),
-                    most,
-                    self._shape,
-                    bool(justid),
-                ),
-                shape,
-            )
-        )
-
-    # --- observe ----------------------------------------------------------------------------
+    # --- information ------------------------------------------------------------------------------
 
     def xinfo_groups(self, name: Key) -> list[Info]:
         """Return the groups of a stream, in redis-py's shape (XINFO GROUPS).
@@ -553,82 +337,9 @@ class GroupCommands(CommandBase[Text]):
         """Return what XINFO can do, a line each (XINFO HELP)."""
         return self._run(read(_help, ("XINFO",)))
 
-    # --- idempotent XADD --------------------------------------------------------------------
-
-    def xcfgset(
-        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
-    ) -> Text:
-        """Set how long, and how many messages of each producer, a stream remembers (XCFGSET).
-
-        Args:
-            idmp_duration: 1 to 86,400 seconds.
-            idmp_maxsize: 1 to 10,000 messages.
-
-        When a value really changes, everything remembered is forgotten.
-        """
-        if idmp_duration is None and idmp_maxsize is None:
-            raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
-        return self._run(
-            write(
-                idempotency.xcfgset,
-                (
-                    to_bytes(name, "name"),
-                    _setting("idmp_duration", idmp_duration),
-                    _setting("idmp_maxsize", idmp_maxsize),
-                ),
-                self._one_text,
-            )
-        )
-
-    def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:
-        """Remember that a producer's message became an entry that exists (XIDMPRECORD)."""
-        return self._run(
-            write(
-                idempotency.xidmprecord,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(producer, "producer"),
-                    to_bytes(iid, "iid"),
-                    to_id(id),
-                ),
-                self._one_text,
-            )
-        )
-
-    # --- IDs --------------------------------------------------------------------------------
-
-    def _id(self, entry_id: tuple[int, int] | None) -> Text | None:
-        if entry_id is None:
-            return None
-        return self._as_text(id_text(*entry_id))
-
-    def _ids(self, ids: Entries) -> Entries:
-        return [self._id(one) for one in ids]
-
 
 def _help(txn: Txn, command: str) -> list[str]:
     return list(HELP[command])
-
-
-def _texts(ids: Iterable[Id]) -> list[bytes]:
-    return [to_id_text(one) for one in ids]
-
-
-def _claim_option(name: str, value: object) -> int | None:
-    """Return an option of XCLAIM, which redis-py takes as an int only."""
-    if value is None:
-        return None
-    server = f"Invalid {name.upper()} option argument for XCLAIM"
-    return check_integer(f"XCLAIM {name} must be an integer", name, value, None, server)
-
-
-def _setting(name: str, value: object) -> int | None:
-    """Return a setting of XCFGSET; that it is too large is said with the server's limits."""
-    if value is None:
-        return None
-    if not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"XCFGSET {name} must be a positive integer, not {as_given(value)}")
-    return to_integer(name, value)
 
 
 def _group_start(value: Id) -> xgroup.StartId:

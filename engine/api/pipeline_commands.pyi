@@ -18,6 +18,83 @@ class PipelineCommands:
 
     _decode: bool
     def _set_decode(self, decode: bool) -> None: ...
+    def xadd(
+        self,
+        name: Key,
+        fields: Fields,
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
+    ) -> Self: ...
+    def xadd_pairs(
+        self,
+        name: Key,
+        pairs: Iterable[Pair],
+        id: Id = "*",
+        maxlen: int | None = None,
+        approximate: bool = True,
+        nomkstream: bool = False,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+        idmpauto: Key | None = None,
+        idmp: tuple[Key, Key] | None = None,
+    ) -> Self: ...
+    def xadd_many(
+        self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
+    ) -> Self: ...
+    def xdel(self, name: Key, *ids: Id) -> Self: ...
+    def xtrim(
+        self,
+        name: Key,
+        maxlen: int | None = None,
+        approximate: bool = True,
+        minid: Id | None = None,
+        limit: int | None = None,
+        ref_policy: RefPolicy | None = None,
+    ) -> Self: ...
+    def trim_range(self, name: Key, start: Id, end: Id) -> Self: ...
+    def xsetid(
+        self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
+    ) -> Self: ...
+    def xcfgset(
+        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
+    ) -> Self: ...
+    def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Self: ...
+    def xlen(self, name: Key) -> Self: ...
+    def xrange(
+        self,
+        name: Key,
+        min: Id = "-",
+        max: Id = "+",
+        count: int | None = None,
+        *,
+        history: bool = False,
+    ) -> Self: ...
+    def xrevrange(
+        self,
+        name: Key,
+        max: Id = "+",
+        min: Id = "-",
+        count: int | None = None,
+        *,
+        history: bool = False,
+    ) -> Self: ...
+    def xread(
+        self,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+    ) -> Self: ...
+    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Self: ...
     def xgroup_create(
         self,
         name: Key,
@@ -58,6 +135,10 @@ class PipelineCommands:
         retrycount: int | None = None,
         force: bool = False,
     ) -> Self: ...
+    def xinfo_groups(self, name: Key) -> Self: ...
+    def xinfo_consumers(self, name: Key, groupname: Key) -> Self: ...
+    def xgroup_help(self) -> Self: ...
+    def xinfo_help(self) -> Self: ...
     def xpending(self, name: Key, groupname: Key) -> Self: ...
     def xpending_range(
         self,
@@ -95,86 +176,6 @@ class PipelineCommands:
         *,
         whole: bool = False,
     ) -> Self: ...
-    def xinfo_groups(self, name: Key) -> Self: ...
-    def xinfo_consumers(self, name: Key, groupname: Key) -> Self: ...
-    def xgroup_help(self) -> Self: ...
-    def xinfo_help(self) -> Self: ...
-    def xcfgset(
-        self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
-    ) -> Self: ...
-    def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Self: ...
-    def xadd(
-        self,
-        name: Key,
-        fields: Fields,
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: bool = False,
-        minid: Id | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Self: ...
-    def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: bool = False,
-        minid: Id | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Self: ...
-    def xadd_many(
-        self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
-    ) -> Self: ...
-    def xsetid(
-        self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
-    ) -> Self: ...
-    def xlen(self, name: Key) -> Self: ...
-    def xrange(
-        self,
-        name: Key,
-        min: Id = "-",
-        max: Id = "+",
-        count: int | None = None,
-        *,
-        history: bool = False,
-    ) -> Self: ...
-    def xrevrange(
-        self,
-        name: Key,
-        max: Id = "+",
-        min: Id = "-",
-        count: int | None = None,
-        *,
-        history: bool = False,
-    ) -> Self: ...
-    def xread(
-        self,
-        streams: Streams,
-        count: int | None = None,
-        block: int | None = None,
-        max_count: int | None = None,
-        max_size: int | None = None,
-    ) -> Self: ...
-    def xdel(self, name: Key, *ids: Id) -> Self: ...
-    def xtrim(
-        self,
-        name: Key,
-        maxlen: int | None = None,
-        approximate: bool = True,
-        minid: Id | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-    ) -> Self: ...
-    def trim_range(self, name: Key, start: Id, end: Id) -> Self: ...
     def set_retention(
         self,
         name: Key,
@@ -199,4 +200,3 @@ class PipelineCommands:
     def renamenx(self, src: Key, dst: Key) -> Self: ...
     def dump(self, name: Key, server: str = "7.2") -> Self: ...
     def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> Self: ...
-    def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Self: ...

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import lmdb
 
 from streamkeep.engine.api.command_base import Key, Result, read
+from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.arguments import to_bytes
@@ -115,8 +116,8 @@ class Snapshot(StreamCommands[Text]):
         if not self._txn.open:
             raise StoreClosedError("the snapshot is closed")
 
-    def _writer(self) -> StreamCommands[Text]:
-        return self._store
+    def _deleter(self) -> Delete:
+        return self._store.xdel
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()

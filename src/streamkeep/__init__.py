@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep import aio, transfer
+    from streamkeep.engine.api.read_commands import ScanEntry
     from streamkeep.engine.api.redis_pipeline import Pipeline
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.stream_commands import ScanEntry
     from streamkeep.engine.api.views import Snapshot, Transaction
     from streamkeep.facade import open
     from streamkeep.format.core.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId
@@ -58,7 +58,7 @@ _HOMES = {
     "streamkeep.facade": ("open",),
     "streamkeep.engine.api.store": ("Store",),
     "streamkeep.engine.api.views": ("Snapshot", "Transaction"),
-    "streamkeep.engine.api.stream_commands": ("ScanEntry",),
+    "streamkeep.engine.api.read_commands": ("ScanEntry",),
     "streamkeep.engine.api.redis_pipeline": ("Pipeline",),
     "streamkeep.format.core.entry": ("MAX_ID", "MIN_ID", "Entry", "RepeatedFields", "StreamId"),
     "streamkeep.format.core.errors": (

@@ -17,8 +17,8 @@ from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.tools.base.arguments import Duration
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.read_commands import ScanEntry
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.stream_commands import ScanEntry
     from streamkeep.engine.api.views import Snapshot
 
 _AT_ONCE: Final = 1000

@@ -21,8 +21,8 @@ from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import entries_from_now, last_id
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.read_commands import ScanEntry
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.stream_commands import ScanEntry
     from streamkeep.engine.api.views import Snapshot
 
 history_option = click.option(

@@ -25,8 +25,8 @@ from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import block_option, last_id
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.read_commands import ScanEntry
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.stream_commands import ScanEntry
     from streamkeep.engine.api.views import Snapshot, Transaction
 
 
