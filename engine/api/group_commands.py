@@ -222,11 +222,8 @@ class GroupCommands(ReadCommands[Text]):
         """
         if not ids:
             raise no_arguments("xack")
-        return self._run(
-            free(
-                xack.xack, (to_bytes(name, "name"), to_bytes(groupname, "groupname"), id_texts(ids))
-            )
-        )
+        group = to_bytes(groupname, "groupname")
+        return self._run(free(xack.xack, (to_bytes(name, "name"), group, id_texts(ids))))
 
     def xackdel(
         self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
