@@ -16,7 +16,7 @@ PURE_TESTS := tests/test_format tests/test_properties tests/test_engine_api/test
 	tests/test_engine_commands/test_groups.py \
 	--deselect tests/test_properties/test_groups.py::TestGroups::runTest \
 	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest
-PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery*
+PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery
 
 .PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check dist \
 	clean dev
@@ -59,7 +59,7 @@ test-crash: $(VENV)/installed ## the long crash and power-loss runs, with their 
 
 test-damage: export STREAMKEEP_TESTS = all
 test-damage: $(VENV)/installed ## 2,000 random damages: fsck, repair, fsck, with their figures
-	$(BIN)/pytest -m slow -s tests/test_damage_run.py
+	$(BIN)/pytest -m slow -s tests/test_recovery/test_damage_run.py
 
 test-all: export STREAMKEEP_TESTS = all
 test-all: $(VENV)/installed ## every test, with all that `test` leaves out; half an hour and more

@@ -22,7 +22,7 @@ import shlex
 import sys
 from contextlib import ExitStack, contextmanager
 
-import test_docs_snippets as pages
+from test_docs import test_snippets as pages
 from cli_runner import run
 from patience import PATIENCE_S
 from streamkeep.tools.base import spark_job

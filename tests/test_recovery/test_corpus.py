@@ -1,6 +1,6 @@
 """The damage corpus: for every code a store that has this damage, and what becomes of it.
 
-A case is a recipe here, in `test_damaged_archive`, or in the tests of groups and of messages. The
+A case is a recipe here, in `test_corpus_archive`, or in the tests of groups and of messages. The
 files below `tests/damaged/` say what fsck finds in the damaged store and what repair then does and
 loses (`damage_reports`). A second fsck, of the repaired store, finds nothing, and a second repair
 changes nothing.
@@ -17,8 +17,6 @@ from typing import Any, Final
 import lmdb
 import pytest
 
-import test_recovery_groups as of_groups
-import test_recovery_messages as of_messages
 from damage_reports import compare, families, read
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
@@ -52,6 +50,8 @@ from streamkeep.format.rows.records import (
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.repair import repair
+from test_recovery import test_groups as of_groups
+from test_recovery import test_messages as of_messages
 
 PAGE: Final = 4096
 ORDERS, MAILS = 1, 2  # numbers of the streams
@@ -397,7 +397,7 @@ def test_every_code_has_a_case() -> None:
 
 
 def test_no_case_is_left_over() -> None:
-    from test_damaged_archive import CASES as ARCHIVE_CASES
+    from test_recovery.test_corpus_archive import CASES as ARCHIVE_CASES
 
     known = {"store": {*CASES}, "archive": {*ARCHIVE_CASES}}
     for kind, module in MODULES.items():

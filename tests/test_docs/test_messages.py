@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("engine", "recovery", "tools", "pipeline", "src/streamkeep")
 
 

@@ -28,7 +28,7 @@ from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.records import encode_file_garbage, encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
 from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record, encode_erasure
-from test_damaged import check_case, rows
+from test_recovery.test_corpus import check_case, rows
 
 ORDERS: Final = 1
 FOLDER: Final = "archive"

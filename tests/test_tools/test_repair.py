@@ -18,7 +18,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery.fsck.source import open_source
-from test_damaged import PAGE, build, one_byte, other_boot, two_places, zero_leaf
+from test_recovery.test_corpus import PAGE, build, one_byte, other_boot, two_places, zero_leaf
 
 
 @pytest.fixture

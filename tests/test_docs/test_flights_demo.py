@@ -14,7 +14,7 @@ import group_steps
 import streamkeep
 from streamkeep import recovery
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)

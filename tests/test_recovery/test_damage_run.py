@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mutations import Figures, Specimen, run
+from tiers import daily_or_all
 
-SHORT = 40
+SHORT = daily_or_all(8, 40)
 LONG = int(os.environ.get("STREAMKEEP_DAMAGES", "2000"))
-SPECIMENS = 4
+SPECIMENS = daily_or_all(2, 4)
 
 
 def damages(work: Path, count: int, first_seed: int) -> Figures:

@@ -1,0 +1,1 @@
+"""Tests of the documentation, the examples and the texts of messages."""

@@ -1,0 +1,1 @@
+"""Tests of `recovery`: every damage is found and repaired."""
