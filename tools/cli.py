@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import platform
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
-import streamkeep
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.command import (
     CommandGroup,
@@ -20,10 +19,12 @@ from streamkeep.tools.base.command import (
     tell_usage,
     wants_json,
 )
+from streamkeep.tools.base.completion import COMPLETE_VARIABLE
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import guard
 from streamkeep.tools.commands.archive_cmd import archive
 from streamkeep.tools.commands.claim_cmds import autoclaim, claim
+from streamkeep.tools.commands.completion_cmd import completion
 from streamkeep.tools.commands.copy_cmds import backup, compact
 from streamkeep.tools.commands.diff_cmd import diff
 from streamkeep.tools.commands.dump_cmd import dump
@@ -41,6 +42,7 @@ from streamkeep.tools.commands.repair_cmd import repair
 from streamkeep.tools.commands.retention_cmd import retention
 from streamkeep.tools.commands.spark_cmd import spark
 from streamkeep.tools.commands.stat_cmd import stat
+from streamkeep.tools.commands.status_cmd import status
 from streamkeep.tools.commands.stream_cmds import config, remember, remove, rename, set_id, streams
 
 # Every command, under the heading of its family in the help text.
@@ -48,13 +50,14 @@ COMMANDS: Final[tuple[tuple[str, tuple[click.Command, ...]], ...]] = (
     ("Write entries", (add, load, delete, trim, erase)),
     ("Read entries", (len_, range_, read, tail)),
     ("Share entries between consumers", (group, consumer, pending, ack, nack, claim, autoclaim)),
-    ("Look at streams", (streams, stat, info)),
+    ("Look at a store and its streams", (status, streams, stat, info)),
     ("Change streams", (rename, remove, config, retention, set_id, remember)),
     ("Keep what was trimmed", (archive,)),
     ("Move whole streams", (dump, diff)),
     ("Check, repair and back up a store", (fsck, repair, backup, compact)),
     ("Speak Redis", (exec_,)),
     ("Work on Spark", (spark,)),
+    ("Set up your shell", (completion,)),
 )
 
 
@@ -74,7 +77,10 @@ class Root(CommandGroup):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        guard()
+        if (
+            COMPLETE_VARIABLE not in os.environ
+        ):  # click writes bytes then, of names that are printable
+            guard()
         name = prog_name or "streamkeep"
         words = list(sys.argv[1:] if args is None else args)
         status: Any
@@ -149,20 +155,19 @@ class Root(CommandGroup):
 
 
 def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Print the version, what it runs on, and whether the compiled modules are in use."""
+    """Print what a bug report needs."""
     if not value or ctx.resilient_parsing:
         return
-    import lmdb
+    from streamkeep.tools.base.version import facts
 
-    from streamkeep.format.core.versions import STORE_VERSION
-    from streamkeep.format.node import listpack
-
-    compiled = not listpack.__file__.endswith(".py")
-    library = ".".join(map(str, lmdb.version()))
-    binding = getattr(lmdb, "__version__", "unknown version")
-    click.echo(f"streamkeep {streamkeep.__version__}, store format {STORE_VERSION}")
-    click.echo(f"modules: {'compiled' if compiled else 'interpreted (slower)'}")
-    click.echo(f"LMDB {library} (py-lmdb {binding}), Python {platform.python_version()}")
+    found = facts()
+    if common.given(ctx).json:
+        members = {name.lower().replace(" ", "_"): text for name, text in found.items()}
+        output.json_line("version", **members)
+    else:
+        width = max(map(len, found))
+        for name, text in found.items():
+            output.line(f"{name:<{width}}  {text}")
     ctx.exit()
 
 
@@ -174,10 +179,9 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 @click.option(
     "--version",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
     callback=print_version,
-    help="Print versions, and whether the compiled modules are in use.",
+    help="Print what a bug report needs: all versions, compiled or not, the system.",
 )
 def main() -> None:
     """Redis Streams, durable in a directory.

@@ -87,6 +87,7 @@ def test_the_examples_of_every_command_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # `completion install` writes there
     made = tmp_path / "made"
     made.mkdir()
     make_folder(made)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,11 +63,18 @@ def test_python_m_is_the_command_line() -> None:
 
 def test_version_says_what_it_runs_on() -> None:
     text = run("--version").stdout
-    assert text.startswith(f"streamkeep {streamkeep.__version__}, store format ")
+    facts = dict(re.split("  +", line, maxsplit=1) for line in text.splitlines())
+    assert facts["streamkeep"] == streamkeep.__version__
     compiled = not listpack.__file__.endswith(".py")
-    assert f"modules: {'compiled' if compiled else 'interpreted'}" in text
-    assert "LMDB 0." in text
-    assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in text
+    assert facts["modules"].startswith("compiled" if compiled else "interpreted, several times")
+    assert facts["LMDB"].startswith("0.")
+    assert facts["Zstandard"].startswith("1.")
+    assert facts["Python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert os.uname().release in facts["system"]
+    assert "click " in facts["libraries"]
+    as_json = json.loads(run("--version", "--json").stdout)
+    assert list(as_json.values())[1:] == list(facts.values())
+    assert run("--json", "--version").stdout == run("--version", "--json").stdout
 
 
 def test_a_missing_or_unknown_command_is_told_what_there_is() -> None:

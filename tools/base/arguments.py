@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from streamkeep.format.core.times import Bound, id_bound
-from streamkeep.tools.base import output
+from streamkeep.tools.base import completion, output
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.durations import parse_duration
 
@@ -109,13 +109,24 @@ def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Pa
 def store_argument(function: Function) -> Function:
     """Add the argument STORE."""
     kind = click.Path()
-    return click.argument("store_path", metavar="STORE", type=kind, callback=path_of)(function)
+    return click.argument(
+        "store_path",
+        metavar="STORE",
+        type=kind,
+        callback=path_of,
+        shell_complete=completion.folders,
+    )(function)
 
 
 def optional_store(function: Function) -> Function:
     """Add the argument STORE for commands that also do something without; see `given_store`."""
     return click.argument(
-        "store_path", metavar="[STORE]", required=False, type=click.Path(), callback=path_of
+        "store_path",
+        metavar="[STORE]",
+        required=False,
+        type=click.Path(),
+        callback=path_of,
+        shell_complete=completion.folders,
     )(function)
 
 
@@ -128,12 +139,16 @@ def given_store(store_path: Path | None) -> Path:
 
 def key_argument(function: Function) -> Function:
     """Add the argument KEY."""
-    return click.argument("key", metavar="KEY", type=Bytes())(function)
+    return click.argument("key", metavar="KEY", type=Bytes(), shell_complete=completion.keys)(
+        function
+    )
 
 
 def group_argument(function: Function) -> Function:
     """Add the argument GROUP."""
-    return click.argument("group", metavar="GROUP", type=Bytes())(function)
+    return click.argument("group", metavar="GROUP", type=Bytes(), shell_complete=completion.groups)(
+        function
+    )
 
 
 def consumer_argument(function: Function) -> Function:

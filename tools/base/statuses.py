@@ -17,6 +17,7 @@ class Exit(IntEnum):
     LOSS = 5
     MISSING = 6
     DIFFERENT = 7
+    ATTENTION = 8
 
 
 # The one table of statuses: `streamkeep --help` and the documentation are made of it.
@@ -29,6 +30,7 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.LOSS: "repaired, and something was lost",
     Exit.MISSING: "there is no such store, stream, group, consumer or entry",
     Exit.DIFFERENT: "`diff`: the stores are different",
+    Exit.ATTENTION: "`status`: the store needs attention",
 }
 
 

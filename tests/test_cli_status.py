@@ -1,0 +1,108 @@
+"""`streamkeep status`: one look, and an exit status that says whether a store needs attention."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run
+from patience import PATIENCE_S
+from streamkeep.tools.commands import status_cmd
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store `s` with a stream of five entries and a group that has read two of them."""
+    monkeypatch.chdir(tmp_path)
+    with streamkeep.open("s") as store:
+        store.xadd_many("k", [{"n": n} for n in range(5)])
+        store.xgroup_create("k", "g", 0)
+        store.xreadgroup("g", "c", {"k": ">"}, count=2)
+
+
+def facts(*args: str, status: int = 0) -> dict[str, Any]:
+    """Return the summary of `status --json`."""
+    [summary] = objects("status", "s", *args, status=status)
+    return summary
+
+
+def test_a_healthy_store_is_status_0() -> None:
+    text = lines("status", "s")
+    assert text[0] == "s: healthy"
+    assert any(line.split()[:3] == ["groups", "1", "stream,"] for line in text)
+    found = facts()
+    assert (found["state"], found["healthy"], found["problems"]) == ("healthy", True, [])
+    assert (found["streams"], found["groups"]) == (1, 1)
+    assert (found["pending"], found["highest_lag"]) == (2, 3)
+    assert found["data_bytes"] == os.path.getsize("s/data.mdb")
+    assert found["open_by"] == []
+
+
+def test_what_is_missing_or_no_store_or_damaged_has_its_own_status() -> None:
+    run("status", "nosuch", status=6)
+    Path("folder").mkdir()
+    Path("folder/file").touch()
+    run("status", "folder", status=3)
+
+
+def test_a_group_that_lags_needs_attention_on_request() -> None:
+    assert facts("--max-lag", "3")["healthy"]
+    found = facts("--max-lag", "2", status=8)
+    assert (found["state"], found["lagging_key"], found["lagging_group"]) == ("lagging", "k", "g")
+    assert found["problems"] == ["group 'g' of 'k' has 3 entries to read"]
+    assert lines("status", "s", "--max-lag", "2", status=8)[0] == "s: lagging"
+
+
+def test_a_full_disk_needs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_cmd, "LOW_DISK", 1 << 60)
+    assert facts(status=8)["state"] == "full"
+
+
+def test_a_backup_is_looked_at_where_it_is_named() -> None:
+    run("backup", "s", "b")
+    run("add", "s", "k", "n", "5")
+    run("add", "s", "k", "n", "6")
+    found = facts("--backup", "b")["backup"]
+    assert (found["path"], found["commits_since"]) == ("b", 2)
+    assert facts("--backup", "b", "--max-backup-age", "1h")["healthy"]
+    assert facts("--backup", "b", "--max-backup-age", "0", status=8)["state"] == "backup"
+    assert "2 commits ago" in run("status", "s", "--backup", "b").stdout
+    assert "not a backup" in run("status", "s", "--backup", "s", status=3).stderr
+    run("status", "s", "--backup", "nosuch", status=6)
+    run("status", "s", "--max-backup-age", "1h", status=2)
+
+
+def test_processes_that_have_the_store_open_are_named() -> None:
+    program = (
+        "import streamkeep, sys\n"
+        "with streamkeep.open('s'):\n"
+        "    print('open', flush=True); sys.stdin.read()\n"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        [one] = facts()["open_by"]
+        assert one["process"] == child.pid
+        assert f"{child.pid} ({one['name']})" in run("status", "s").stdout
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(PATIENCE_S) == 0
+
+
+def test_a_store_after_a_power_failure_is_recovering(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> object:
+        raise streamkeep.RecoveryNeededError("s: the system has been restarted")
+
+    monkeypatch.setattr(streamkeep, "open", refuse)
+    found = facts(status=8)
+    assert found["state"] == "recovering"
+    assert found["problems"] == ["s: the system has been restarted"]
+    assert "data_bytes" in found
+    assert "groups" not in found

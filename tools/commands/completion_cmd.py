@@ -1,0 +1,104 @@
+"""completion: names of commands, stores, streams and groups by the Tab key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from streamkeep.engine.system.files import replacing
+from streamkeep.tools.base import output
+from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.completion import COMPLETE_VARIABLE
+from streamkeep.tools.base.statuses import Failure
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_PLACES: Final = {
+    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/streamkeep"),
+    "zsh": ("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_streamkeep"),
+    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/streamkeep.fish"),
+}
+
+shell_argument = click.argument(
+    "shell", metavar=f"[{'|'.join(SHELLS)}]", type=click.Choice(SHELLS), required=False
+)
+
+
+@group_command()
+def completion() -> None:
+    """Complete commands, options, stores, streams and groups by Tab.
+
+    \b
+    Example:
+      streamkeep completion install bash
+    """
+
+
+@completion.command("install")
+@shell_argument
+def install(shell: str | None) -> None:
+    """Install completion for your shell, in a file of its own.
+
+    Without an argument, the shell is that of $SHELL. The file goes where the shell looks for
+    completions of this user; a file of that name is replaced.
+
+    \b
+    Example:
+      streamkeep completion install bash
+    """
+    shell = shell or _own_shell()
+    variable, folder, name = _PLACES[shell]
+    base = os.environ.get(variable)
+    path = (Path(base) if base else Path.home() / folder) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(_script(shell).encode())
+    if output.as_json():
+        output.summary(shell=shell, file=str(path))
+        return
+    output.line(str(path))
+    if shell == "zsh":
+        output.note(f"next: in ~/.zshrc, before compinit: fpath+=({path.parent})")
+    else:
+        output.note("next: start a new shell")
+
+
+@completion.command("show")
+@shell_argument
+def show(shell: str | None) -> None:
+    """Print the completion script, to be put where you like.
+
+    \b
+    Example:
+      streamkeep completion show bash
+    """
+    shell = shell or _own_shell()
+    script = _script(shell)
+    if output.as_json():
+        output.summary(shell=shell, script=script)
+        return
+    for line in script.splitlines():
+        output.line(line.replace("\t", "    "))
+
+
+def _own_shell() -> str:
+    """Return the shell of this user."""
+    name = Path(os.environ.get("SHELL", "")).name
+    if name not in SHELLS:
+        known = ", ".join(SHELLS)
+        raise click.UsageError(f"the shell is not known: $SHELL is {name!r}; name one of {known}")
+    return name
+
+
+def _script(shell: str) -> str:
+    """Return the script of a shell, which runs `streamkeep` for each completion."""
+    found = get_completion_class(shell)
+    if found is None:
+        raise Failure(f"this version of click does not know {shell}")
+    root = click.get_current_context().find_root().command
+    # `source` of bash first runs a bash to see its version; the script itself needs none.
+    one = found(root, {}, "streamkeep", COMPLETE_VARIABLE)
+    return one.source_template % one.source_vars()

@@ -1,0 +1,282 @@
+"""status: one look at a store, and an exit status that says whether it needs attention."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
+from streamkeep.format.core.keys import META
+from streamkeep.format.rows.backup import BackupRow, decode_backup
+from streamkeep.recovery.backups.backup import META_BACKUP
+from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import Duration, path_of, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.views import Snapshot
+
+LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full
+
+
+class Problem(NamedTuple):
+    """What needs attention: the state that it puts the store in, and in words."""
+
+    state: str
+    text: str
+
+
+class Lag(NamedTuple):
+    """The group that is furthest behind; an unknown lag counts as none."""
+
+    groups: int = 0
+    pending: int = 0
+    entries: int = 0
+    key: bytes = b""
+    group: bytes = b""
+
+
+@command()
+@store_argument
+@click.option(
+    "--backup",
+    "backup_path",
+    type=click.Path(),
+    callback=path_of,
+    metavar="TARGET",
+    help="Also look at the backup there: its age, and how many commits came after it.",
+)
+@click.option(
+    "--max-backup-age",
+    type=Duration(),
+    metavar="DURATION",
+    help="A backup that is older needs attention.",
+)
+@click.option(
+    "--max-lag",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="A group that has more entries to read needs attention.",
+)
+def status(
+    store_path: Path, backup_path: Path | None, max_backup_age: int | None, max_lag: int | None
+) -> None:
+    """Print whether STORE is healthy, in one look.
+
+    The state is `healthy`, `recovering` (the power failed, and the store has not been opened for
+    writing since), `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB
+    free), `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes
+    that have the store open, the last recovery, groups, what waits to be archived, and the backup.
+    Entries are not checked; `streamkeep fsck` does that.
+
+    \b
+    Exit status: 0  healthy
+                 3  not a store, or of a newer version
+                 4  damaged
+                 6  there is no such store
+                 8  it needs attention: see the state
+
+    \b
+    Examples:
+      streamkeep status orders.store
+      streamkeep status orders.store --max-lag 100000 --json
+      streamkeep status orders.store --backup backup.store --max-backup-age 1d
+    """
+    if max_backup_age is not None and backup_path is None:
+        raise click.UsageError("--max-backup-age needs --backup")
+    problems: list[Problem] = []
+    facts: dict[str, Any] = {"path": str(store_path), "open_by": _processes(store_path)}
+    try:
+        with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+            facts |= _figures(store)
+            facts |= _groups(snapshot, max_lag, problems)
+            facts |= _archive(store)
+    except RecoveryNeededError as error:
+        problems.append(Problem("recovering", str(error)))
+    except StoreLockedError as error:
+        problems.append(Problem("locked", str(error)))
+    facts |= _disk(store_path, problems)
+    if backup_path is not None:
+        facts |= _backup(backup_path, max_backup_age, facts.get("last_commit"), problems)
+    state = problems[0].state if problems else "healthy"
+    if output.as_json():
+        texts = [one.text for one in problems]
+        output.summary(state=state, healthy=not problems, problems=texts, **facts)
+    else:
+        _print(store_path, state, facts, problems)
+    if problems:
+        click.get_current_context().exit(Exit.ATTENTION)
+
+
+# --- what there is to say -----------------------------------------------------------------------
+
+
+def _processes(store: Path) -> list[dict[str, Any]]:
+    """Return the other processes of this user that have the data file open."""
+    try:
+        wanted = os.stat(store / DATA_FILE)
+    except OSError:
+        return []  # opening the store says what is wrong
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.name == str(os.getpid()) or not _has_open(folder, wanted):
+                continue
+            name = (folder / "comm").read_bytes().rstrip(b"\n")
+        except OSError:
+            continue  # it has ended, or belongs to another user
+        found.append({"process": int(folder.name), "name": output.json_bytes(name)})
+    return sorted(found, key=lambda one: int(one["process"]))
+
+
+def _has_open(folder: Path, wanted: os.stat_result) -> bool:
+    for link in (folder / "fd").iterdir():
+        try:
+            one = link.stat()
+        except OSError:
+            continue
+        if (one.st_dev, one.st_ino) == (wanted.st_dev, wanted.st_ino):
+            return True
+    return False
+
+
+def _figures(store: Store) -> dict[str, Any]:
+    found = store.durability()
+    last = found.last_recovery
+    return {
+        "epoch": found.epoch,
+        "last_commit": found.last_commit,
+        "commits_since_checkpoint": found.last_commit - (found.checkpoint_commit or 0),
+        "journal_bytes": found.journal_bytes,
+        "last_recovery": None if last is None else last._asdict(),
+        "readers": [slot._asdict() for slot in found.readers if slot.behind],
+        "reusable_bytes": store.reusable_bytes,
+        "map_used_bytes": store.used_bytes,
+        "map_size_bytes": store.map_size_bytes,
+    }
+
+
+def _groups(snapshot: Snapshot, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:
+    streams, lag = 0, Lag()
+    for key in snapshot.scan_iter():
+        streams += 1
+        for one in snapshot.xinfo_groups(key):
+            behind = one["lag"] or 0
+            lag = lag._replace(groups=lag.groups + 1, pending=lag.pending + one["pending"])
+            if behind > lag.entries:
+                lag = lag._replace(entries=behind, key=key, group=one["name"])
+    if max_lag is not None and lag.entries > max_lag:
+        entries = output.entries_text(lag.entries)
+        where = f"group {output.named(lag.group)} of {output.named(lag.key)}"
+        problems.append(Problem("lagging", f"{where} has {entries} to read"))
+    return {
+        "streams": streams,
+        "groups": lag.groups,
+        "pending": lag.pending,
+        "highest_lag": lag.entries,
+        "lagging_key": output.json_bytes(lag.key) if lag.entries else None,
+        "lagging_group": output.json_bytes(lag.group) if lag.entries else None,
+    }
+
+
+def _archive(store: Store) -> dict[str, Any]:
+    found = store.archived_streams()
+    return {
+        "segments": sum(one.segments for one in found),
+        "archived_entries": sum(one.entries for one in found),
+        "archive_bytes": sum(one.size_bytes for one in found),
+        "retired_entries": sum(one.retired_entries for one in found),
+        "retired_bytes": sum(one.retired_bytes for one in found),
+    }
+
+
+def _disk(store: Path, problems: list[Problem]) -> dict[str, Any]:
+    disk = os.statvfs(store)
+    free = disk.f_bavail * disk.f_frsize
+    if free < LOW_DISK:
+        problems.append(Problem("full", f"the disk has {output.size_text(free)} left"))
+    return {"data_bytes": (store / DATA_FILE).stat().st_size, "disk_free_bytes": free}
+
+
+def _backup(
+    target: Path, max_age: int | None, last_commit: int | None, problems: list[Problem]
+) -> dict[str, Any]:
+    row = _backup_row(target)
+    age = max(0, round(time.time() * 1000) - row.time_ms)
+    if max_age is not None and age > max_age:
+        problems.append(Problem("backup", f"the backup is {output.duration_text(age)} old"))
+    since = None if last_commit is None else last_commit - row.commit_number
+    return {
+        "backup": {
+            "path": str(target),
+            "time_ms": row.time_ms,
+            "commit": row.commit_number,
+            "commits_since": since,
+        }
+    }
+
+
+def _backup_row(target: Path) -> BackupRow:
+    with open_store(target, readonly=True) as store, store.snapshot() as snapshot:
+        body = snapshot.txn.get_row(META, META_BACKUP, "meta")
+    if body is None:
+        hint = f"streamkeep backup STORE {shlex.quote(str(target))}"
+        raise Failure(f"{target}: not a backup", hint=hint, status=Exit.UNREADABLE)
+    return decode_backup(body, "meta")
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem]) -> None:
+    output.line(f"{path}: {state}")
+    rows = [("problem", one.text) for one in problems]
+    rows.append(
+        (
+            "sizes",
+            f"data {output.size_text(facts['data_bytes'])}, "
+            f"{output.size_text(facts['disk_free_bytes'])} free on the disk",
+        )
+    )
+    if "last_commit" in facts:
+        rows += _open_rows(facts)
+    names = [f"{one['process']} ({one['name']})" for one in facts["open_by"]]
+    rows.append(("open by", ", ".join(names) or "no other process"))
+    backup = facts.get("backup")
+    if backup is not None:
+        age = output.duration_text(max(0, time.time() * 1000 - backup["time_ms"]))
+        since = backup["commits_since"]
+        later = "" if since is None else f", {output.count_text(since, 'commit')} ago"
+        rows.append(("backup", f"{output.time_text(backup['time_ms'])}, {age} old{later}"))
+    for name, text in rows:
+        output.line(f"  {name:<9}  {text}")
+
+
+def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    commits = output.count_text(facts["commits_since_checkpoint"], "commit")
+    rows = [("journal", f"{output.size_text(facts['journal_bytes'])}, {commits} to replay")]
+    last = facts["last_recovery"]
+    if last is not None:
+        replayed = output.count_text(last["replayed"], "commit")
+        rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {replayed} replayed"))
+    for slot in facts["readers"]:
+        old = output.count_text(slot["behind"], "commit")
+        rows.append(("reader", f"process {slot['process']} reads a state {old} old"))
+    text = f"{output.count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
+    if facts["highest_lag"]:
+        text += f", at most {output.entries_text(facts['highest_lag'])} behind"
+    rows.append(("groups", f"{output.count_text(facts['streams'], 'stream')}, {text}"))
+    waits = output.entries_text(facts["retired_entries"])
+    segments = output.count_text(facts["segments"], "segment")
+    size = output.size_text(facts["archive_bytes"])
+    rows.append(("archive", f"{segments}, {size}; {waits} to be archived"))
+    return rows
