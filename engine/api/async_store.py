@@ -25,8 +25,8 @@ from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
-from streamkeep.engine.blocking.async_waiters import AsyncLobby
-from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.blocking.async_waiters import AsyncWaiters
+from streamkeep.engine.blocking.calls import BlockingCall, Wait
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
@@ -73,8 +73,8 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
     def __init__(self, store: Store[Text]) -> None:
         self._store: Store[Text] = store
-        self._lobby = store._environment.waiters
-        self._waiting = AsyncLobby(self._lobby)
+        self._waiters = store._environment.waiters
+        self._waiting = AsyncWaiters(self._waiters)
         self._set_decode(store._decode)
 
     # --- life -------------------------------------------------------------------------------
@@ -220,12 +220,13 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         async def note() -> None:
             await self._run_as(Write(call.note, ()), durable)
 
-        deadline = self._lobby.deadline(block_ms)
-        while not found and await self._waiting.wait(call, note, deadline, check):
+        waiting = Wait(call)
+        deadline = self._waiters.deadline(block_ms)
+        while not found and await self._waiting.wait(waiting, note, deadline, check):
             try:
                 found = await self._run_as(attempt(call), durable)
             except BaseException:
-                self._lobby.pass_on(call)
+                self._waiters.pass_on(call)
                 raise
         return found
 

@@ -1,6 +1,6 @@
 """Calls that wait for entries: XREAD and XREADGROUP with BLOCK.
 
-`calls` describes what a call waits for, `waiters` sleeps and wakes for threads, `async_waiters` for
-asyncio. May import: `engine.commands` and what is below. For the rest: `Waiters`, `BlockingCall`
-and its kinds.
+`calls` describes what a call waits for. `waiters` lets threads sleep and wakes them, and
+`async_waiters` does so for asyncio. May import: `engine.commands` and the rooms below. The rest
+uses `Waiters`, and `BlockingCall` with its kinds.
 """

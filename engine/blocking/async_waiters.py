@@ -1,7 +1,7 @@
-"""How the tasks of an event loop wait: all at one door, which the loop watches.
+"""How the tasks of an event loop wait: at one bell for all of them, which the loop watches.
 
-A thousand blocked tasks take one file descriptor and no thread; the ticket in each ring says
-which of them it wakes. The steps of a wait are those of `waiting.py`.
+A thousand blocked tasks take one file descriptor and no thread. Each notification has the ticket of
+the task that it wakes. The steps of a wait are those of `waiters`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.blocking.calls import Wait
 from streamkeep.engine.blocking.waiters import NOTE, Check, Waiters
 from streamkeep.engine.notify.notifier import ALARM, Bell
 
@@ -20,79 +20,79 @@ class Sleeper:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._future: asyncio.Future[None] | None = None
-        self.rung = False
+        self.notified = False
 
     def wake(self) -> None:
-        """End its sleep, if it sleeps."""
+        """End its sleep if it sleeps."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def sleep(self, seconds: float) -> bool:
-        """Sleep until woken, or as long; say whether the ticket was rung meanwhile."""
-        if not self.rung:
+        """Sleep until woken or the time is over; return whether the ticket was notified."""
+        if not self.notified:
             self._future = self._loop.create_future()
             timer = self._loop.call_later(seconds, self.wake)
             try:
                 await self._future
             finally:
                 timer.cancel()
-        return self.rung
+        return self.notified
 
 
-class WatchedDoor:
-    """A door that an event loop watches while somebody waits at it."""
+class WatchedBell:
+    """A bell that an event loop watches while tasks wait at it."""
 
     def __init__(self, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
         self.bell = bell
         self.users = 0
         self._loop = loop
         self._sleepers: dict[int, Sleeper] = {}
-        loop.add_reader(bell.handle, self._on_ring)
+        loop.add_reader(bell.handle, self._on_notification)
 
     def enter(self, ticket: int) -> Sleeper:
-        """Wait with a ticket."""
+        """Begin to wait with a ticket."""
         sleeper = self._sleepers[ticket] = Sleeper(self._loop)
         return sleeper
 
     def leave(self, ticket: int) -> None:
-        """Wait with it no more."""
+        """Stop waiting with it."""
         self._sleepers.pop(ticket, None)
 
     def close(self) -> None:
-        """Watch it no more; in the event loop."""
+        """Stop watching the bell; in the event loop."""
         self._loop.remove_reader(self.bell.handle)
 
-    def _on_ring(self) -> None:
+    def _on_notification(self) -> None:
         for ticket in self.bell.notifications():
             if ticket == ALARM:
                 for sleeper in self._sleepers.values():
                     sleeper.wake()
             elif ticket in self._sleepers:
-                self._sleepers[ticket].rung = True
+                self._sleepers[ticket].notified = True
                 self._sleepers[ticket].wake()
 
 
-class AsyncLobby:
-    """Where the tasks of one asyncio store wait."""
+class AsyncWaiters:
+    """The waiting tasks of one asyncio store."""
 
     def __init__(self, waiters: Waiters) -> None:
-        self._lobby = waiters
-        self._doors: dict[asyncio.AbstractEventLoop, WatchedDoor] = {}
+        self._waiters = waiters
+        self._bells: dict[asyncio.AbstractEventLoop, WatchedBell] = {}
 
     async def wait(
         self,
-        call: BlockingCall,
+        wait: Wait,
         note: Callable[[], Awaitable[None]],
         deadline: float,
         check: Check,
     ) -> bool:
-        """Wait until `call` is to run again; False when the deadline has passed.
+        """Wait until the call is to run again; return False when the deadline has passed.
 
         Args:
-            note: runs `call.note`.
+            note: runs the `note` of the call.
         """
         watched = self._enter()
-        steps = self._lobby.steps(call, watched.bell if watched else None, deadline, check)
+        steps = self._waiters.steps(wait, watched.bell if watched else None, deadline, check)
         sleeper: Sleeper | None = None
         ticket = 0
         again = False
@@ -118,20 +118,20 @@ class AsyncLobby:
                 watched.leave(ticket)
                 self._leave(watched, keep=again)
 
-    def _enter(self) -> WatchedDoor | None:
+    def _enter(self) -> WatchedBell | None:
         loop = asyncio.get_running_loop()
-        watched = self._doors.get(loop)
+        watched = self._bells.get(loop)
         if watched is None:
-            bell = self._lobby.take_bell()
+            bell = self._waiters.take_bell()
             if bell is None:
                 return None
-            watched = self._doors[loop] = WatchedDoor(bell, loop)
+            watched = self._bells[loop] = WatchedBell(bell, loop)
         watched.users += 1
         return watched
 
-    def _leave(self, watched: WatchedDoor, *, keep: bool) -> None:
+    def _leave(self, watched: WatchedBell, *, keep: bool) -> None:
         watched.users -= 1
         if not watched.users:
             watched.close()
-            del self._doors[asyncio.get_running_loop()]
-            self._lobby.give_back(watched.bell, keep=keep)
+            del self._bells[asyncio.get_running_loop()]
+            self._waiters.give_back(watched.bell, keep=keep)

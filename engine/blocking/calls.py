@@ -1,7 +1,7 @@
 """XREAD and XREADGROUP as calls that may wait: what to run, and what could end the wait.
 
-As in Redis, the whole command runs again whenever something happened that could concern it, and
-ends the wait when it returns something or raises. So a call never reasons about *what* happened.
+As in Redis, the whole command runs again after every event that could concern it. The wait ends
+when the command returns something or raises. So a call never needs to know which event it was.
 Compiled by mypyc.
 """
 
@@ -19,54 +19,71 @@ Waiter = tuple[bytes, ...]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BlockingCall:
-    """One call of a command that may wait; `run` any number of times."""
+    """One call of a command that may wait. It may run any number of times."""
 
     writes = False
     reads_history = False
-    may_wait = False  # it waits where it has nothing to return
-    unseen = False  # it has left no trace: should it wait for long, `note` does
-    unseen_until = 0.0  # when, on the monotonic clock; 0 when that has not been decided
-    looked = -1  # the newest commit when it found nothing; -1 when that is unknown
-    ticket = 0  # its place in the queue, which it keeps until it is served; 0 before it waits
-    up = 0  # the same while it is on the board
-    rung_late = False  # a ring for the ticket came when the call was awake already
-    slept = False  # it had to wait
-    owes = False  # it was woken, and has not run since: should it not, others must be
+    may_wait = False  # it will wait if it finds nothing
+    unseen = False  # `run` has not written that the consumer was seen; `note` does if it waits long
+    looked = -1  # the newest commit when `run` found nothing; -1 if that is unknown
 
     def run(self, txn: WriteTxn) -> Found:
-        """Run the whole command; [] when it has nothing to return."""
+        """Run the whole command; return [] if it finds nothing."""
         raise NotImplementedError
 
     def note(self, txn: WriteTxn) -> None:
-        """Write what `run` has left unwritten, though it has nothing to return."""
+        """Write what `run` did not write when it found nothing."""
 
     def waiter(self) -> Waiter | None:
-        """Return who waits, if such a call may wait before it has run; see `Lobby.block`."""
+        """Return the name of the consumer, if the call may wait before it has run.
+
+        See `Waiters.block`.
+        """
         return None
 
     def pause(self, txn: Txn) -> int:
-        """Return in how many milliseconds `run` may have something to do; 0 for at once, -1 when
-        only a commit can change that. Reads only.
+        """Return in how many milliseconds `run` may find something; read only.
+
+        0 means at once, -1 that only a commit can change the result.
         """
         raise NotImplementedError
 
     def interests(self) -> list[Interest]:
-        """Return what to put up on the board."""
+        """Return the rows for the wait table."""
         raise NotImplementedError
 
-    def register(self, wait_table: WaitTable, bell: int) -> int:
-        """Begin a wait at a door; return its ticket, 0 when the board is full.
 
-        No interrupt comes between the board and `up`, which says what is to be taken down.
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Wait:
+    """The state of a call that waits. It keeps its place in the queue until the call is served.
+
+    A ticket is first in no table; `register` puts it into the wait table; the notification of a
+    commit, or `WaitTable.unregister`, takes it out. A call that was notified owes a run: if it does
+    not run, another waiter has to be notified instead (`Waiters.pass_on`).
+    """
+
+    def __init__(self, call: BlockingCall) -> None:
+        self.call = call
+        self.ticket = 0  # its place in the queue; 0 before it waits
+        self.registered = 0  # the ticket while it is in the wait table
+        self.late = False  # a notification was sent while the call was awake, and is not read yet
+        self.owes = False  # it was notified and has not run since
+        self.slept = False  # it had to wait
+        self.note_at = 0.0  # when `note` is due, on the monotonic clock; 0 before that is decided
+
+    def register(self, wait_table: WaitTable, bell: int) -> int:
+        """Enter the wait table; return the ticket, 0 if the table is full.
+
+        No interrupt comes between the table and `registered`, which says what to take out.
         """
-        self.up = wait_table.register(bell, self.interests(), self.ticket)
-        self.ticket = self.up or self.ticket
-        return self.up
+        self.registered = wait_table.register(bell, self.call.interests(), self.ticket)
+        self.ticket = self.registered or self.ticket
+        return self.registered
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReadCall(BlockingCall):
-    """A call of XREAD; `$` is what it was when the call first ran."""
+    """A call of XREAD. `$` keeps the value that it had when the call first ran."""
 
     def __init__(
         self,
@@ -89,7 +106,7 @@ class ReadCall(BlockingCall):
         return found
 
     def pause(self, txn: Txn) -> int:
-        """Say whether XREAD would find something."""
+        """Return 0 if XREAD would find something."""
         return 0 if xread.ready(txn, self._streams) else -1
 
     def interests(self) -> list[Interest]:
@@ -116,8 +133,8 @@ class GroupCall(BlockingCall):
     def run(self, txn: WriteTxn) -> Found:
         """Run XREADGROUP.
 
-        A consumer that finds nothing was seen, which is to be written. When the call waits, that
-        comes later (`Lobby.steps`): mostly it is woken soon, and given something.
+        A consumer that finds nothing was seen, and that has to be written. If the call waits, it is
+        written later (`Waiters.steps`), because most calls are soon woken and get something.
         """
         lazy = self.may_wait and self._delivery.min_idle is None
         budget = ReplyBudget(*self._most)
@@ -132,10 +149,7 @@ class GroupCall(BlockingCall):
         self.unseen = False
 
     def waiter(self) -> Waiter | None:
-        """Return the consumer; it leaves no trace for a moment, unless it claims.
-
-        One that reads again what is pending does not wait.
-        """
+        """Return the consumer, unless the call claims, or reads what is already pending."""
         delivery = self._delivery
         if delivery.min_idle is not None:
             return None
@@ -144,7 +158,7 @@ class GroupCall(BlockingCall):
         return delivery.group_name, delivery.consumer_name, *[name for name, _ in self._streams]
 
     def pause(self, txn: Txn) -> int:
-        """Say when XREADGROUP may find something, or raise."""
+        """Return when XREADGROUP may find something, or may raise."""
         delivery = self._delivery
         return xreadgroup.pause(txn, self._streams, delivery.group_name, delivery.min_idle)
 

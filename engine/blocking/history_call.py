@@ -1,4 +1,4 @@
-"""Waiting for what is above an ID in the history of a stream: segments, retired and live nodes."""
+"""Waiting for entries above an ID in the history of a stream: segments, retired and live nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamkeep.format.node.node import Range
 
 
 class HistoryCall(ReadCall):
-    """A read of what is above an ID in the history of one stream; it waits as XREAD does."""
+    """A read of the entries above an ID in the history of one stream. It waits as XREAD does."""
 
     reads_history = True
 
@@ -27,7 +27,7 @@ class HistoryCall(ReadCall):
         return [[self._name, out]] if out else []
 
     def pause(self, txn: Txn) -> int:
-        """Say whether there is something: it may have been trimmed since it came."""
+        """Return 0 if there is an entry, even if it was trimmed after it was added."""
         if super().pause(txn) == 0:
             return 0
         stream = txn.find_stream(self._name)
@@ -38,7 +38,7 @@ class HistoryCall(ReadCall):
         try:
             return 0 if self._above(txn, 1) else -1
         except Unreadable:
-            return 0  # `run` says so
+            return 0  # `run` raises it
 
     def _above(self, txn: Txn, limit: int) -> Entries:
         """Return entries of the history above the ID."""

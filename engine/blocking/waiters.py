@@ -1,28 +1,29 @@
-"""Waiting: how a blocked call sleeps, is woken, and never sleeps through its entry.
+"""Waiting: how a blocked call sleeps and is woken, without missing an entry.
 
-    run the command; nothing?
-      -> put up a ticket on the board (board.py)      whoever commits from now on rings
-      -> look at the store                            whoever committed before is seen
-      -> sleep at the door (doors.py)                 until a ring, a timer, the deadline,
-                                                      or for a second at most
-      -> woken: the ticket is down; run the command, and from the start if it has nothing
+1. Run the command. If it returns something, the call ends.
+2. Register a ticket in the wait table (`wait_table`). From now on a commit notifies the call.
+3. Look at the store, for commits that came before step 2.
+4. Sleep at a bell (`notifier`) until a notification, a timer or the deadline; a second at most.
+5. The notification took the ticket out of the table. Run the command; if it finds nothing, go to
+   step 2.
 
-`Lobby.steps` is that loop as a generator, which does no sleeping itself: a thread (`Lobby.block`)
-and an event loop (async_waiting.py) drive the same steps. A look reads one snapshot and changes
-nothing, so that waiting costs no commits; when no commit came since the last look it ends there.
-A consumer that is woken soon leaves no trace of having waited either: that it was seen is written
-with what it is given, or after a tenth of a second, without giving up its place.
+`Waiters.steps` is this loop as a generator, which itself never sleeps: a thread (`Waiters.block`)
+and an event loop (`async_waiters`) run the same steps. A look reads one snapshot and changes
+nothing, so waiting costs no commits. It ends at once if no commit was made since the last one. The
+time at which a waiting consumer was seen is written with its first entry, or after a tenth of a
+second. The call keeps its place in the queue.
 
-A consumer that had to wait the last time waits at once the next time, and runs its command when
-the look says so: a command that finds nothing would take the store's write lock for that, once per
-entry where consumers are faster than producers.
+A consumer that had to wait the last time begins the next call with step 2, and runs its command
+when the look finds something. Where consumers are faster than producers, a command that finds
+nothing would otherwise take the store's write lock once per entry.
 
-Whoever is rung and does not run its command after all (an interrupt, a cancelled task, a failed
-run) rings the next in the queue: the work it was woken for is still there. One that is killed
-cannot; the others find that work when they look, a second later at the latest.
+A call that is notified but then does not run its command (after an interrupt, in a cancelled task,
+after an error) notifies the next in the queue, because the entry that it was woken for is still
+there. A process that is killed cannot do that. The others find the entry at their next look, a
+second later at most.
 
-Where there is no board (a folder without write access, a system without named pipes, more waits
-than it has rows) the same loop looks every few milliseconds instead.
+There may be no wait table: in a folder without write access, on a system without named pipes, or if
+more calls wait than it has rows. Then the same loop looks every few milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.blocking.calls import BlockingCall, Waiter
+from streamkeep.engine.blocking.calls import BlockingCall, Wait, Waiter
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitTable
@@ -45,7 +46,7 @@ from streamkeep.engine.txn.txn import ReadTxn
 WAITERS_FOLDER: Final = "waiters"
 FALLBACK_S: Final = 1.0
 NOTE: Final = -1.0
-SEEN_WITHIN_S: Final = 0.1  # it is written by then that a consumer which waits was seen
+SEEN_WITHIN_S: Final = 0.1  # by then it is written that a waiting consumer was seen
 _FIRST_POLL_S: Final = 0.0005
 _LONGEST_POLL_S: Final = 0.05
 _MOST_WAITERS: Final = 1024
@@ -58,134 +59,134 @@ Steps = Generator[tuple[int, float], bool, bool]
 
 
 class Waiters:
-    """Where the blocked calls of one environment wait; shared by the stores and threads on it."""
+    """The blocked calls of one environment, which its stores and threads share."""
 
     def __init__(self, store: Folder, context: EngineContext, read: Read) -> None:
         self._store = store
-        self._shared = context
+        self._context = context
         self._read = read  # runs a function on a snapshot
         self._lock = threading.Lock()
-        self._doors: set[Bell] = set()
-        self._spare: list[Bell] = []
-        # Consumers that had to wait the last time; the one that called longest ago comes first.
+        self._bells: set[Bell] = set()
+        self._spare: list[Bell] = []  # those among them that no call uses
+        # Consumers that had to wait the last time. The one that called longest ago is first.
         self._waited: dict[Waiter, None] = {}
 
     def open_wait_table(self) -> WaitTable:
-        """Return the board, opened if it was not yet; one for nobody where it cannot be."""
-        context = self._shared
+        """Open the wait table if it is not open, and return it; one without rows if that fails."""
+        context = self._context
         with self._lock:
             if not context.wait_table.is_open() and not context.closed:
-                with suppress(OSError):  # read-only, say: calls wait without it
+                with suppress(OSError):  # such as a read-only folder; calls wait without the table
                     context.wait_table = WaitTable(
                         self._store.make_folder(WAITERS_FOLDER, durable=False)
                     )
             return context.wait_table
 
-    # --- doors ------------------------------------------------------------------------------
+    # --- bells ------------------------------------------------------------------------------
 
     def take_bell(self) -> Bell | None:
-        """Return a door for one caller at a time; None where there cannot be one."""
+        """Return a bell for one caller at a time; None if there cannot be one."""
         wait_table = self.open_wait_table()
         with self._lock:
             if self._spare:
                 return self._spare.pop()
             try:
                 bell = wait_table.open_bell()
-            except (OSError, AttributeError):  # no board, no descriptors left; no named pipes
+            except (OSError, AttributeError):  # no table, no descriptors left; no named pipes
                 return None
-            self._doors.add(bell)
-            _lobbies.add(self)
+            self._bells.add(bell)
+            _with_bells.add(self)
             return bell
 
     def give_back(self, bell: Bell | None, *, keep: bool) -> None:
-        """Take a door back.
+        """Take back the bell of a caller.
 
         Args:
-            keep: for the next wait. Making a door costs three times what waking its reader does,
-                and a consumer that was just served comes back. One that was not may be the last:
-                `waiters/` is empty when nobody waits.
+            keep: keep it for the next wait. To make a bell costs three times as much as to wake its
+                reader, and a consumer that was just served comes back. One that was not served may
+                be the last, and `waiters/` is to be empty if no call waits.
         """
         if bell is None:
             return
         with self._lock:
-            if keep and not self._shared.closed and len(self._spare) < _MOST_SPARE:
+            if keep and not self._context.closed and len(self._spare) < _MOST_SPARE:
                 self._spare.append(bell)
             else:
-                self._doors.discard(bell)
+                self._bells.discard(bell)
                 bell.close()
 
     def alarm(self) -> None:
-        """Have everybody of this process look around: a store was closed, or a loop is to end."""
+        """Wake all waiting calls of this process: a store was closed, or an iteration is to end."""
         with self._lock:
-            for bell in self._doors:
+            for bell in self._bells:
                 bell.notify(ALARM)
 
     def close(self) -> None:
-        """Remove the doors that nobody sleeps at; wake the others, whose calls then end."""
+        """Remove the unused bells, and wake the calls at the others, which then end."""
         self.alarm()
         self.remove_recycled()
         with self._lock:
-            self._shared.wait_table.close()
-        _lobbies.discard(self)
+            self._context.wait_table.close()
+        _with_bells.discard(self)
 
     def remove_recycled(self) -> None:
-        """Remove the doors that nobody sleeps at."""
+        """Remove the unused bells."""
         with self._lock:
             for bell in self._spare:
-                self._doors.discard(bell)
+                self._bells.discard(bell)
                 bell.close()
             self._spare.clear()
 
     def abandon(self) -> None:
-        """Forget, in a forked child, what belongs to the parent."""
+        """In a forked child, forget the bells and the table of the parent."""
         self._lock = threading.Lock()
-        for bell in self._doors:
+        for bell in self._bells:
             bell.abandon()
-        self._doors.clear()
+        self._bells.clear()
         self._spare.clear()
-        self._shared.wait_table.abandon()
-        _lobbies.discard(self)
+        self._context.wait_table.abandon()
+        _with_bells.discard(self)
 
     # --- the wait ---------------------------------------------------------------------------
 
     def deadline(self, timeout_ms: int) -> float:
-        """Return when a wait that begins now ends; 0 for never."""
+        """Return the time at which a wait that begins now ends."""
         if timeout_ms == 0:
             return float("inf")
-        return self._shared.clock.monotonic() + timeout_ms / 1000
+        return self._context.clock.monotonic() + timeout_ms / 1000
 
     def steps(
         self,
-        call: BlockingCall,
+        wait: Wait,
         bell: Bell | None,
         deadline: float,
         check: Check,
     ) -> Steps:
-        """Wait until `call` is to run again; False when the deadline has passed.
+        """Wait until the call is to run again; return False when the deadline has passed.
 
-        Yields the ticket to sleep with and for how many seconds at most; is sent whether it was
-        rung. NOTE instead of seconds: `call.note` is to be run, in a write transaction. Close it
-        when the wait ends early.
+        It yields the ticket to sleep with and the seconds to sleep at most, and expects to be sent
+        whether that ticket was notified. If it yields NOTE instead of seconds, `call.note` is to
+        run in a write transaction. Close the generator if the wait ends early.
 
         Args:
             check: is called before each sleep, and raises to end the wait.
         """
-        context = self._shared
+        context, call = self._context, wait.call
         now = context.clock.monotonic
-        ticket = call.up = 0
+        ticket = wait.registered = 0
         try:
             if bell:
-                ticket = call.register(context.wait_table, bell.number)
+                ticket = wait.register(context.wait_table, bell.number)
             seen = call.looked
             due = float("inf")
-            if call.unseen and not call.unseen_until:
-                call.unseen_until = now() + SEEN_WITHIN_S
+            if call.unseen and not wait.note_at:
+                wait.note_at = now() + SEEN_WITHIN_S
             poll_s = _FIRST_POLL_S
             pause = -1
             looks = first = True
             while True:
                 check()
-                if call.unseen and not first and min(call.unseen_until, deadline) <= now():
+                if call.unseen and not first and min(wait.note_at, deadline) <= now():
                     yield ticket, NOTE
                     continue
                 if looks:
@@ -197,10 +198,10 @@ class Waiters:
                     seen = commit
                 first = False
                 left = min(deadline, due) - now()
-                # Behind a nap for the note no look: what came is for the head of the queue.
+                # After a sleep that ended for the note, a new entry is for the head of the queue.
                 looks = not (ticket and call.unseen)
                 if call.unseen:
-                    left = min(left, call.unseen_until - now())
+                    left = min(left, wait.note_at - now())
                     if left <= 0:
                         continue
                 if deadline <= now():
@@ -210,32 +211,32 @@ class Waiters:
                     nap = min(nap, poll_s)
                     poll_s = min(poll_s * 1.3, _LONGEST_POLL_S)
                 if (yield ticket, nap):
-                    if call.rung_late:  # perhaps only now, and the rows are still up
-                        call.rung_late = not context.wait_table.unregister(ticket)
-                    call.owes = True
-                    call.up = 0
+                    if wait.late:  # it may be that one, and the rows are still in the table
+                        wait.late = not context.wait_table.unregister(ticket)
+                    wait.owes = True
+                    wait.registered = 0
                     return True
-            rung = bool(ticket) and not context.wait_table.unregister(ticket)
-            call.owes = rung
-            call.up = 0
+            notified = bool(ticket) and not context.wait_table.unregister(ticket)
+            wait.owes = notified
+            wait.registered = 0
         except BaseException:
             # Not `ticket`: an interrupt may come before it is known here.
-            if call.up and not context.wait_table.unregister(call.up):
+            if wait.registered and not context.wait_table.unregister(wait.registered):
                 self.pass_on(call)
             raise
-        call.rung_late |= rung  # that ring is still to come, or lies at the door
-        return pause == 0 or rung
+        wait.late |= notified
+        return pause == 0 or notified
 
     def pass_on(self, call: BlockingCall) -> None:
-        """Ring those behind a call that was rung and has not used it."""
+        """Notify the next in the queue after a call that was notified and does not run."""
         events: list[Event] = []
         for key, group, kind in call.interests():
             if kind != READ:
                 events.append(Event(key, group, GROUP, 1))
-            if kind == CLAIM:  # it may have been for a NACKed entry, which not all of them take
+            if kind == CLAIM:  # the notification may have been for an entry that only claims take
                 events.append(Event(key, group, CLAIM, 1))
         if events:
-            self._shared.wait_table.notify({}, events)
+            self._context.wait_table.notify({}, events)
 
     # --- in a thread ------------------------------------------------------------------------
 
@@ -247,12 +248,13 @@ class Waiters:
         timeout_ms: int,
         check: Check,
     ) -> Found:
-        """Run `attempt`, once at least, until it returns something, or time is up.
+        """Run `attempt`, at least once, until it returns something or the time is over.
 
         Args:
             note: runs `call.note`.
         """
         call.may_wait = True
+        wait = Wait(call)
         waiter = call.waiter()
         ran = waiter not in self._waited
         result: Found = []
@@ -262,24 +264,24 @@ class Waiters:
                 return result
         else:
             call.unseen = True
-        self._shared.check_not_writing()  # nobody could commit what this call waits for
+        self._context.check_not_writing()  # no one else could commit while it waits
         deadline = self.deadline(timeout_ms)
         try:
-            while not result and self._wait(call, note, deadline, check):
-                ran = call.owes = True
+            while not result and self._wait(wait, note, deadline, check):
+                ran = wait.owes = True
                 result = attempt()
-                call.owes = False
+                wait.owes = False
             if not ran:
                 result = attempt()
         except BaseException:
-            if call.owes:
+            if wait.owes:
                 self.pass_on(call)
             raise
-        self._expect(waiter, call.slept)
+        self._expect(waiter, wait.slept)
         return result
 
     def _expect(self, waiter: Waiter | None, waits: bool) -> None:
-        """Note whether a consumer had to wait."""
+        """Remember whether a consumer had to wait."""
         if waiter is None:
             return
         with self._lock:
@@ -289,22 +291,20 @@ class Waiters:
                 if len(self._waited) > _MOST_WAITERS:  # the first may never call again
                     del self._waited[next(iter(self._waited))]
 
-    def _wait(
-        self, call: BlockingCall, note: Callable[[], object], deadline: float, check: Check
-    ) -> bool:
+    def _wait(self, wait: Wait, note: Callable[[], object], deadline: float, check: Check) -> bool:
         bell: Bell | None = None
         steps: Steps | None = None
         again = False
         try:
             bell = self.take_bell()
-            steps = self.steps(call, bell, deadline, check)
+            steps = self.steps(wait, bell, deadline, check)
             ticket, nap = next(steps)
             while True:
                 if nap == NOTE:
                     note()
                     ticket, nap = steps.send(False)
                 else:
-                    call.slept = True
+                    wait.slept = True
                     ticket, nap = steps.send(_sleep(bell, ticket, nap))
         except StopIteration as end:
             again = bool(end.value)
@@ -317,28 +317,28 @@ class Waiters:
                 self.give_back(bell, keep=again)
 
 
-_lobbies: set[Waiters] = set()  # that have doors
+_with_bells: set[Waiters] = set()
 
 
 @atexit.register
 def _leave_nothing() -> None:
-    """Remove the doors of stores that the process did not close."""
-    for waiters in list(_lobbies):
+    """Remove the bells of stores that the process did not close."""
+    for waiters in list(_with_bells):
         waiters.remove_recycled()
 
 
 def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:
-    """Return the newest commit, and the pause of `call` there; -1 when the commit was `seen`."""
+    """Return the newest commit and the pause of the call; -1 if that commit was `seen` before."""
     commit = int(txn.raw.id())
     return commit, -1 if commit == seen else call.pause(txn)
 
 
 def _sleep(bell: Bell | None, ticket: int, seconds: float) -> bool:
-    """Sleep until the ticket is rung, or as long; say whether it was rung."""
+    """Sleep until the ticket is notified or the time is over; return whether it was notified."""
     if bell is None:
         threading.Event().wait(seconds)
         return False
     if not bell.poller.poll(math.ceil(seconds * 1000)):
         return False
-    notifications = bell.notifications()  # also what rang too late for an earlier wait, and alarms
+    notifications = bell.notifications()  # also those too late for an earlier wait, and alarms
     return ticket != ALARM and ticket in notifications

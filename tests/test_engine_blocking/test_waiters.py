@@ -19,7 +19,7 @@ from blocked import BLOCKED, Callers, tickets
 from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
-from streamkeep.engine.blocking.calls import GroupCall, ReadCall
+from streamkeep.engine.blocking.calls import GroupCall, ReadCall, Wait
 from streamkeep.engine.commands.xreadgroup import Delivery
 from streamkeep.engine.notify.notifier import Bell, Notifier
 from streamkeep.engine.notify.wait_table import WaitTable
@@ -390,7 +390,7 @@ def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None)
         call = GroupCall([(b"s", ">")], delivery, None, None)
         bell = waiters.take_bell()
         assert bell is not None
-        steps = waiters.steps(call, bell, float("inf"), lambda: None)
+        steps = waiters.steps(Wait(call), bell, float("inf"), lambda: None)
         waits.append((steps, bell, next(steps)[0]))
     (first, bell, ticket), (second, next_door, next_ticket) = waits
     store.xadd("s", {"f": "v"})
@@ -402,22 +402,25 @@ def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None)
     assert tickets(store) == 0
 
 
-class InterruptedCall(ReadCall):
-    """A call that Ctrl-C hits when it is on the board, and nobody knows its ticket yet."""
+class InterruptedWait(Wait):
+    """A wait that Ctrl-C ends when it is in the table, and the caller has not got the ticket."""
 
     def register(self, wait_table: WaitTable, bell: int) -> int:
-        """Put it up, and be interrupted."""
+        """Register, and be interrupted."""
         super().register(wait_table, bell)
-        assert self.up
+        assert self.registered
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_right_behind_the_board_leaves_no_ticket(store: Store) -> None:
-    call = InterruptedCall([(b"s", (0, 0))], 0, None, None, 0)
+def test_an_interrupt_right_after_the_registration_leaves_no_ticket(store: Store) -> None:
+    waiters = store._environment.waiters
+    wait = InterruptedWait(ReadCall([(b"s", (0, 0))], 0, None, None, 0))
+    bell = waiters.take_bell()
     with pytest.raises(KeyboardInterrupt):
-        store._environment.waiters.block(list, list, call, 0, lambda: None)
-    assert call.up
+        next(waiters.steps(wait, bell, float("inf"), lambda: None))
+    assert wait.registered
     assert tickets(store) == 0
+    waiters.give_back(bell, keep=False)
 
 
 # --- consumers that waited the last time --------------------------------------------------------
