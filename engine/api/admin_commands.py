@@ -1,8 +1,8 @@
 """The methods of a store that concern its files: sync, archive, maintain, erase.
 
 They may take long; asyncio's class runs each in a thread (`async_methods`). A stream is named by
-its key. One that was deleted has a history but no key, and is named by its number, which
-`archived_streams` gives.
+its key. A deleted stream has a history but no key, and is named by its number, which
+`archived_streams` returns.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AdminCommands(Generic[Text]):
         return self._environment.durability()
 
     def sync(self) -> None:
-        """Return when everything committed so far is on disk, whatever the sync mode.
+        """Return when everything committed so far is on disk, in any sync mode.
 
         Raises:
             StoreError: the store was opened with readonly=True.
@@ -71,12 +71,11 @@ class AdminCommands(Generic[Text]):
     # --- trimmed entries --------------------------------------------------------------------------
 
     def maintain(self) -> maintenance.MaintenanceReport:
-        """Enforce the retention of all streams, and of their archives; return what went.
+        """Enforce the retention of all streams and of their archives; return what was removed.
 
-        Appends keep their own stream within its limits; this is for streams that nobody appends
-        to, for settings that are new, and for segments that are too old. Also forget messages of
-        idempotent XADD that have expired. Transactions are bounded, so that writers are never held
-        for long.
+        Appends keep their own stream within its limits. This method is for streams without appends,
+        for new settings, and for segments that are too old. It also removes expired messages of
+        idempotent XADD. Its transactions are short, so that writers never wait for long.
         """
         self._check_writable()
         with translated():
@@ -94,21 +93,20 @@ class AdminCommands(Generic[Text]):
     ) -> archiver.ArchiveReport:
         """Make segment files of everything that was trimmed from streams that archive.
 
-        A segment is on disk, whole, before anything is removed elsewhere: killed at any moment,
-        each entry is in exactly one place. One archiver works at a time, whichever process it is
-        in.
+        A segment is on disk before its entries are removed elsewhere. If the process is killed,
+        each entry is in exactly one place. One archiver works on a store at a time, in any process.
 
         Args:
-            wait: for another archiver, and then do what it has left; else raise.
+            wait: wait for another archiver, and then archive what it left; otherwise raise.
             options: target size, compression and the like.
-            progress: called with the bytes done and the bytes in all, about.
+            progress: called with the bytes done and the approximate bytes in all.
 
         Returns:
-            how many `entries` and `segments` were written, and their sizes.
+            the number of `entries` and `segments` that were written, and their sizes.
 
         Raises:
             StoreLockedError: another archiver is at work, and `wait` is False.
-            StoreFullError: no room on the disk; what is retired stays so.
+            StoreFullError: no room on the disk; the trimmed entries stay in the store.
         """
         self._check_writable()
         with translated():
@@ -127,9 +125,9 @@ class AdminCommands(Generic[Text]):
         """Return the segments of the archive, by stream and then ascending by ID.
 
         Args:
-            key: only those of this stream; without it also those of deleted streams.
-            stream_number: only those of the stream that has or had this number.
-            start, end: only those that hold IDs of this range, as in `xrange`.
+            key: only segments of this stream; by default of all, including deleted streams.
+            stream_number: only segments of the stream that has or had this number.
+            start, end: only segments that hold IDs of this range, as in `xrange`.
 
         Raises:
             NoSuchKeyError: there is no stream of this key.
@@ -141,7 +139,7 @@ class AdminCommands(Generic[Text]):
             return self._environment.read(segments.list_segments, number, low, high)
 
     def archived_streams(self) -> list[segments.ArchivedStream]:
-        """Return what the archive holds of each stream, and what it is about to get.
+        """Return what the archive holds of each stream, and what waits for it.
 
         Deleted streams keep their segments, and are listed with `exists` False.
         """
@@ -157,8 +155,8 @@ class AdminCommands(Generic[Text]):
 
         Raises:
             ArgumentError: `record` is something else.
-            MissingSegmentError: the file is gone; `archived_segments` may list another by now.
-            CorruptionError: it is not the segment that the archive knows.
+            MissingSegmentError: the file is gone; by now, `archived_segments` may list another.
+            CorruptionError: the file is not the segment that the archive knows.
         """
         self._check_open()
         return self._environment.segments.open(checked_record(record))
@@ -172,8 +170,8 @@ class AdminCommands(Generic[Text]):
     ) -> Iterator[segments.Verified]:
         """Read segments to the last byte, and compare each with the manifest.
 
-        Yields a `Verified` for each: its `record`, and a list of `problems`, empty when it is
-        whole. Nothing is changed.
+        It yields a `Verified` for each: its `record`, and a list of `problems`, which is empty for
+        an intact segment. Nothing is changed.
 
         Args:
             progress: called with the bytes done and the bytes in all.
@@ -194,29 +192,29 @@ class AdminCommands(Generic[Text]):
     ) -> restore.RestoreReport:
         """Write archived entries into the stream `key`, with the IDs that they had.
 
-        The stream is created when it is missing; it must not have IDs above the first one to be
-        restored, unless it has exactly these entries: then nothing is changed. What was erased does
-        not come back. The entries come in transactions of about a megabyte, so that others are
-        never kept waiting. When the process dies, the same call goes on where it was; each entry
-        comes once.
+        A missing stream is created. The stream must not have IDs above the first one to restore,
+        unless it has exactly these entries; then nothing is changed. Erased entries are not
+        restored. The entries are written in transactions of about a megabyte, so that other writers
+        never wait for long. If the process dies, the same call continues, and writes each entry
+        once.
 
         Args:
-            source: the stream whose archive it is; by default the one called `key`, which then is
-                in another store.
+            source: the stream that the archive is of; by default the stream called `key` in the
+                other store.
             from_store: the store with the archive; by default this one.
-            stream_number: instead of `source`: the number of the stream, for deleted ones.
+            stream_number: instead of `source`: the number of a stream, such as a deleted one.
             start, end: the range of IDs, as in `xrange`.
-            progress: called with the entries done and those expected, about.
+            progress: called with the entries done and the approximate number expected.
 
         Returns:
-            how many entries this call wrote, from which ID to which, whether it went on with an
-            earlier call, and how many were there `already`, when that is all of them.
+            the number of entries that this call wrote, the first and last ID, whether it continued
+            an earlier call, and, if all entries were in the stream, their number as `already`.
 
         Raises:
-            IdTooSmallError: the stream has higher IDs already, and not the same entries; nothing
+            IdTooSmallError: the stream already has higher IDs, and not the same entries; nothing
                 was changed.
-            CommandError: another restore into the stream is unfinished, or the stream was
-                appended to since.
+            CommandError: another restore into the stream is unfinished, or the stream got new
+                entries since.
             CorruptionError: a segment is missing or damaged; the entries before it are restored.
         """
         self._check_writable()
@@ -245,25 +243,25 @@ class AdminCommands(Generic[Text]):
         progress: Progress | None = None,
         max_block_bytes: int = MAX_BLOCK_BYTES,
     ) -> Iterator[adopt.Adopted]:
-        """Take segment files into the archive that it does not know; yield what became of each.
+        """Add segment files to the archive; yield the result for each.
 
-        Each is verified, copied below `archive/` unless it is there already, and part of the
-        history from then on. Files that the archive has already are passed over, so the same call
-        may be made again; one that it knows, and whose file is gone, takes its place again.
+        Each file is verified, copied below `archive/` unless it is there, and then part of the
+        history. A file that the archive already has is skipped, so the same call may be repeated. A
+        file that the archive lists but that was lost is put back.
 
         Args:
             paths: files, or folders that are searched for `*.seg`.
-            key: the stream that they are to belong to, which is created when it is missing; by
-                default the one that they were written for.
+            key: the stream that gets the segments, which is created if it is missing; by default
+                the stream that each was written for.
             progress: called with the bytes done and the bytes in all.
-            max_block_bytes: refuse a file with a block that takes more when it is decompressed. A
-                block is decompressed as a whole, and a small file can hold gigabytes; raise it for
-                files that you trust, with entries as large as this.
+            max_block_bytes: refuse a file with a block that is larger when decompressed. A block is
+                decompressed as a whole, and a small file can hold gigabytes. Raise it for files
+                that you trust and that have entries of this size.
 
         Raises:
-            StoreError: a block takes more than max_block_bytes; files before it stay adopted.
-            CorruptionError: a file is damaged; those before it stay adopted.
-            CommandError: a segment overlaps what the stream has elsewhere.
+            StoreError: a block is larger than max_block_bytes; files before it stay adopted.
+            CorruptionError: a file is damaged; files before it stay adopted.
+            CommandError: a segment overlaps entries that the stream has elsewhere.
         """
         self._check_writable()
         name = None if key is None else to_bytes(key)
@@ -284,12 +282,12 @@ class AdminCommands(Generic[Text]):
     ) -> Iterator[Path]:
         """Copy verified segments into a folder; yield the path of each copy.
 
-        `adopt_segments` takes them into another store; programs read them with
+        `adopt_segments` adds them to another store. Programs can read them with
         `streamkeep.format.segment.segment`, or with zstd.
 
         Raises:
-            CorruptionError: a segment is missing or damaged; copies made before it stay.
-            StoreError: the folder has a file of that name already.
+            CorruptionError: a segment is missing or damaged; the copies before it stay.
+            StoreError: the folder already has a file of that name.
         """
         records = self.archived_segments(key, stream_number=stream_number, start=start, end=end)
         return segments.export(self._environment, records, Path(folder), progress)
@@ -301,13 +299,13 @@ class AdminCommands(Generic[Text]):
         stream_number: int | None = None,
         before: Id = "+",
     ) -> list[SegmentRecord]:
-        """Remove segments for good, whose entries are all older than `before`; return them.
+        """Remove the segments whose entries are all older than `before`; return their records.
 
-        The rows go in transactions of at most 256, and the files when those are on disk. A segment
-        that also has entries from `before` on stays whole.
+        Their rows are removed in transactions of at most 256, and their files when these are on
+        disk. A segment that also has newer entries stays whole.
 
         Args:
-            key: only segments of this stream; without it of all streams, deleted ones too.
+            key: only segments of this stream; by default of all, including deleted streams.
             before: an ID, or a time in Unix milliseconds; `+` drops all.
         """
         self._check_writable()
@@ -332,27 +330,28 @@ class AdminCommands(Generic[Text]):
     ) -> int:
         """Delete entries and overwrite their bytes in every file of the store.
 
-        To readers an erased entry is one that XDEL deleted. On return its contents stand in no
-        node, journal file, free page, or unused part of a page. Backups, exported files, and what
-        a file system or a disk keeps aside are out of reach. Entries that were deleted or trimmed
-        before are erased, too, and what idempotent XADD remembers of them. IDs alone are no
-        contents: what groups have pending stays.
+        Readers see an erased entry as one that XDEL deleted. On return its contents are in no node,
+        journal file, free page, or unused part of a page. Backups, exported files, and copies that
+        a file system or a disk keeps internally are out of reach. Entries that were deleted or
+        trimmed before can be erased as well. Erasing includes what idempotent XADD remembers of an
+        entry, but not its ID: pending entries of groups stay.
 
         All pages of the store are visited, so erase many entries at once rather than one by one.
-        Others read and write meanwhile; a writer waits for a tenth of a second at most.
+        Other callers can read and write during the erasure; a writer waits for a tenth of a second
+        at most.
 
         Args:
-            ids: entries that are not there are no error, and their remains are erased. Without
-                any, an erasure that was cut off is finished.
+            ids: an entry that is not there is no error, and its remains are erased. Without IDs, an
+                erasure that was cut off is finished.
             timeout: how many seconds to wait for readers of older states of the store.
             progress: called with pages done, and pages in all.
 
         Returns:
-            how many of the entries were there until now.
+            how many of the entries existed.
 
         Raises:
-            ErasureBlockedError: somebody still reads an older state; it says who. The entries are
-                deleted, and erasing again, with or without their IDs, overwrites their bytes.
+            ErasureBlockedError: a process, which the error names, still reads an older state. The
+                entries are deleted; erase again, with or without IDs, to overwrite their bytes.
             StoreError: the store is open for reading only.
         """
         self._check_writable()
@@ -363,7 +362,7 @@ class AdminCommands(Generic[Text]):
             return erase.erase(self._environment, name, parsed, timeout, progress)
 
     def _archived_number(self, key: Key | None, stream_number: int | None) -> int | None:
-        """Return the number of the stream that is meant; None for all."""
+        """Return the number of the named stream; None for all streams."""
         if key is None or stream_number is not None:
             if key is not None:
                 raise ArgumentError("give a key or a stream number, not both")
@@ -373,7 +372,7 @@ class AdminCommands(Generic[Text]):
             ):
                 return stream_number
             raise ArgumentError(
-                f"stream_number must be one that `archived_streams` gives, not {as_given(given)}"
+                f"stream_number must be one that `archived_streams` returns, not {as_given(given)}"
             )
         name = to_bytes(key)
 

@@ -17,17 +17,17 @@ _AT_ONCE = 256  # entries between which other tasks have a turn
 
 
 class AsyncScanEntry(ScanEntry[Text]):
-    """An entry that `scan` stands on: its ID, its pairs, and `await entry.delete()`."""
+    """The entry that `scan` has come to: its ID, its pairs, and `await entry.delete()`."""
 
     __slots__ = ()
 
     async def delete(self) -> bool:
-        """Delete this entry (XDEL); False when it was gone already."""
+        """Delete this entry (XDEL); return False if it was already deleted."""
         return bool(await self._delete(self._name, self.id))
 
 
 class AsyncCommands(StreamCommands[Text]):
-    """Every stream command as a coroutine; arguments that are wrong raise at the call."""
+    """Every stream command as a coroutine. Wrong arguments raise at the call."""
 
     async def _scan(self, name, *args):
         entries = super()._scan(name, *args)

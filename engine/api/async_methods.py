@@ -1,7 +1,7 @@
 """The methods of the store for asyncio that are not commands of Redis, made from those of `Store`.
 
-Administrative methods read and write files for as long as that takes. Each runs in a thread of its
-own, so that the commands of other tasks go on. Type checkers read `async_methods.pyi`, which `make
+Administrative methods read and write files, which can take long. Each runs in a thread of its own,
+so that the commands of other tasks continue. Type checkers read `async_methods.pyi`, which `make
 docs` makes from the sources.
 """
 
@@ -30,7 +30,7 @@ class AsyncMethods(FollowCommands[Text]):
 
 
 def _twin(method: Method) -> Method:
-    """Return a method for asyncio that runs one of the store in threads."""
+    """Return a method for asyncio that runs a method of the store in a thread."""
 
     def bound(twin: AsyncMethods, args: tuple[object, ...], options: dict[str, object]) -> Method:
         given = {name: _of_store(value) for name, value in options.items()}
@@ -58,7 +58,7 @@ for _name, _method in vars(AdminCommands).items():
 
 
 class _Steps(Generic[Item]):
-    """An iterator whose steps, and whose end, are run in threads, one at a time."""
+    """An iterator whose steps and end run in threads, one at a time."""
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
@@ -71,7 +71,7 @@ class _Steps(Generic[Item]):
             return _END if self._closed else next(self._items, _END)
 
     def close(self) -> None:
-        """End it, after the step that is being run."""
+        """Close the iterator, after the step that is running."""
         with self._lock:
             self._closed = True
             close = getattr(self._items, "close", None)
@@ -82,7 +82,7 @@ class _Steps(Generic[Item]):
 async def _in_threads(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
     """Yield what an iterator yields, each step in a thread.
 
-    A task that is cancelled does not wait for the step that is being run.
+    A task that is cancelled does not wait for the step that is running.
     """
     steps = _Steps(await asyncio.to_thread(make))
     try:

@@ -1,4 +1,4 @@
-"""The asyncio twin of the store: the same methods, awaited.
+"""The store for asyncio: the same methods, awaited.
 
 Reads run in the event loop: they take microseconds, never wait for a lock, and a thread would only
 take turns with the event loop. (So give a `count` where a stream may be long.) Writes go to the
@@ -6,8 +6,8 @@ queue of the process (`group_commit`), where one thread writes for all tasks. Bl
 a named pipe that the event loop watches (`async_waiters`). So a thousand tasks need one thread and
 one descriptor.
 
-A task that is cancelled while its command runs does not know whether it ran, as with a server. A
-blocked read that is cancelled has taken nothing, or its entries are pending.
+A task that is cancelled while its command runs cannot know whether it ran, as with a server. If a
+blocked read is cancelled, no entry was delivered, or its entries are pending.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AsyncPipeline(Pipeline):
         super().__init__(store._store, transaction, store._decode)
         self._runner = store
 
-    async def execute(  # type: ignore[override]  # a twin, not a kind of the other
+    async def execute(  # type: ignore[override]  # awaited
         self, raise_on_error: bool = True
     ) -> list[Any]:
         """Run the queued commands; see `Pipeline.execute`."""
@@ -80,7 +80,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     # --- life -------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the store when the commands that were called have run; blocked reads raise."""
+        """Close the store after the commands that were called have run; blocked reads raise."""
         if not self._store._closed:
             with suppress(StoreClosedError):  # another task was faster
                 await self._in_turn(self._store.close)
@@ -124,7 +124,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         must not wait for other tasks. All of it happens, or nothing when it raises.
 
         Args:
-            sync: when it is durable, where that is not to be as the store was opened.
+            sync: a sync mode for this transaction, instead of that of the store.
         """
 
         def transact() -> Result:
@@ -138,11 +138,11 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         return await self._in_turn(transact)
 
     def using(self, sync: Sync) -> AsyncSyncView[Text]:
-        """Return all commands with another sync mode than the store was opened with."""
+        """Return an object with the commands of the store, which uses another sync mode."""
         return AsyncSyncView(self, sync)
 
     def snapshot(self) -> Snapshot[Text]:
-        """Return the store as it is now; see `Store.snapshot`. Its methods are not coroutines."""
+        """Return the present state of the store; its methods are not coroutines."""
         return self._store.snapshot()
 
     def pipeline(self, transaction: bool = True, shard_hint: object = None) -> AsyncPipeline:

@@ -39,7 +39,7 @@ Kind = TypeVar("Kind", bound=Txn, covariant=True)
 
 
 class Make(Protocol[Kind]):
-    """What makes a command of a function, its arguments after the transaction, and a shape."""
+    """Makes a command of a function, its arguments after the transaction, and a shape."""
 
     @overload
     def __call__(
@@ -65,23 +65,23 @@ remove: Final = cast("Make[WriteTxn]", Remove)
 
 
 class CommandBase(Generic[Text]):
-    """What all command methods are written in terms of.
+    """The base of all classes that have commands as methods.
 
     `Text` is bytes, or str with decode_responses=True.
     """
 
     _decode = False  # whether results are str instead of bytes
-    # What turns the bytes of a result into text then; one function under three types.
+    # Turns the bytes of a result into text; one function under three types.
     _text: Shape | None = None
     _one_text: Callable[[bytes], Text] | None = None
     _id_text: Callable[[bytes | None], Text | None] | None = None
 
-    # Whether entries become text only after the command: where commands share a transaction, one
-    # value that is not UTF-8 must not undo the others.
+    # Whether entries become text only after the command. In a shared transaction, one value that is
+    # not UTF-8 must not undo the other commands.
     _late_text = False
 
     def _as_text(self, data: bytes) -> Text:
-        """Return bytes that need no shape of a command as `Text`."""
+        """Return bytes as `Text`, where no shape of a command does so."""
         return cast(Text, data.decode() if self._decode else data)
 
     def _set_decode(self, decode: bool) -> None:
@@ -106,7 +106,7 @@ class CommandBase(Generic[Text]):
 
     @property
     def _entry_text(self) -> Shape | None:
-        """What turns entries of that shape into text, if they are not text yet but should be."""
+        """Turns entries of that shape into text, if they have to become text later."""
         return to_text if self._decode and self._late_text else None
 
 
@@ -123,7 +123,7 @@ def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
     if isinstance(streams, (list, tuple)):
         for pair in streams:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-                problem = f"{command} streams must be (name, ID) pairs; {as_given(pair)} is none"
+                problem = f"{command} streams must be (name, ID) pairs, not {as_given(pair)}"
                 raise ArgumentError(problem)
     pairs = streams if isinstance(streams, (list, tuple)) else streams.items()
     return [(to_bytes(name, "the name of a stream"), to_id_text(one)) for name, one in pairs]
@@ -135,7 +135,7 @@ def id_texts(ids: Iterable[Id]) -> list[bytes]:
 
 
 def to_text(value: object) -> Any:
-    """Return a result with every bytes in it decoded from UTF-8, as redis-py does."""
+    """Return a result with all bytes in it decoded from UTF-8, as redis-py does."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, Entry):

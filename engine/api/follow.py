@@ -28,11 +28,11 @@ Batch = list[Entry[Any]]
 
 
 class Stopped(Exception):
-    """The iteration was told to end while it waited."""
+    """`stop` returned True while the iteration waited."""
 
 
 class Plan:
-    """What an iteration does next."""
+    """The next step of an iteration."""
 
     waits = True  # whether the next call may wait for entries
 
@@ -41,12 +41,12 @@ class Plan:
         raise NotImplementedError
 
     def take(self, found: Found) -> Batch | None:
-        """Return the entries of its result; None when the iteration ends with it."""
+        """Return the entries of its result; None if the iteration ends."""
         raise NotImplementedError
 
 
 class Following(Plan):
-    """The entries of one stream above an ID, which moves along."""
+    """The entries of one stream above an ID, which is then that of the last entry."""
 
     def __init__(
         self, name: bytes, after: xread.ReadId, count: int, shape: int, history: bool
@@ -58,13 +58,13 @@ class Following(Plan):
         self._shape = shape
 
     def call(self) -> BlockingCall:
-        """Return XREAD, or a read of history, from where the iteration is."""
+        """Return XREAD, or a read of history, from the last entry on."""
         if self._history:
             return HistoryCall(self._name, self._after, self._count, self._shape)
         return ReadCall([(self._name, self._after)], self._count, None, None, self._shape)
 
     def take(self, found: Found) -> Batch | None:
-        """Return the entries; none came: time is up."""
+        """Return the entries; if there are none, the time is over."""
         if not found:
             return None
         entries: Batch = found[0][1]
@@ -73,7 +73,7 @@ class Following(Plan):
 
 
 class Consuming(Plan):
-    """What a consumer has pending, from the oldest on; then what the group delivers to it."""
+    """The pending entries of a consumer, the oldest first, and then new entries of its group."""
 
     waits = False
 
@@ -83,11 +83,11 @@ class Consuming(Plan):
         self._position: xreadgroup.Position = (0, 0)
 
     def call(self) -> BlockingCall:
-        """Return XREADGROUP with the place in the history, or with `>`."""
+        """Return XREADGROUP with an ID in the history, or with `>`."""
         return GroupCall([(self._name, self._position)], self._delivery, None, None)
 
     def take(self, found: Found) -> Batch | None:
-        """Return the entries; at the end of the history go on to new ones."""
+        """Return the entries; after the end of the history, continue with new ones."""
         entries = [Entry(*parts[:2]) for parts in found[0][1]] if found else []
         if self.waits:
             return entries or None
@@ -100,7 +100,7 @@ class Consuming(Plan):
 
 
 class FollowCommands(CommandBase[Text]):
-    """Reads without an end, of a stream and of a consumer; a base of `Store`."""
+    """Endless reads of a stream and of a consumer; a base of `Store`."""
 
     def follow(
         self,
@@ -112,25 +112,26 @@ class FollowCommands(CommandBase[Text]):
         stop: Stop | None = None,
         history: bool = False,
     ) -> Iterator[Entry[Text]]:
-        """Iterate over the entries of a stream as they come: `for entry in store.follow(key):`.
+        """Iterate over the entries of a stream as they are added.
 
-        The stream need not exist yet. Between entries the iteration sleeps; it holds no snapshot
-        and no lock, so that it may run for ever, and be left at any time.
+        Use it as `for entry in store.follow(key):`. The stream need not exist yet. Between entries
+        the iteration sleeps. It holds no snapshot and no lock, so it may run without limit and be
+        left at any time.
 
         Args:
             start: begin above this ID: 0 for the oldest entry, `+` for the newest, `$` for the
                 first that is added after this call.
             count: read at most this many at once.
-            block: end after as many milliseconds without an entry; 0: never. None: do not wait,
-                end behind the newest entry.
-            stop: asked after each entry, and at least once a second; True ends the iteration.
-                `threading.Event().is_set` makes one for another thread.
-            history: also what was trimmed while the stream archived, as with `xrange`: from 0 the
-                iteration begins with the oldest segment, and nothing that is trimmed before it
-                comes there is missed.
+            block: end after this many milliseconds without an entry; 0: never. None: do not wait,
+                end after the newest entry.
+            stop: called after each entry, and at least once a second; True ends the iteration.
+                `threading.Event().is_set` lets another thread end it.
+            history: also return entries that were trimmed while the stream archived, as `xrange`
+                does. From 0, the iteration begins with the oldest segment. Entries that are trimmed
+                before the iteration comes to them are not missed.
 
         Raises:
-            StoreClosedError: the store was closed meanwhile.
+            StoreClosedError: the store was closed during the iteration.
         """
         name = to_bytes(key, "key")
         wanted = check_count("XREAD", "count", count)
@@ -156,25 +157,25 @@ class FollowCommands(CommandBase[Text]):
         noack: bool = False,
         stop: Stop | None = None,
     ) -> Iterator[Entry[Text]]:
-        """Iterate over what a group delivers to one consumer: a worker's loop.
+        """Iterate over the entries that a group delivers to one consumer: a worker's loop.
 
-        First comes what the consumer has pending: what it was given before it stopped or crashed.
-        Then come new entries, as XREADGROUP delivers them. Acknowledge each with `xack` when it
-        is done; what was not comes again in the consumer's next iteration.
+        The consumer's pending entries come first: those it got before it stopped or crashed. New
+        entries follow, as XREADGROUP delivers them. Acknowledge each with `xack` when it is
+        processed. Entries that were not acknowledged come again in the consumer's next iteration.
 
         Args:
-            count: take at most this many from the group at once. When the loop is left, those it
-                has not come to stay pending, first in the next iteration.
-            block: end after as many milliseconds without an entry; 0: never. None: do not wait.
-            claim_min_idle_time: also take over what any consumer has had pending for as many
-                milliseconds; how often it was delivered `xpending_range` tells.
-            noack: new entries are not pending: delivered at most once.
+            count: take at most this many from the group at once. If the loop is left early, the
+                rest stays pending, and comes first in the next iteration.
+            block: end after this many milliseconds without an entry; 0: never. None: do not wait.
+            claim_min_idle_time: also take over entries that any consumer has had pending for this
+                many milliseconds. `xpending_range` shows how often they were delivered.
+            noack: new entries do not become pending, so they are delivered at most once.
             stop: as with `follow`.
 
         An entry that was deleted while it was pending has no fields; acknowledge it, too.
 
         Raises:
-            NoSuchGroupError: the stream or the group does not exist, or was removed meanwhile.
+            NoSuchGroupError: the stream or the group does not exist, or was removed.
         """
         delivery = xreadgroup.Delivery(
             to_bytes(groupname, "groupname"),
@@ -191,7 +192,7 @@ class FollowCommands(CommandBase[Text]):
         """Yield what a plan finds.
 
         Args:
-            block_ms: how long to wait for the next entries; 0 for ever, None not at all.
+            block_ms: how long to wait for the next entries; 0 without limit, None not at all.
             stop: returns True when the iteration is to end.
         """
         raise NotImplementedError
@@ -202,7 +203,7 @@ def _block_ms(block: int | None) -> int | None:
 
 
 def checking(store: Store[bytes] | Store[str], stop: Stop) -> Callable[[], None]:
-    """Return what a wait calls before each sleep: it raises when the wait must end."""
+    """Return a function for a wait to call before each sleep; it raises when the wait must end."""
 
     def check() -> None:
         store._check_open()
@@ -213,7 +214,7 @@ def checking(store: Store[bytes] | Store[str], stop: Stop) -> Callable[[], None]
 
 
 def _never() -> bool:
-    """Stop an iteration at no time."""
+    """Never stop an iteration."""
     return False
 
 

@@ -74,9 +74,10 @@ class GroupCommands(ReadCommands[Text]):
         """Create a consumer group of a stream (XGROUP CREATE).
 
         Args:
-            id: the group has read up to here: `$` for the stream's last ID, 0 for nothing.
-            mkstream: create the stream, empty, when it does not exist.
-            entries_read: how many entries that is, where it is known; it makes the lag exact.
+            id: the last ID that the group counts as read: `$` for the last ID of the stream, 0 for
+                none.
+            mkstream: create an empty stream if it does not exist.
+            entries_read: how many entries that is, if it is known; it makes the lag exact.
 
         Raises:
             GroupExistsError: the stream has a group of this name.
@@ -98,7 +99,7 @@ class GroupCommands(ReadCommands[Text]):
     def xgroup_setid(
         self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
     ) -> bool:
-        """Set up to which ID a group has read; what is pending stays (XGROUP SETID)."""
+        """Set the last ID that a group has read; pending entries stay (XGROUP SETID)."""
         last = _setid_start(id)
         read = to_optional_integer("entries_read", entries_read)
         return self._run(
@@ -109,12 +110,12 @@ class GroupCommands(ReadCommands[Text]):
         )
 
     def xgroup_destroy(self, name: Key, groupname: Key) -> bool:
-        """Destroy a group with its consumers and all that is pending (XGROUP DESTROY).
+        """Destroy a group with its consumers and its pending entries (XGROUP DESTROY).
 
-        The group is gone at once; what it took on the disk is freed in bounded steps.
+        The group is removed at once. Its pages are freed in small steps.
 
         Returns:
-            False when there was no such group.
+            False if there was no such group.
         """
         return self._run(
             remove(
@@ -123,7 +124,7 @@ class GroupCommands(ReadCommands[Text]):
         )
 
     def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
-        """Create a consumer; 0 when it exists (XGROUP CREATECONSUMER)."""
+        """Create a consumer; return 0 if it exists (XGROUP CREATECONSUMER)."""
         return self._run(
             write(
                 xgroup.xgroup_createconsumer,
@@ -138,7 +139,7 @@ class GroupCommands(ReadCommands[Text]):
     def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
         """Delete a consumer; return how many entries it had pending (XGROUP DELCONSUMER).
 
-        Those are forgotten, and never delivered again: claim them first.
+        These are not delivered again, so claim them first.
         """
         return self._run(
             free(
@@ -165,29 +166,29 @@ class GroupCommands(ReadCommands[Text]):
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> Found:
-        """Deliver entries to a consumer of a group, which is created when missing (XREADGROUP).
+        """Deliver entries to a consumer of a group, which is created if it is missing (XREADGROUP).
 
-        Delivery, pending entries and counters change in one transaction: what a crash lets
-        through was delivered and is pending, or neither.
+        Delivery, pending entries and counters change in one transaction. After a crash, an entry
+        was delivered and is pending, or neither.
 
         Args:
-            streams: for each stream `>` for entries that the group has not read, or an ID for the
-                consumer's own pending entries above it. A dict, or a list of (name, ID) pairs,
-                which may name a stream again.
-            count: at most this many of each stream.
-            block: wait for entries, at most as many milliseconds, 0 for ever; None does not. Of
-                several that wait, the one that has waited longest is served first.
-            noack: do not make new entries pending: delivered at most once.
-            claim_min_idle_time: take over, first, what has been pending for as many milliseconds,
-                whoever has it; entries have four parts then: ID, fields, idle time and delivery
-                count as they were before (0 and 0 for new entries; what `xnack` gave back has been
-                idle since 1970).
-            max_count: at most this many of all streams together.
+            streams: for each stream, `>` for entries that the group has not read, or an ID for the
+                pending entries of this consumer above it. A dict, or a list of (name, ID) pairs,
+                which may name a stream several times.
+            count: return at most this many entries of each stream.
+            block: wait for entries for at most this many milliseconds; 0: without limit; None: do
+                not wait. Of several waiting calls, the oldest is served first.
+            noack: do not make new entries pending, so they are delivered at most once.
+            claim_min_idle_time: first take over entries that any consumer has had pending for this
+                many milliseconds. Entries then have four parts: ID, fields, and the former idle
+                time and delivery count. Both are 0 for new entries; entries returned by `xnack`
+                have been idle since 1970.
+            max_count: return at most this many entries of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
         Returns:
-            `[name, [Entry, ...]]` of each stream that has something. In the consumer's history, an
-            entry that was deleted meanwhile has no fields.
+            `[name, [Entry, ...]]` of each stream that has entries. Among pending entries, one that
+            was deleted from the stream has no fields.
 
         Raises:
             NoSuchGroupError: a stream, or the group in it, does not exist.
@@ -215,10 +216,10 @@ class GroupCommands(ReadCommands[Text]):
     # --- acknowledge ------------------------------------------------------------------------------
 
     def xack(self, name: Key, groupname: Key, *ids: Id) -> int:
-        """Acknowledge entries: they are pending no more (XACK).
+        """Acknowledge entries, which then are no longer pending (XACK).
 
         Returns:
-            How many were pending; 0 when stream or group do not exist.
+            How many were pending; 0 if the stream or the group does not exist.
         """
         if not ids:
             raise no_arguments("xack")
@@ -231,11 +232,11 @@ class GroupCommands(ReadCommands[Text]):
         """Acknowledge entries and delete them from the stream (XACKDEL).
 
         Args:
-            ref_policy: "KEEPREF" leaves what other groups have pending, "DELREF" removes it,
-                "ACKED" deletes only what every group has read and acknowledged.
+            ref_policy: "KEEPREF" leaves pending entries of other groups, "DELREF" removes them,
+                "ACKED" deletes only what all groups have read and acknowledged.
 
         Returns:
-            For each ID -1 when it was not pending, 1 when it was deleted, 2 when it was kept.
+            For each ID, -1 if it was not pending, 1 if it was deleted, 2 if it was kept.
         """
         if not ids:
             raise ArgumentError("XACKDEL requires at least one message ID")
@@ -251,7 +252,7 @@ class GroupCommands(ReadCommands[Text]):
         """Delete entries under a reference policy (XDELEX).
 
         Returns:
-            For each ID 1 when it was deleted, -1 when there is no such entry, 2 when it was kept.
+            For each ID, 1 if it was deleted, -1 if there is no such entry, 2 if it was kept.
         """
         if not ids:
             raise ArgumentError("XDELEX requires at least one message ID")
@@ -267,16 +268,16 @@ class GroupCommands(ReadCommands[Text]):
         retrycount: int | None = None,
         force: bool = False,
     ) -> int:
-        """Give pending entries back, for any consumer to claim (XNACK).
+        """Return pending entries to the group, for any consumer to claim (XNACK).
 
         Args:
-            mode: what happens to the delivery count: "SILENT" takes the delivery back, "FAIL"
-                leaves it, "FATAL" makes it the highest there is.
+            mode: what happens to the delivery count: "SILENT" takes one delivery off, "FAIL" leaves
+                it, "FATAL" sets it to the maximum.
             retrycount: set the delivery count to this instead.
-            force: make entries of the stream pending that are not.
+            force: also make entries pending that are not.
 
         Returns:
-            How many were given back.
+            How many were returned.
         """
         if not ids:
             raise ArgumentError("XNACK requires at least one message ID")
@@ -308,15 +309,15 @@ class GroupCommands(ReadCommands[Text]):
     def xinfo_groups(self, name: Key) -> list[Info]:
         """Return the groups of a stream, in redis-py's shape (XINFO GROUPS).
 
-        `lag` is how many entries the group has yet to read, None when nobody can know.
+        `lag` is how many entries the group has not read, None if that cannot be known.
         """
         return self._run(read(xinfo.xinfo_groups, (to_bytes(name, "name"),), self._text))
 
     def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]:
         """Return the consumers of a group, in redis-py's shape (XINFO CONSUMERS).
 
-        `idle` are the milliseconds since the consumer last tried, `inactive` those since it last
-        got something (-1: never).
+        `idle` is the time in milliseconds since the consumer's last attempt, `inactive` since it
+        last got an entry (-1: never).
         """
         return self._run(
             read(
@@ -327,11 +328,11 @@ class GroupCommands(ReadCommands[Text]):
         )
 
     def xgroup_help(self) -> list[str]:
-        """Return what XGROUP can do, a line each (XGROUP HELP)."""
+        """Return the subcommands of XGROUP, one per line (XGROUP HELP)."""
         return self._run(read(_help, ("XGROUP",)))
 
     def xinfo_help(self) -> list[str]:
-        """Return what XINFO can do, a line each (XINFO HELP)."""
+        """Return the subcommands of XINFO, one per line (XINFO HELP)."""
         return self._run(read(_help, ("XINFO",)))
 
 
@@ -344,7 +345,7 @@ def _group_start(value: Id) -> xgroup.StartId:
     try:
         return xgroup.LAST if visible(to_id_text(value)) == b"$" else to_id(value)
     except InvalidIdError as error:
-        return error  # raised when there are a key and a group
+        return error  # to be raised after the checks for the key and the group
 
 
 def _setid_start(value: Id) -> xgroup.StartId:

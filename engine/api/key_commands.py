@@ -52,28 +52,29 @@ class KeyCommands(CommandBase[Text]):
         keep_max_bytes: int | None = None,
         when_full: Literal["refuse", "trim"] | None = None,
     ) -> Retention:
-        """Say how much of a stream stays, and what becomes of the rest; return all settings.
+        """Set how much of a stream is kept, and whether the rest is archived; return all settings.
 
-        Appends keep the stream within its limits from now on; what is beyond them already goes in
-        small steps with the next appends, or at once with `Store.maintain`, which also sees to
-        the age of streams that nobody appends to. A stream that does not exist is created empty.
-        A setting that is None stays as it is; -1 removes a limit.
+        From now on, appends keep the stream within its limits. Entries that are already beyond a
+        limit are removed in small steps with the next appends, or at once by `Store.maintain`,
+        which also removes old entries of streams without appends. A missing stream is created
+        empty. A setting that is None stays as it is; -1 removes a limit.
 
         Args:
-            maxlen: how many entries stay.
-            max_age_ms: how old entries get, by the time in their IDs.
-            max_bytes: how much their macro nodes take. Whole nodes go; the newest always stays.
-            archive: whether what is trimmed goes to the archive instead of away, by whatever
-                command: XTRIM, XADD with MAXLEN or MINID, `trim_range`, retention. XDEL deletes.
-            keep_unacknowledged: retention waits until every group has read and acknowledged.
-            approximate: `maxlen` and `max_age_ms` remove whole macro nodes only, which costs a
-                fraction and leaves up to one node more.
-            archive_max_age_ms: how old archived entries get; `Store.maintain` drops segments whose
-                last entry is older.
-            keep_max_bytes: with keep_unacknowledged, how much the nodes may take while groups are
-                waited for. None: until the store itself is full.
-            when_full: what happens beyond that. "refuse": appends raise StreamFullError until
-                groups acknowledge. "trim": the oldest entries go all the same.
+            maxlen: the number of entries to keep.
+            max_age_ms: the maximum age of entries, by the time in their IDs.
+            max_bytes: the maximum size of the macro nodes. Whole nodes are removed, but never the
+                newest.
+            archive: whether trimmed entries go to the archive. This applies to XTRIM, XADD with
+                MAXLEN or MINID, `trim_range` and retention; XDEL deletes.
+            keep_unacknowledged: retention waits until all groups have read and acknowledged.
+            approximate: `maxlen` and `max_age_ms` remove whole macro nodes only, which is much
+                cheaper and leaves up to one more node.
+            archive_max_age_ms: the maximum age of archived entries; `Store.maintain` drops segments
+                whose last entry is older.
+            keep_max_bytes: with keep_unacknowledged, the maximum size of the nodes while retention
+                waits for groups. None: until the store itself is full.
+            when_full: what happens at that size. "refuse": appends raise StreamFullError until
+                groups acknowledge. "trim": the oldest entries are removed.
         """
         change = retention.RetentionChange(
             maxlen,
@@ -90,7 +91,7 @@ class KeyCommands(CommandBase[Text]):
         return self._run(write(retention.set_retention, (to_bytes(name, "name"), change)))
 
     def retention(self, name: Key) -> Retention:
-        """Return the settings of `set_retention`; without limits where nothing was set.
+        """Return the settings of `set_retention`; by default there are no limits.
 
         Raises:
             NoSuchKeyError: the stream does not exist.
@@ -100,14 +101,14 @@ class KeyCommands(CommandBase[Text]):
     # --- names ------------------------------------------------------------------------------------
 
     def delete(self, *names: Key) -> int:
-        """Delete streams with all they hold; return how many there were (DEL).
+        """Delete streams with their entries and groups; return how many existed (DEL).
 
-        The streams are gone at once; what they take on the disk is freed in bounded steps.
+        The streams are removed at once. Their pages are freed in small steps.
         """
         return self._delete("del", names)
 
     def unlink(self, *names: Key) -> int:
-        """As `delete`: removal is always deferred (UNLINK)."""
+        """Do the same as `delete`, which always defers freeing (UNLINK)."""
         return self._delete("unlink", names)
 
     def _delete(self, command: str, names: tuple[Key, ...]) -> int:
@@ -122,7 +123,7 @@ class KeyCommands(CommandBase[Text]):
         return self._run(read(keys.exists, ([to_bytes(name, "a name") for name in names],)))
 
     def type(self, name: Key) -> Text:
-        """Return `stream`, or `none` when there is no such key (TYPE)."""
+        """Return `stream`, or `none` if there is no such key (TYPE)."""
         return self._run(read(_type, (to_bytes(name, "name"),), self._one_text))
 
     def keys(self, pattern: Key = "*") -> list[Text]:
@@ -148,7 +149,7 @@ class KeyCommands(CommandBase[Text]):
                 txn.close()
 
     def rename(self, src: Key, dst: Key) -> bool:
-        """Rename a stream; a stream of the new name is deleted (RENAME).
+        """Rename a stream; a stream that has the new name is deleted (RENAME).
 
         Raises:
             NoSuchKeyError: there is no stream `src`.
@@ -156,38 +157,38 @@ class KeyCommands(CommandBase[Text]):
         return self._run(remove(keys.rename, (to_bytes(src, "src"), to_bytes(dst, "dst"), False)))
 
     def renamenx(self, src: Key, dst: Key) -> bool:
-        """Rename a stream unless the new name is taken; say whether it was renamed (RENAMENX)."""
+        """Rename a stream unless the new name is taken; return whether it was (RENAMENX)."""
         return self._run(write(keys.rename, (to_bytes(src, "src"), to_bytes(dst, "dst"), True)))
 
     # --- to and from Redis ------------------------------------------------------------------------
 
     def dump(self, name: Key, server: str = "7.2") -> bytes | None:
-        """Return a stream as Redis's RESTORE takes it, groups included; None when missing (DUMP).
+        """Return a stream with its groups in the form for RESTORE; None if it is missing (DUMP).
 
-        Costs memory for the whole stream; `streamkeep dump` and RDB files do not.
+        It needs memory for the whole stream; `streamkeep dump` and RDB files do not.
 
         Args:
-            server: the oldest Redis that is to read it: "5.0", "7.0", "7.2" (also every Valkey),
-                "8.6", "8.8" or "8.10". Older ones have no place for all that a stream holds; only
-                "8.8" and later lose nothing.
+            server: the oldest Redis that will read it: "5.0", "7.0", "7.2" (also for every Valkey),
+                "8.6", "8.8" or "8.10". Older versions cannot hold everything; only "8.8" and later
+                lose nothing.
         """
         if server not in TARGETS:
             raise ArgumentError(f"server must be one of {', '.join(TARGETS)}, not {server!r}")
         return self._run(read(dump.dump, (to_bytes(name, "name"), server)))
 
     def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool:
-        """Create a stream from what DUMP of a Redis, a Valkey or a store returned (RESTORE).
+        """Create a stream from a payload of DUMP, of a store, a Redis or a Valkey (RESTORE).
 
-        Every byte is checked; the macro nodes are taken over as they are.
+        Every byte is checked; the macro nodes are stored as they are.
 
         Args:
             ttl: must be 0: streams of a store do not expire.
-            replace: delete a stream of that name first; otherwise it is an error.
+            replace: delete an existing stream of that name first, instead of raising.
 
         Raises:
             KeyExistsError: the key exists.
-            CommandError: the payload is damaged, is of no stream, or of a newer version; the
-                CorruptionError that caused it says more. Nothing was changed.
+            CommandError: the payload is damaged, is not a stream, or is of a newer version. The
+                CorruptionError that caused it has the details. Nothing was changed.
         """
         if ttl != 0:
             raise ArgumentError(f"ttl must be 0, not {ttl!r}: streams of a store do not expire")

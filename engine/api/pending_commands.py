@@ -41,7 +41,7 @@ class PendingCommands(CommandBase[Text]):
     """The commands on pending entries; a base of `StreamCommands`."""
 
     def xpending(self, name: Key, groupname: Key) -> Info:
-        """Return number and range of a group's pending entries, and who has them (XPENDING)."""
+        """Return number, range and consumers of the pending entries of a group (XPENDING)."""
 
         def shape(found: xpending.PendingSummary) -> Info:
             consumers = [{"name": one, "pending": count} for one, count in found.consumers]
@@ -72,12 +72,12 @@ class PendingCommands(CommandBase[Text]):
 
         Args:
             min, max: as in `xrange`.
-            consumername: only what this consumer has.
-            idle: only what was delivered at least as many milliseconds ago.
+            consumername: only entries of this consumer.
+            idle: only entries that were delivered at least this many milliseconds ago.
 
         Returns:
             Dicts with message_id, consumer, time_since_delivered (milliseconds) and
-            times_delivered. An entry that nobody owns has an empty consumer and -1.
+            times_delivered. An entry without a consumer has an empty name and -1.
         """
         if (min, max, count, consumername, idle) == (None,) * 5:
             return cast(list[Info], self.xpending(name, groupname))  # as redis-py does
@@ -132,23 +132,23 @@ class PendingCommands(CommandBase[Text]):
         justid: bool = False,
         last_id: Id | None = None,
     ) -> Entries:
-        """Make pending entries those of a consumer (XCLAIM).
+        """Give pending entries to a consumer (XCLAIM).
 
         Args:
-            min_idle_time: only what was delivered at least as many milliseconds ago.
-            idle, time: what to set as the delivery time: so many milliseconds ago, or Unix
-                milliseconds; by default now.
-            retrycount: what to set as the delivery count; by default one more.
-            force: make entries of the stream pending that are not.
+            min_idle_time: only entries that were delivered at least this many milliseconds ago.
+            idle, time: set the delivery time to so many milliseconds ago, or to a time in Unix
+                milliseconds; by default to now.
+            retrycount: set the delivery count to this; by default it rises by one.
+            force: also make entries pending that are not.
             justid: return IDs only, and do not count this as a delivery.
             last_id: advance the group's last delivered ID to this one, if it is higher.
 
         Returns:
-            The entries that were claimed, or their IDs. What was deleted from the stream is
-            pending no more.
+            The entries that were claimed, or their IDs. Entries that were deleted from the stream
+            are no longer pending.
         """
         for label, flag in (("force", force), ("justid", justid)):
-            if flag and not isinstance(flag, bool):  # alone among the methods of redis-py
+            if flag and not isinstance(flag, bool):  # as redis-py does, here only
                 raise ArgumentError(f"XCLAIM {label} must be a boolean, not {as_given(flag)}")
         if not isinstance(message_ids, (list, tuple)) or not message_ids:
             raise ArgumentError(
@@ -200,18 +200,18 @@ class PendingCommands(CommandBase[Text]):
         *,
         whole: bool = False,
     ) -> Entries:
-        """Claim what has been pending too long, from an ID on (XAUTOCLAIM).
+        """Claim entries that have been pending too long, from an ID on (XAUTOCLAIM).
 
         Args:
-            min_idle_time: only what was delivered at least as many milliseconds ago.
-            count: claim at most this many, and look at ten times as many; 100 by default.
+            min_idle_time: only entries that were delivered at least this many milliseconds ago.
+            count: claim at most this many, and examine ten times as many; 100 by default.
             justid: return IDs only, and do not count this as a delivery.
-            whole: with `justid`, return the whole reply, of which redis-py drops all but the IDs.
+            whole: with `justid`, return the whole reply, of which redis-py keeps only the IDs.
 
         Returns:
-            [ID to go on from (0-0 at the end), entries, IDs that were deleted from the stream and
-            are pending no more]; with `justid` only the list of IDs, as redis-py does, or, if
-            `whole`, the three parts with IDs instead of entries.
+            [ID to continue from (0-0 at the end), entries, IDs of entries that were deleted from
+            the stream and are no longer pending]. With `justid` only the list of IDs, as redis-py
+            does; if `whole`, the three parts with IDs instead of entries.
         """
         least = check_not_negative(
             "XAUTOCLAIM min_idle_time must be a nonnegative integer",
@@ -260,7 +260,7 @@ class PendingCommands(CommandBase[Text]):
 
 
 def _claim_option(name: str, value: object) -> int | None:
-    """Return an option of XCLAIM, which redis-py takes as an int only."""
+    """Return an option of XCLAIM, which redis-py accepts as an int only."""
     if value is None:
         return None
     server = f"Invalid {name.upper()} option argument for XCLAIM"

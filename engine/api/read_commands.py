@@ -48,7 +48,7 @@ _SCAN_BATCH = 256
 
 
 class ScanEntry(Generic[Text]):
-    """An entry that `scan` stands on: its ID, its pairs, and `delete`."""
+    """The entry that `scan` has come to: its ID, its pairs, and `delete`."""
 
     __slots__ = ("_delete", "_name", "id", "pairs")
 
@@ -60,11 +60,11 @@ class ScanEntry(Generic[Text]):
 
     @property
     def fields(self) -> dict[Text, Text]:
-        """The pairs as a dict; of a field that is repeated, the last value."""
+        """The pairs as a dict, with the last value of a repeated field."""
         return dict(self.pairs)
 
     def delete(self) -> bool:
-        """Delete this entry (XDEL); False when it was gone already."""
+        """Delete this entry (XDEL); return False if it was already deleted."""
         return bool(self._delete(self._name, self.id))
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class ReadCommands(CommandBase[Text]):
     # --- entries ----------------------------------------------------------------------------------
 
     def xlen(self, name: Key) -> int:
-        """Return the number of entries of a stream, 0 when it is missing (XLEN)."""
+        """Return the number of entries of a stream, 0 if it is missing (XLEN)."""
         return self._run(read(_xlen, (to_bytes(name, "name"),)))
 
     def xrange(
@@ -92,19 +92,19 @@ class ReadCommands(CommandBase[Text]):
         """Return entries with ascending IDs from `min` to `max`, both included (XRANGE).
 
         Args:
-            min, max: an ID; `ms` alone stands for all of that millisecond; `-` and `+` for the
+            min, max: an ID; `ms` without `seq` means all of that millisecond; `-` and `+` are the
                 ends; `(id` excludes the ID itself.
-            count: at most this many.
-            history: also what was trimmed while the stream archived: one ordered view across
-                segments, retired nodes and live ones. Give a `count`, or use `scan`, where the
+            count: return at most this many.
+            history: also return entries that were trimmed while the stream archived: one ordered
+                view of segments, retired nodes and live ones. Give a `count`, or use `scan`, if the
                 archive is big.
 
         Returns:
-            A list of `Entry`, each equal to redis-py's `(id, {field: value})`. Of a repeated field
-            that has the last value; `Entry.pairs` has all.
+            A list of `Entry`, each equal to redis-py's `(id, {field: value})`. It has the last
+            value of a repeated field; `Entry.pairs` has all values.
 
         Raises:
-            MissingSegmentError, CorruptionError: the archive is not whole (`history`).
+            MissingSegmentError, CorruptionError: with `history`: a segment is lost or damaged.
         """
         limit = check_count("XRANGE", "count", count)
         return self._range(range_start(min), range_end(max), limit, False, name, history)
@@ -153,17 +153,17 @@ class ReadCommands(CommandBase[Text]):
         """Return entries above the given IDs from several streams (XREAD).
 
         Args:
-            streams: for each stream the last ID that was seen; `$` stands for the stream's last
-                generated ID, `+` for the ID before its last entry. A dict, or a list of (name, ID)
-                pairs, which may name a stream again: the reply has it as often.
-            count: at most this many of each stream.
-            block: wait for entries, at most as many milliseconds, 0 for ever; None does not. `$`
-                then means the last ID as it was when the wait began.
-            max_count: at most this many of all streams together.
+            streams: for each stream, the last ID that was seen; `$` is the last generated ID of the
+                stream, `+` the ID before its last entry. A dict, or a list of (name, ID) pairs. A
+                stream that is named several times is several times in the reply.
+            count: return at most this many entries of each stream.
+            block: wait for entries for at most this many milliseconds; 0: without limit; None: do
+                not wait. `$` is then the last ID at the time when the wait began.
+            max_count: return at most this many entries of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
         Returns:
-            `[name, [Entry, ...]]` of each stream that has entries; [] when none has or none came.
+            `[name, [Entry, ...]]` of each stream that has entries; [] if none has.
         """
         block_ms = None if block is None else check_block("XREAD", block)
         limit = check_count("XREAD", "count", count)
@@ -179,7 +179,7 @@ class ReadCommands(CommandBase[Text]):
 
     @property
     def _named_text(self) -> Shape | None:
-        """What turns the names of an XREAD result into text, and its entries if need be."""
+        """What turns the names in a reply of XREAD into text, and its entries if necessary."""
         if not self._decode or self._late_text:
             return self._entry_text
         return lambda result: [[name.decode(), entries] for name, entries in result]
@@ -197,19 +197,19 @@ class ReadCommands(CommandBase[Text]):
     ) -> Iterator[ScanEntry[Text]]:
         """Iterate over the entries of a stream, as they were when the iteration began.
 
-        Memory stays bounded by a batch. The iterator reads one snapshot, so a loop may delete the
-        entry it stands on: `for entry in store.scan(key): entry.delete()`. While it runs, the
-        store keeps every page of the snapshot; close iterators that are not used up.
+        The iterator holds one batch of entries in memory. It reads one snapshot, so a loop may
+        delete its entry: `for entry in store.scan(key): entry.delete()`. While it runs, the store
+        keeps every page of the snapshot, so close an iterator that you do not use up.
 
-        In a transaction there is no snapshot to read: the iterator goes on in what the
-        transaction has made of the stream, a batch of entries at a time.
+        In a transaction there is no snapshot. The iterator then reads batches of the stream as the
+        transaction has changed it.
 
         Args:
             start, end: as `min` and `max` of `xrange`.
             reverse: from `end` to `start`.
-            history: as with `xrange`. Each batch is then read from a snapshot of its own, so that
-                an iteration over years of archive keeps no pages: what is archived meanwhile is
-                neither missed nor seen twice.
+            history: as with `xrange`. Each batch then has a snapshot of its own, so that an
+                iteration over years of archive keeps no pages. Entries that are archived during
+                the iteration are returned once.
         """
         low, high = range_start(start), range_end(end)
         return self._scan(to_bytes(name, "name"), low, high, bool(reverse), history)
@@ -260,10 +260,10 @@ class ReadCommands(CommandBase[Text]):
     # --- information ------------------------------------------------------------------------------
 
     def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Info:
-        """Return what the store knows of a stream, in redis-py's shape (XINFO STREAM).
+        """Return the properties of a stream, in redis-py's shape (XINFO STREAM).
 
         Args:
-            full: with entries and groups in detail (FULL).
+            full: include entries and groups in detail (FULL).
             count: how many entries, and pending entries of each kind, `full` lists; 0 for all.
 
         Raises:
@@ -285,7 +285,7 @@ class ReadCommands(CommandBase[Text]):
 
 
 def _history(txn: Txn, name: bytes, wanted: Range) -> Entries:
-    """Read history; reading uses the range up, and this may run again."""
+    """Read history. Restore the range after an error, because the command may run again."""
     left = wanted.limit
     try:
         return history.xrange(txn, name, wanted)

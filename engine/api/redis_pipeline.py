@@ -20,8 +20,8 @@ class Pipeline(PipelineCommands):
     """Queues commands; `execute` runs them in one transaction and returns their results.
 
     Each command method returns the pipeline. As in Redis, a command that breaks a rule does not
-    undo the others; unlike in Redis, a crash never leaves half of them, whatever `transaction`
-    says. Results become text when all of it is committed, as with redis-py. If one is not UTF-8,
+    undo the others; unlike in Redis, a crash never leaves half of them, with any `transaction`.
+    Results become text when all of it is committed, as with redis-py. If one is not UTF-8,
     the result of its command is that error.
     """
 
@@ -48,7 +48,7 @@ class Pipeline(PipelineCommands):
         return len(self._steps)
 
     def __bool__(self) -> bool:
-        """An empty pipeline is still one."""
+        """An empty pipeline is true, too."""
         return True
 
     def reset(self) -> None:
@@ -56,14 +56,14 @@ class Pipeline(PipelineCommands):
         self._steps = []
 
     def multi(self) -> None:
-        """Begin a transaction; every pipeline is one already."""
+        """Do nothing; every pipeline is a transaction."""
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Run the queued commands in order, in one transaction; empty the queue.
 
         Args:
-            raise_on_error: raise the first command's error after all have run and were committed;
-                otherwise errors stand among the results.
+            raise_on_error: after all commands have run and were committed, raise the first error.
+                Otherwise the list of results has the errors.
         """
         commands = self._take()
         if not commands:
@@ -71,7 +71,7 @@ class Pipeline(PipelineCommands):
         return results_of(commands, self._store._run(run_together(commands)), raise_on_error)
 
     def _take(self) -> list[Command[object]]:
-        """Return the queued commands, and forget them."""
+        """Empty the queue; return its commands."""
         steps, self._steps = self._steps, []
         return steps
 
@@ -84,7 +84,7 @@ class Pipeline(PipelineCommands):
 
 
 def run_together(commands: list[Command[object]]) -> Command[list[object]]:
-    """Return a command that runs others; its reply has the errors of those that failed, too."""
+    """Return a command that runs others; its reply has replies and errors."""
     command: Command[list[object]] = Write(_run_all, (commands,))
     command.frees = all(one.frees for one in commands)
     command.leaves_garbage = any(one.leaves_garbage for one in commands)

@@ -1,4 +1,4 @@
-"""The public class `Store`; what it gives out is in `views` and `pipeline`."""
+"""The public class `Store`. Its snapshots and transactions are in `views`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _MAX_LIMIT: Final = (1 << 32) - 2
 class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
-    Safe to share between threads, and any number of processes may have the store open. A process
-    that forks must open it anew in the child.
+    It is safe to share between threads, and any number of processes may have the store open. After
+    a fork, the child must open it again.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
     def _clean_up(
         self, readonly: bool, archive_every: float | None, most_retired: int | None
     ) -> None:
-        """See to what those who had the store open before have left."""
+        """Finish what processes that had the store open before did not finish."""
         if not readonly:
             environment = self._environment
             if environment.back_pressure is None:
@@ -150,7 +150,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
     # --- life -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the store. Threads that are still in a call finish it; later calls raise.
+        """Close the store. Calls that run in other threads finish; later calls raise.
 
         Raises:
             StoreError: this thread has a transaction open on it.
@@ -199,7 +199,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
 
     @property
     def reusable_bytes(self) -> int:
-        """Bytes among them that hold nothing any more and will be used again."""
+        """The part of `used_bytes` that is free and will be used again."""
         return self._environment.reusable_size()
 
     def segment_path(self, record: SegmentRecord) -> Path:
@@ -213,7 +213,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         """Make several commands one transaction, across streams; see `Transaction`.
 
         Args:
-            sync: when it is durable, where that is not to be as the store was opened.
+            sync: a sync mode for this transaction, instead of that of the store.
         """
         wait = self._wait if sync is None else check_sync(sync) == "commit"
         self._check_writable()
@@ -242,13 +242,13 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
             self._collect_garbage()
 
     def using(self, sync: Sync) -> SyncView[Text]:
-        """Return all commands with another sync mode than the store was opened with."""
+        """Return an object with the commands of the store, which uses another sync mode."""
         self._check_open()
         self._note_sync(sync)
         return SyncView(self, sync)
 
     def snapshot(self) -> Snapshot[Text]:
-        """Return the store as it is now, for several reads that must agree; see `Snapshot`."""
+        """Return the present state of the store, for reads that must agree; see `Snapshot`."""
         self._check_open()
         return Snapshot(self, self._environment.begin_read())
 
@@ -256,7 +256,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         """Queue commands and run them in one transaction, as redis-py's pipeline does.
 
         Args:
-            transaction: accepted for redis-py's sake; the commands are one transaction anyway.
+            transaction: ignored, and accepted because redis-py has it. It always is a transaction.
         """
         self._check_open()
         return Pipeline(self, transaction, self._decode)
@@ -348,7 +348,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         return self._environment.begin_read(), True
 
     def _note_sync(self, sync: Sync | None) -> None:
-        """Have the journal synced every `interval_ms`, from the first use of that mode on."""
+        """Begin to sync the journal every `interval_ms`, if this is the first use of that mode."""
         checkpointer = self._environment.checkpointer
         if sync == "interval" and self._interval_s is None and checkpointer is not None:
             self._interval_s = self._interval_ms / 1000
@@ -359,15 +359,16 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
             raise StoreClosedError("the store is closed")
 
     def _check_writable(self) -> None:
-        """Raise unless this store may write; others of this process may, on the same files."""
+        """Raise unless this store may write. Other stores on the same files may."""
         self._check_open()
         if self._readonly:
             raise StoreError("the store was opened with readonly=True")
 
     def _collect_garbage(self) -> None:
-        """Remove what deleted streams left, in bounded transactions, and files that may go.
+        """Remove the rows and files of deleted streams, in bounded transactions.
 
-        The command that left it has happened: a failure is the matter of whoever comes next.
+        The command that deleted them was committed, so an error is logged, and a later command
+        removes the rest.
         """
         environment = self._environment
         try:
@@ -377,7 +378,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
                 environment.settle()
             garbage_files.remove(environment)
         except StreamkeepError as error:
-            log.warning("%s: what was deleted is removed later: %s", environment.path, error)
+            log.warning("%s: deleted data will be removed later: %s", environment.path, error)
 
 
 def _has_garbage(txn: ReadTxn) -> bool:

@@ -55,7 +55,7 @@ from streamkeep.format.rows.producers import content_iid
 
 
 class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Text]):
-    """Every stream command; see the subclasses for how each runs.
+    """All commands on streams. The subclasses decide how each runs.
 
     `Text` is bytes, or str with decode_responses=True.
     """
@@ -108,34 +108,35 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
         idmpauto: Key | None = None,
         idmp: tuple[Key, Key] | None = None,
     ) -> Text | None:
-        """Append an entry to a stream, which is created when missing (XADD).
+        """Append an entry to a stream, which is created if it is missing (XADD).
 
-        The entry and all counters change in one transaction: a reader or a crash sees all or
-        nothing. Durable on return as the store's `sync` says.
+        The entry and all counters change in one transaction, so that readers see all of it or
+        nothing, also after a crash. The store's `sync` mode says when it is durable.
 
         Args:
             fields: at least one field and its value.
-            id: `*` for one from the clock, `ms-*` for the next in that millisecond, or an ID
-                above the stream's last one.
-            maxlen, minid: trim the stream afterwards to this many entries, or to IDs from this
-                one on; not both.
+            id: `*` for an ID from the clock, `ms-*` for the next one in that millisecond, or an ID
+                above the last one of the stream.
+            maxlen, minid: then trim the stream to this many entries, or to IDs from this one on;
+                not both.
             approximate: trim whole macro nodes only, which is cheaper and may leave more.
-            nomkstream: do nothing when the stream is missing.
+            nomkstream: do nothing if the stream is missing.
             limit: trim at most about this many entries; only with `approximate`. By default 10,000
-                (100 times node_max_entries, where that is set); 0: no limit.
-            ref_policy: what trimming means to groups: "KEEPREF" leaves what is pending, "DELREF"
-                removes it, "ACKED" trims only what every group has read and acknowledged.
-            idmp: (producer, message ID): an entry that this producer sent before under this ID is
-                not added again; the ID of the first one is returned.
-            idmpauto: a producer; the message ID is made from the fields.
+                (100 times node_max_entries, if that is set); 0: no limit.
+            ref_policy: what trimming does to pending entries of groups: "KEEPREF" leaves them,
+                "DELREF" removes them, "ACKED" trims only what all groups have read and
+                acknowledged.
+            idmp: (producer, message ID). If this producer sent a message with this ID before, no
+                entry is added, and the ID of the first entry is returned.
+            idmpauto: a producer; the message ID is computed from the fields.
 
         Returns:
-            The ID as bytes `b"ms-seq"` (str with decode_responses); None when `nomkstream` applied.
+            The ID as bytes `b"ms-seq"` (str with decode_responses); None if `nomkstream` applied.
 
         Raises:
-            IdTooSmallError: the ID is not above the stream's last ID.
+            IdTooSmallError: the ID is not above the last ID of the stream.
             ArgumentError, InvalidIdError: an argument is not valid.
-            StoreFullError: no room on the disk; the store still reads and deletes.
+            StoreFullError: no room on the disk; reading and deleting still work.
         """
         flat = to_pairs(fields)
         message = None
@@ -202,7 +203,7 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
     ) -> Text | None:
         """Append an entry given as (field, value) pairs (XADD).
 
-        Their order and duplicate fields are kept. All else is as with `xadd`.
+        Their order and repeated fields are kept. The other arguments are those of `xadd`.
         """
         flat = pairs_to_flat(list(pairs))
         message = _message(flat, id, idmpauto, idmp)
@@ -223,7 +224,7 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
         entries: Iterable[Fields | Iterable[Pair]],
         ids: Iterable[Id] | None = None,
     ) -> list[Text]:
-        """Append many entries in one transaction: all of them or none.
+        """Append many entries in one transaction, all or none.
 
         Args:
             entries: each a dict, or a list of (field, value) pairs.
@@ -233,7 +234,7 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
             The IDs, in order.
 
         Raises:
-            IdTooSmallError: an ID is not above the one before; `error.entry_index` says which.
+            IdTooSmallError: an ID is not above the one before; `error.entry_index` is its index.
         """
         flats = [
             to_pairs(entry) if isinstance(entry, dict) else pairs_to_flat(_listed(entry))
@@ -253,7 +254,7 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
     # --- remove -----------------------------------------------------------------------------------
 
     def xdel(self, name: Key, *ids: Id) -> int:
-        """Delete entries; return how many there were (XDEL)."""
+        """Delete entries; return how many existed (XDEL)."""
         if not ids:
             raise no_arguments("xdel")
         return self._run(
@@ -272,18 +273,18 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
     ) -> int:
-        """Remove the oldest entries of a stream; return how many went (XTRIM).
+        """Remove the oldest entries of a stream; return how many were removed (XTRIM).
 
         Args:
             maxlen: how many entries stay; or
             minid: the lowest ID that stays.
-            approximate: remove whole macro nodes only; up to one node more than asked for stays.
+            approximate: remove whole macro nodes only; up to one more node stays.
             limit: remove at most about this many; only with `approximate`. By default 10,000 (100
-                times node_max_entries, where that is set), so call again while something goes; 0:
+                times node_max_entries, if that is set), so repeat the call until it returns 0. 0:
                 no limit.
-            ref_policy: "KEEPREF" leaves what groups have pending, "DELREF" removes it, "ACKED"
-                trims only what every group has read and acknowledged. With the latter two, entries
-                go one by one, and of `approximate` only the limit is left.
+            ref_policy: "KEEPREF" leaves pending entries of groups, "DELREF" removes them, "ACKED"
+                trims only what all groups have read and acknowledged. With the latter two, entries
+                are removed one by one, and `approximate` has no effect other than the limit.
         """
         if maxlen is None and minid is None:
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
@@ -292,12 +293,12 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
         return self._run(free(xtrim.xtrim, (to_bytes(name, "name"), spec)))
 
     def trim_range(self, name: Key, start: Id, end: Id) -> int:
-        """Trim the entries from `start` to `end`, anywhere in a stream; return how many went.
+        """Trim the entries from `start` to `end`, anywhere in a stream; return how many there were.
 
-        What is trimmed under archiving goes to the archive, as with `xtrim`. Macro nodes that lie
-        in the range go as nodes. last_generated_id and entries_added stay; entries that others
-        stay before count as deleted in max_deleted_id, so that the lag of a group which has yet to
-        come to the range is unknown (None), and not wrong.
+        If the stream archives, the entries go to the archive, as with `xtrim`. Macro nodes in the
+        range are removed as a whole. last_generated_id and entries_added stay. If older entries
+        stay, the removed ones count as deleted in max_deleted_id. The lag of a group that has not
+        reached the range is then unknown (None), instead of wrong.
 
         Args:
             start, end: as `min` and `max` of `xrange`, both included.
@@ -314,11 +315,11 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
         entries_added: int | None = None,
         max_deleted_id: Id | None = None,
     ) -> bool:
-        """Set the stream's last generated ID, and two of its counters where given (XSETID).
+        """Set the last generated ID of a stream, and two counters if they are given (XSETID).
 
         Raises:
             NoSuchKeyError: the stream does not exist.
-            CommandError: the ID is below what the stream holds or has deleted.
+            CommandError: the ID is below an entry that the stream holds or has deleted.
         """
         last = to_id(id)
         added = to_optional_integer("entries_added", entries_added)
@@ -328,13 +329,13 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
     def xcfgset(
         self, name: Key, idmp_duration: int | None = None, idmp_maxsize: int | None = None
     ) -> Text:
-        """Set how long, and how many messages of each producer, a stream remembers (XCFGSET).
+        """Set how long a stream remembers messages, and how many of each producer (XCFGSET).
 
         Args:
             idmp_duration: 1 to 86,400 seconds.
             idmp_maxsize: 1 to 10,000 messages.
 
-        When a value really changes, everything remembered is forgotten.
+        If a value changes, the stream forgets all messages.
         """
         if idmp_duration is None and idmp_maxsize is None:
             raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
@@ -351,7 +352,7 @@ class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Tex
         )
 
     def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:
-        """Remember that a producer's message became an entry that exists (XIDMPRECORD)."""
+        """Record that a message of a producer became an existing entry (XIDMPRECORD)."""
         return self._run(
             write(
                 idempotency.xidmprecord,
@@ -433,7 +434,7 @@ def _trim_spec(
 
 
 def _setting(name: str, value: object) -> int | None:
-    """Return a setting of XCFGSET; that it is too large is said with the server's limits."""
+    """Return a setting of XCFGSET. `idempotency.xcfgset` checks the upper limits."""
     if value is None:
         return None
     if not isinstance(value, int) or value < 1:

@@ -1,4 +1,4 @@
-"""What a store gives out: a snapshot, a transaction, its commands with another sync mode."""
+"""The views of a store: a snapshot, a transaction, its commands with another sync mode."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def check_sync(sync: Sync) -> Sync:
 class Snapshot(StreamCommands[Text]):
     """All reading commands on one unchanging state of the store; a context manager.
 
-    Others write meanwhile, unseen and undisturbed. The store keeps every page of the snapshot
-    until it is closed, so do not keep one for long while much is written. `delete` of a scanned
-    entry goes to the store itself.
+    Other callers can write; a snapshot does not show their changes. The store keeps every page of
+    the snapshot until it is closed, so do not keep one for long while much is written. `delete` of
+    a scanned entry deletes from the store itself.
 
     Archive files are not kept: a segment that is dropped, or rewritten by an erasure, is gone for
-    snapshots, too. What they read with `history=True` then raises StaleSnapshotError, rather than
-    show another state. A store's own reads take a newer snapshot instead.
+    snapshots, too. A read with `history=True` then raises StaleSnapshotError, because it cannot
+    return the state of the snapshot. The store's own reads use a newer snapshot instead.
     """
 
     def __init__(self, store: Store[Text], txn: ReadTxn) -> None:
@@ -61,7 +61,7 @@ class Snapshot(StreamCommands[Text]):
         self._set_decode(store._decode)
 
     def close(self) -> None:
-        """Let the snapshot go."""
+        """Release the snapshot."""
         self._txn.close()
 
     def __enter__(self) -> Snapshot[Text]:
@@ -127,14 +127,14 @@ class Snapshot(StreamCommands[Text]):
 class Transaction(StreamCommands[Text]):
     """Several commands as one: `with store.transaction() as txn:`.
 
-    Commands see what earlier ones of the transaction did; everybody else sees all of it after the
-    block, or nothing when the block raises. It holds the store's only write lock: keep it short,
-    stay in the thread that began it, and call no writing method of the store itself inside the
-    block.
+    Commands see the changes of earlier commands in the transaction. Other callers see all changes
+    after the block, or none if the block raises. A transaction holds the only write lock of the
+    store, so keep it short. Use it in the thread that began it, and call no writing method of the
+    store itself inside the block.
 
-    A CommandError may be caught inside the block: that command has changed nothing. Any other
-    error that interrupts a writing command, such as a full store, undoes the whole transaction,
-    and the block ends with an error even where it was caught.
+    A CommandError may be caught inside the block, because that command has changed nothing. Any
+    other error that interrupts a writing command, such as a full store, undoes the whole
+    transaction, and the block ends with an error even if that one was caught.
     """
 
     _late_text = True
@@ -144,7 +144,7 @@ class Transaction(StreamCommands[Text]):
         self._txn = txn
         self._set_decode(store._decode)
         self._thread = threading.get_ident()
-        self._broken: BaseException | None = None  # what interrupted a command
+        self._broken: BaseException | None = None  # the error that interrupted a command
 
     @property
     def txn(self) -> WriteTxn:
@@ -152,11 +152,11 @@ class Transaction(StreamCommands[Text]):
         return self._txn
 
     def abort(self) -> None:
-        """Undo everything; the block may go on, but the transaction takes no more commands."""
+        """Undo everything. The block may continue, but the transaction accepts no more commands."""
         self._txn.abort()
 
     def check_whole(self) -> None:
-        """Raise when a command was interrupted, and with it the transaction undone."""
+        """Raise if a command was interrupted, which undid the transaction."""
         if self._broken is not None:
             raise StoreError(
                 "nothing of the transaction was written, since one of its commands failed "

@@ -1,9 +1,9 @@
 """One LMDB environment per process and store: transactions, durability, growth, the end.
 
-Commands run through `read` and `write`, which cure what can be cured (a map that must grow, a
-missing pin, a full table of readers) and translate LMDB's errors. Where the map had to stay small
-(`opening`), it grows when it is used up: under the write lock, with the gate for new readers
-closed, after the last reader of this process has left.
+Commands run through `read` and `write`. These repair what they can (a map that must grow, a missing
+pin, a full table of readers) and translate LMDB's errors. A map that had to begin small (`opening`)
+grows when it is used up: under the write lock, with the gate for new readers closed, after the last
+reader of this process has finished.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from streamkeep.format.core.keys import META
 
 PAGE: Final = 4096
 _META_PAGES: Final = 2
-RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` that nobody needs to look at
+RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
 SMALLEST_STORE: Final = 1 << 20
 _READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
@@ -62,12 +62,12 @@ Result = TypeVar("Result")
 
 
 class BackPressure(Protocol):
-    """What a commit calls for when much has been retired; `archive.back_pressure` has it."""
+    """Archives when too much was retired; implemented in `archive.back_pressure`."""
 
-    most: int  # bytes in `retired` from which it works
+    most: int  # bytes in `retired` from which on it archives
 
     def __call__(self) -> None:
-        """Archive what is too much; the caller holds no lock of the store."""
+        """Archive the surplus; the caller holds no lock of the store."""
 
 
 log = logging.getLogger("streamkeep")
@@ -98,10 +98,10 @@ class Environment:
         self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(self.path)
         self.waiters = Waiters(folder, context, self.read)
-        self.lock = lock  # None where the store may not be touched and has no such file
+        self.lock = lock  # None if the store is read-only and has no such file
         self.checkpoints: Checkpoints | None = None  # None for a read-only store
         self.checkpointer: Checkpointer | None = None
-        self.back_pressure: BackPressure | None = None  # called when much has been retired
+        self.back_pressure: BackPressure | None = None  # called after commits
         self.renew_queue()
         self.segments = SegmentFiles(folder)
         self.archive_work = OwnedLock()  # a part of the archive's lock; closing waits for it
@@ -117,7 +117,7 @@ class Environment:
             context.erasures = journal.control.erasures()
             self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
         if not readonly:
-            self.waiters.open_wait_table()  # commits ring whom they find on it
+            self.waiters.open_wait_table()  # commits notify the waiting calls in it
 
     def renew_queue(self) -> None:
         """Begin with an empty queue of writers; a forked child cannot use its parent's."""
@@ -132,7 +132,7 @@ class Environment:
     def begin_write(self) -> WriteTxn:
         """Wait for the write lock and begin a transaction that cannot be run again.
 
-        Since the map cannot grow under it, a quarter of it is kept free beforehand.
+        The map cannot grow during the transaction, so a quarter of it is made free before.
         """
         if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
             self.resize(2 * self.map_size())
@@ -150,7 +150,7 @@ class Environment:
             return cast(Result, self._retrying(run_read, self.context, command, args))
 
     def read_durable(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
-        """As `read`; return when everything that the snapshot showed is on disk."""
+        """Do the same as `read`; return when everything that the snapshot showed is on disk."""
         with self.begin_read() as txn:
             try:
                 result = command(txn, *args)
@@ -169,12 +169,12 @@ class Environment:
     ) -> Result:
         """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
-        When the map is full it grows and the command runs again, from the start. Callers that hold
-        no lock share transactions instead: `group_commit.run`.
+        If the map is full it grows, and the command runs again from the start. Callers that hold no
+        lock use `group_commit.run` instead, to share transactions.
 
         Args:
             wait: return when the commit is on disk.
-            frees: the command makes room; it may use a reserve when the store is at its limit.
+            frees: the command makes room, so it may use a reserve when the store is at its limit.
         """
         return cast(Result, self.write_alone(command, args, wait, frees))
 
@@ -201,7 +201,7 @@ class Environment:
                     self.resize(2 * self.map_size())
                 elif deadline and time.monotonic() >= deadline:
                     raise self._limit_reached() from error
-                else:  # a checkpoint lets pages be reused, but for those that readers keep
+                else:  # a checkpoint lets pages be reused, except those that readers keep
                     if deadline:
                         time.sleep(_POLL_S)
                     else:
@@ -225,7 +225,7 @@ class Environment:
                 return result
 
     def notice(self) -> None:
-        """After a commit: wake the checkpointer thread, unless it is awake and has time."""
+        """After a commit, wake the checkpointer thread, unless it is awake and keeps up."""
         context = self.context
         awake = context.watched and context.bytes_since_checkpoint < BUDGET_BYTES
         if not awake and self.checkpointer is not None:
@@ -242,8 +242,8 @@ class Environment:
         """Do what commits have made due: a checkpoint, archiving on the spot.
 
         Methods of the store call it when their own work is done. Both take locks, so the caller
-        holds none: neither the archive's nor that of the checkpoints. A failure is logged; the
-        commits themselves have happened.
+        must hold neither the archive's lock nor that of the checkpoints. A failure is logged,
+        because the commits themselves succeeded.
         """
         context = self.context
         # The checkpointer thread makes one earlier, unless it cannot keep up.
@@ -257,9 +257,9 @@ class Environment:
             self.back_pressure()
 
     def _use_reserve(self) -> None:
-        """Make room on a full disk for a command that frees some.
+        """Make room on a full disk for a command that makes room itself.
 
-        A checkpoint lets pages be reused and journal files go; the last of them is the spare.
+        A checkpoint lets pages be reused, and old journal files be removed, the recycled one last.
         """
         self.make_checkpoint()
         if self.context.journal is not None:
@@ -273,10 +273,10 @@ class Environment:
             self._retrying(self.checkpoints.make)
 
     def make_clean_checkpoint(self, begin: Callable[[WriteTxn], None]) -> Hold:
-        """As `make_checkpoint`; nothing that was journaled before is left in the journal's files.
+        """Make a checkpoint, and leave in the journal's files nothing that was journaled before.
 
         Args:
-            begin: a command that changes something, in whose transaction the journal goes on in
+            begin: a command that changes something. In its transaction the journal continues in
                 another file.
         """
         checkpoints = self.checkpoints
@@ -286,21 +286,21 @@ class Environment:
             checkpoints.journal.begin_clean_file()
             begin(txn)
 
-        # Meanwhile nobody makes an old file of the journal the spare one.
+        # No other caller recycles an old file of the journal until this is done.
         with checkpoints.exclusive():
             self.write(go_on_clean, frees=True)
             hold: Hold = self._retrying(checkpoints.make_clean)
             return hold
 
     def make_first_checkpoint(self) -> None:
-        """Make the checkpoint after a creation or a recovery: from now on that counts."""
+        """Make the first checkpoint after a creation or a recovery."""
         if self.checkpoints is not None:
             slot = self.checkpoints.file.newest()
             if slot is None or slot.epoch != self.context.epoch:
                 self.make_checkpoint()
 
     def _make_checkpoint_needed(self) -> None:
-        """Have a pin and a place in the journal; see `CheckpointNeeded`."""
+        """Get a pin and a log position; see `CheckpointNeeded`."""
         context, checkpoints = self.context, self.checkpoints
         assert checkpoints is not None
         checkpoints.journal.check()
@@ -312,7 +312,7 @@ class Environment:
         self._retrying(checkpoints.pin if context.pin is None else checkpoints.make)
 
     def clear_memory(self) -> None:
-        """Have nothing in LMDB's memory that was written before the last erasure."""
+        """Remove from LMDB's memory everything that was written before the last erasure."""
         while not self._retrying(clear_memory, self.context):
             self.resize(self.map_size() + 2 * PAGE * kept_pages(self.context))
 
@@ -348,7 +348,10 @@ class Environment:
             self.make_checkpoint()  # it was made before this journal was begun
 
     def _retrying(self, begin: Callable[[*Args], Result], *args: *Args) -> Result:
-        """Call `begin`, which changes nothing, again after what can be cured; else translate."""
+        """Call `begin` again after errors that can be repaired; translate the others.
+
+        `begin` changes nothing before it fails.
+        """
         cleared = False
         while True:
             try:
@@ -373,12 +376,12 @@ class Environment:
         return (self.raw.info()["last_pgno"] + 1) * PAGE
 
     def reusable_size(self) -> int:
-        """Return the bytes of used pages that hold nothing any more and will be used again."""
+        """Return the bytes of used pages that are free and will be used again."""
         with self.begin_read() as txn:
             return max(0, self.used_size() - self._size_in(txn.raw))
 
     def _size_in(self, raw: lmdb.Transaction[bytes]) -> int:
-        """Return the bytes of pages that hold something, as a transaction sees it."""
+        """Return the bytes of the pages that are in use in the view of a transaction."""
         stats = [raw.stat(), *(raw.stat(table) for table in self.context.tables.values())]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
@@ -386,10 +389,10 @@ class Environment:
         return (pages + _META_PAGES) * PAGE
 
     def check_limit(self, txn: WriteTxn) -> None:
-        """Raise when a transaction that is about to be committed takes the store past its limit.
+        """Raise if the commit of a transaction would take the store past its limit.
 
-        What holds something counts. The map has a reserve for commands that make room, and for
-        pages that snapshots keep.
+        Only pages in use count. The map has a reserve for commands that make room, and for pages
+        that snapshots keep.
 
         Raises:
             StoreFullError: the store would hold more than max_store_bytes, and more than now.
@@ -417,7 +420,7 @@ class Environment:
         )
 
     def resize(self, size: int) -> None:
-        """Set the map's size; 0 takes over what another process has set.
+        """Set the size of the map; 0 adopts the size that another process has set.
 
         Raises:
             StoreError: a snapshot or iterator of this process stays open and pins the map.
@@ -440,7 +443,7 @@ class Environment:
 
     @property
     def _points_lock(self) -> AbstractContextManager[object]:
-        """The lock under which checkpoints are made, which comes before all others."""
+        """The lock of checkpoints, which is taken before all others."""
         return nullcontext() if self.checkpoints is None else self.checkpoints.lock
 
     # --- end --------------------------------------------------------------------------------
@@ -455,7 +458,7 @@ class Environment:
             )
 
     def release(self) -> None:
-        """Give up one use; the last one closes the environment, once archiving has ended."""
+        """End one use; the last one closes the environment, after archiving has ended."""
         last = waited = False
         try:
             with registry.lock:
@@ -499,6 +502,6 @@ class Environment:
 
 
 def limited_map(max_store_bytes: int) -> int:
-    """Return the size of the map of a store with a limit, which a reserve comes on top of."""
+    """Return the size of the map of a store with a limit, which includes a reserve."""
     reserve = max(SMALLEST_STORE, max_store_bytes // 8)
     return (max_store_bytes + reserve) // PAGE * PAGE

@@ -145,7 +145,7 @@ class TaskCall(Call):
 
 
 def _nothing(txn: WriteTxn) -> None:
-    """Stand in for a command."""
+    """Do nothing; the command of a call that has `work`."""
 
 
 def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
@@ -262,7 +262,7 @@ class GroupCommit:
 
     def _serve(self, call: TaskCall) -> None:
         """Lead with a call, or finish it if its leader was interrupted."""
-        try:  # nothing may end the thread: its tasks would wait for ever
+        try:  # nothing may end the thread: its tasks would never be woken
             if self._leader is call:
                 try:
                     self._lead(call)
