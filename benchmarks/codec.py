@@ -7,6 +7,7 @@ import json
 
 from benchmarks.common import best, entries
 from streamkeep.format.node import check, node
+from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.columns import ColumnWriter
 from streamkeep.format.node.envelope import PAGE_LISTPACK
 
@@ -18,7 +19,7 @@ def measure(repeat: int = 5) -> dict[str, float]:
     """Return entries per second of each operation, and the size of an entry."""
     flats = [[part for pair in fields.items() for part in pair] for fields in entries(COUNT)]
     numbered = [(1_700_000_000_000 + n // 3, n % 3, flat) for n, flat in enumerate(flats)]
-    nodes = node.encode_nodes(numbered, PAGE_LISTPACK)
+    nodes = encode_nodes(numbered, PAGE_LISTPACK)
 
     def decode(shape: int) -> None:
         for ms, seq, data in nodes:
@@ -38,7 +39,7 @@ def measure(repeat: int = 5) -> dict[str, float]:
     gc.disable()
     try:
         figures = {
-            "encode": best(lambda: node.encode_nodes(numbered, PAGE_LISTPACK), repeat),
+            "encode": best(lambda: encode_nodes(numbered, PAGE_LISTPACK), repeat),
             "decode to entries": best(lambda: decode(int(node.PAIRS)), repeat),
             "decode to redis-py's shape": best(lambda: decode(int(node.ENTRY)), repeat),
             "decode to columns": best(to_columns, repeat),

@@ -37,8 +37,8 @@ from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.rows.records import STREAM_RECORD
 from streamkeep.format.rows.restoring import RESTORING_SECTION
 from streamkeep.format.rows.retention import RETENTION_SECTION
+from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.format.segment.segment import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.tools.cli import main as root
 
@@ -136,7 +136,7 @@ PARTS: Final = (
     Part("reference/format.md", "message", MESSAGE_ROW.table),
     Part("reference/format.md", "journal file", FILE_HEADER.table),
     Part("reference/format.md", "journal record", RECORD_HEADER.table),
-    Part("reference/format.md", "steady slot", SLOT.table),
+    Part("reference/format.md", "checkpoint slot", SLOT.table),
     Part("reference/format.md", "restoring", RESTORING_SECTION.table),
     Part("reference/format.md", "segment trailer", TRAILER.table),
     Part("reference/format.md", "segment index", INDEX_HEADER.table),

@@ -1,9 +1,9 @@
-"""Stored bytes, field by field: what `dump --bytes` prints, from the tables that the codecs use.
+"""Annotating stored bytes field by field, for `dump --bytes`, with the layouts of the codecs.
 
-Everything here takes bytes as they are found, whole or damaged, and yields `Piece`s in the order of
-their offsets: each says which bytes, what they are called and what they say. Where bytes do not
-fit the format, a piece named `damage` says why; what stands behind it is given as `rest`. Nothing
-is raised, and nothing is believed: checksums are computed, and shown beside a wrong one.
+Each function takes bytes, sound or damaged, and yields `Piece`s in the order of their offsets: the
+bytes, their name and their meaning. A piece named `damage` says which bytes do not fit the format
+and why; bytes after it are a piece named `rest`. Nothing is raised. Checksums are computed, and
+shown beside a wrong one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from streamkeep.format.log.journal import (
 from streamkeep.format.log.journal import FILE_HEADER as JOURNAL_HEADER
 from streamkeep.format.node.envelope import CHECKSUM_SIZE, ENVELOPE, HEADER_SIZE
 from streamkeep.format.node.listpack import HEADER_SIZE as LISTPACK_HEADER
-from streamkeep.format.node.listpack import Reader, checked_step
+from streamkeep.format.node.listpack import Reader
+from streamkeep.format.node.listpack_check import checked_step
 from streamkeep.format.rows.batches import BATCH_ROW
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.extension import IDEMPOTENCE, IDEMPOTENCE_SECTION, SECTION_HEAD
@@ -55,23 +56,23 @@ from streamkeep.format.rows.group_records import CONSUMER_RECORD, GROUP_RECORD
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.rows.records import STREAM_RECORD
+from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.format.segment.segment import INDEX_HEADER, INDEX_ROW, TRAILER
 
 NUMBER: Final = Layout("number", (Field("number", "Q", ""),))
 PAGE_KEY: Final = Layout("page key", (Field("ms", "Q", ""), Field("seq", "Q", "")))
 GARBAGE_ROW: Final = Layout("garbage row", (Field("kind", "B", ""), Field("number", "Q", "")))
-_SHOWN: Final = 48  # bytes of a string that are shown as text
+_MAX_TEXT: Final = 48  # bytes of a string that are shown as text
 
 
 class Piece(NamedTuple):
-    """Some bytes, and what they are.
+    """Some bytes and their meaning.
 
     Attributes:
-        offset: of the first byte in what is described.
+        offset: offset of the first byte.
         data: the bytes.
-        name: of the field.
-        value: what they say, for people.
+        name: name of the field.
+        value: the decoded value as text.
     """
 
     offset: int
@@ -80,18 +81,18 @@ class Piece(NamedTuple):
     value: str
 
 
-def shown(data: bytes) -> str:
-    """Return bytes as text in quotes, cut where it is long."""
-    text = repr(data[:_SHOWN])[1:]
-    return text if len(data) <= _SHOWN else f"{text} and {len(data) - _SHOWN:,} bytes more"
+def quoted_text(data: bytes) -> str:
+    """Return bytes as quoted text; only the first 48 bytes of a long string."""
+    text = repr(data[:_MAX_TEXT])[1:]
+    return text if len(data) <= _MAX_TEXT else f"{text} and {len(data) - _MAX_TEXT:,} more bytes"
 
 
 def describe_layout(layout: Layout, data: bytes, at: int, prefix: str = "") -> Iterator[Piece]:
-    """Yield the fields of a layout at an offset, as far as there are bytes."""
+    """Yield the fields of a layout at an offset, as far as the bytes go."""
     for field in layout.fields:
         part = data[at : at + field.size]
         if len(part) < field.size:
-            yield _damage(data, at, f"{layout.name}: {prefix}{field.name} is cut off")
+            yield _damage(data, at, f"{layout.name}: {prefix}{field.name} is truncated")
             return
         value = _value(field, part)
         meaning = "  " + field.meaning.replace("`", "") if field.meaning else ""
@@ -101,7 +102,7 @@ def describe_layout(layout: Layout, data: bytes, at: int, prefix: str = "") -> I
 
 def _value(field: Field, part: bytes) -> str:
     if field.code.endswith("s"):
-        return shown(part) if part.isascii() and part.strip(b"\0") else part.hex()
+        return quoted_text(part) if part.isascii() and part.strip(b"\0") else part.hex()
     return f"{int.from_bytes(part, 'big', signed=field.code == 'q')}"
 
 
@@ -114,13 +115,13 @@ def _fits(layout: Layout, data: bytes, at: int) -> bool:
 
 
 def _members(layout: Layout, data: bytes, at: int) -> dict[str, Any]:
-    """Return the fields of a layout that is there whole, by name."""
+    """Return the fields of a layout by name; all of its bytes must be there."""
     names = [field.name for field in layout.fields]
     return dict(zip(names, layout.struct.unpack_from(data, at), strict=True))
 
 
 def _checksum(data: bytes, at: int, computed: bytes) -> Piece:
-    """Return the checksum that stands at an offset."""
+    """Return the checksum stored at an offset, compared with the computed one."""
     stored = data[at : at + len(computed)]
     value = "right" if stored == computed else f"WRONG, computed {computed.hex()}"
     return Piece(at, stored, "checksum", value)
@@ -162,7 +163,7 @@ def _stream_record(data: bytes, at: int) -> Iterator[Piece]:
     at += STREAM_RECORD.size
     while at < len(data):
         if not _fits(SECTION_HEAD, data, at):
-            yield _damage(data, at, "a section is cut off")
+            yield _damage(data, at, "a section is truncated")
             return
         yield from describe_layout(SECTION_HEAD, data, at, "section ")
         head = _members(SECTION_HEAD, data, at)
@@ -171,7 +172,7 @@ def _stream_record(data: bytes, at: int) -> Iterator[Piece]:
         if head["tag"] == IDEMPOTENCE:
             yield from describe_layout(IDEMPOTENCE_SECTION, data[: at + head["size"]], at)
         else:
-            yield Piece(at, section, "section", "of a kind that is not described")
+            yield Piece(at, section, "section", "not annotated")
         at += len(section)
 
 
@@ -182,11 +183,11 @@ def describe_node(data: bytes, at: int, ms: int, seq: int) -> Iterator[Piece]:
         ms, seq: key of the macro node.
     """
     if len(data) - at < LISTPACK_HEADER + 1:
-        yield _damage(data, at, "no whole listpack")
+        yield _damage(data, at, f"{len(data) - at} bytes, less than an empty listpack")
         return
     total = data[at : at + 4]
     size = int.from_bytes(total, "little")
-    wrong = "" if size == len(data) - at else f", but {len(data) - at} are there"
+    wrong = "" if size == len(data) - at else f", found {len(data) - at}"
     yield Piece(at, total, "total-bytes", f"{size}{wrong}")
     count = data[at + 4 : at + 6]
     number = int.from_bytes(count, "little")
@@ -210,23 +211,23 @@ class _Elements:
     def __init__(self, data: bytes, at: int) -> None:
         self.data = data
         self.at = at
-        self.names: list[str] = []  # of the master's fields
+        self.names: list[str] = []  # field names of the master entry, as text
 
     def more(self) -> bool:
-        """Say whether there is another element."""
+        """Return whether there is another element."""
         return self.at < len(self.data) - 1
 
     def next(self, name: str) -> tuple[Piece, bytes]:
-        """Return the next element, described, and its text; raise CorruptionError."""
+        """Return the next element as a piece and as bytes; raise CorruptionError."""
         end = len(self.data) - 1
         stop = int(checked_step(self.data, self.at, end))
         text = Reader(self.data, self.at, end).string()
-        piece = Piece(self.at, self.data[self.at : stop], name, shown(text))
+        piece = Piece(self.at, self.data[self.at : stop], name, quoted_text(text))
         self.at = stop
         return piece, text
 
     def number(self, name: str) -> tuple[Piece, int]:
-        """Return the next element, which must be an integer."""
+        """Return the next element, which must be an integer, as a piece and as a number."""
         end = len(self.data) - 1
         checked_step(self.data, self.at, end)
         number = int(Reader(self.data, self.at, end).integer())
@@ -242,7 +243,7 @@ def _master(walk: _Elements) -> Iterator[Piece]:
     yield piece
     for index in range(width):
         piece, name = walk.next(f"master field {index}")
-        walk.names.append(shown(name))
+        walk.names.append(quoted_text(name))
         yield piece
     yield walk.number("master end")[0]
 
@@ -251,8 +252,8 @@ def _slot(walk: _Elements, slot: int, ms: int, seq: int) -> Iterator[Piece]:
     """Yield one slot."""
     prefix = f"slot {slot}"
     piece, flags = walk.number(f"{prefix} flags")
-    told = [text for bit, text in ((1, "tombstone"), (2, "same fields")) if flags & bit]
-    yield piece._replace(value=f"{flags}  {', '.join(told) or 'own fields'}")
+    names = [text for bit, text in ((1, "tombstone"), (2, "same fields")) if flags & bit]
+    yield piece._replace(value=f"{flags}  {', '.join(names) or 'own fields'}")
     piece, ms_diff = walk.number(f"{prefix} ms-diff")
     yield piece
     piece, seq_diff = walk.number(f"{prefix} seq-diff")
@@ -273,7 +274,7 @@ def _slot(walk: _Elements, slot: int, ms: int, seq: int) -> Iterator[Piece]:
 
 # --- rows ---------------------------------------------------------------------------------------
 
-_LAYOUTS: Final[dict[int, tuple[Layout, str]]] = {  # and what follows it
+_LAYOUTS: Final[dict[int, tuple[Layout, str]]] = {  # layout, and name of the bytes after it
     KEYS: (NUMBER, "name"),
     PEL_ORDER: (PAGE_KEY, ""),
     IDEMPOTENCY: (MESSAGE_ROW, "message ID"),
@@ -286,13 +287,14 @@ _MEMBERS: Final = {CONSUMERS: CONSUMER_RECORD, PRODUCERS: PRODUCER_ROW}
 
 
 def describe_row(table: int, db_key: bytes, value: bytes) -> Iterator[Piece]:
-    """Yield the pieces of the value of a row; `table` is its place in `keys.TABLES`."""
+    """Yield the pieces of the value of a row; `table` is an index in `keys.TABLES`."""
     if table in (STREAMS, NODES, RETIRED):
         yield from describe_envelope(value)
         return
     end = len(value) - ROW_CHECKSUM_SIZE
     if end < 0:
-        yield _damage(value, 0, f"a row of {TABLES[table].name} of {len(value)} bytes")
+        problem = f"{len(value)} bytes, expected at least {ROW_CHECKSUM_SIZE}"
+        yield _damage(value, 0, f"row of {TABLES[table].name}: {problem}")
         return
     body = value[:end]
     if table == GROUPS:
@@ -309,7 +311,7 @@ def describe_row(table: int, db_key: bytes, value: bytes) -> Iterator[Piece]:
     elif table == META and end == NUMBER.size:
         yield from describe_layout(NUMBER, body, 0)
     elif body or table != CONSUMER_PEL:
-        yield Piece(0, body, "body", shown(body))
+        yield Piece(0, body, "body", quoted_text(body))
     yield _checksum(value, end, row_checksum(table, db_key, body))
 
 
@@ -317,7 +319,7 @@ def _with_rest(layout: Layout, body: bytes, rest: str) -> Iterator[Piece]:
     yield from describe_layout(layout, body, 0)
     if len(body) > layout.size or (rest and len(body) == layout.size):
         part = body[layout.size :]
-        yield Piece(layout.size, part, rest or "damage", shown(part) if rest else "too long")
+        yield Piece(layout.size, part, rest or "damage", quoted_text(part) if rest else "too long")
 
 
 def _group(body: bytes) -> Iterator[Piece]:
@@ -327,10 +329,10 @@ def _group(body: bytes) -> Iterator[Piece]:
         name_at = GROUP_RECORD.size + size
         yield from _nacks(body, GROUP_RECORD.size, min(name_at, len(body)))
         if name_at <= len(body):
-            yield Piece(name_at, body[name_at:], "name", shown(body[name_at:]))
+            yield Piece(name_at, body[name_at:], "name", quoted_text(body[name_at:]))
         else:
-            there = len(body) - GROUP_RECORD.size
-            yield _damage(body, len(body), f"inline_size is {size}, {there} bytes follow")
+            found = len(body) - GROUP_RECORD.size
+            yield _damage(body, len(body), f"inline_size is {size}, found {found} bytes")
 
 
 def _nacks(body: bytes, at: int, end: int) -> Iterator[Piece]:
@@ -376,10 +378,8 @@ def describe_journal(data: bytes) -> Iterator[Piece]:
     rest = data[at:]
     if rest:
         zeros = not rest.strip(b"\0")
-        told = (
-            "zeros: room that was reserved" if zeros else "no record follows: an older use, or torn"
-        )
-        yield Piece(at, rest, "rest", told)
+        meaning = "zeros: reserved space" if zeros else "no valid record: old bytes or a torn write"
+        yield Piece(at, rest, "rest", meaning)
 
 
 def _operations(body: bytes, base: int, prefix: str) -> Iterator[Piece]:
@@ -387,20 +387,20 @@ def _operations(body: bytes, base: int, prefix: str) -> Iterator[Piece]:
     try:
         for change in read_changes(body, TABLES):
             size = change.size()
-            told = f"{TABLES[change.table].name} {change.db_key.hex()}"
+            text = f"{TABLES[change.table].name} {change.db_key.hex()}"
             if change.kind == MOVE:
-                told += f", to {TABLES[change.kept].name}"
+                text += f", to {TABLES[change.kept].name}"
             elif change.kind != DELETE:
-                told += f", {len(change.head) + change.kept + len(change.value):,} bytes"
+                text += f", {len(change.head) + change.kept + len(change.value):,} bytes"
             part = body[at : at + size]
-            yield Piece(base + at, part, prefix + OPERATIONS[change.kind], told)
+            yield Piece(base + at, part, prefix + OPERATIONS[change.kind], text)
             at += size
     except CorruptionError as error:
         yield _damage(body, at, error.problem)._replace(offset=base + at)
 
 
 def describe_checkpoint(data: bytes) -> Iterator[Piece]:
-    """Yield the pieces of the file `steady`: its two slots."""
+    """Yield the pieces of the checkpoint file `steady`: its two slots."""
     for slot in range(SLOTS):
         at = slot * SLOT_SIZE
         if at > len(data):
@@ -413,7 +413,7 @@ def describe_checkpoint(data: bytes) -> Iterator[Piece]:
                     end + CHECKSUM_SIZE,
                     b"",
                     "damage",
-                    f"slot {slot} is not whole: its checksum is wrong",
+                    f"the checksum of slot {slot} is wrong",
                 )
             unused = data[end + CHECKSUM_SIZE : at + SLOT_SIZE]
             if unused:
@@ -438,11 +438,11 @@ def _segment_end(data: bytes) -> Iterator[Piece]:
     head = _members(INDEX_HEADER, data, 0)
     at = INDEX_HEADER.size
     key = data[at : at + head["key_size"]]
-    yield Piece(at, key, "key", shown(key))
+    yield Piece(at, key, "key", quoted_text(key))
     at += len(key)
     for number in range(head["block_count"]):
         if not _fits(INDEX_ROW, data, at):
-            yield _damage(data, at, f"the row of block {number} is cut off")
+            yield _damage(data, at, f"the row of block {number} is truncated")
             return
         yield from describe_layout(INDEX_ROW, data, at, f"block {number} ")
         at += INDEX_ROW.size
@@ -454,6 +454,5 @@ def _segment_end(data: bytes) -> Iterator[Piece]:
         if data[sealed : sealed + CHECKSUM_SIZE] != digest64(data[at:sealed]):
             yield Piece(at + TRAILER.size, b"", "damage", "the checksum of the trailer is wrong")
         at += TRAILER.size
-        yield Piece(
-            at, data[at:], "seek table", f"{len(data) - at:,} bytes, of zstd's seekable format"
-        )
+        text = f"{len(data) - at:,} bytes in zstd's seekable format"
+        yield Piece(at, data[at:], "seek table", text)

@@ -1,9 +1,9 @@
-"""Sizes, times and spans of time as people read them, and buckets of time to count in.
+"""Sizes, times and durations as text for people, and time buckets for histograms.
 
-The time of an entry is the millisecond part of its ID. Buckets are of equal length, and begin
-where people expect it: on the hour, at midnight UTC, on a Monday. Beyond some weeks they are
-calendar months and years, which differ in length. IDs that are no times (1-0, 2-0, ...) work as
-well; beyond the year 9999 buckets are plain numbers of milliseconds.
+The time of an entry is the millisecond part of its ID. Buckets have equal length and begin where
+people expect it: on the hour, at midnight UTC, on a Monday. For spans of more than some weeks
+buckets are calendar months and years. IDs that are not times (1-0, 2-0, ...) work as well; after
+the year 9999 buckets are plain numbers of milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DAY: Final = 24 * _HOUR
 _WEEK: Final = 7 * _DAY
 _FIRST_MONDAY: Final = 4 * _DAY  # 1970-01-05
 
-# Length in milliseconds, its name, and how the start of a bucket is written.
+# Length in milliseconds, its name, and the strftime format of a bucket's start.
 _STEPS: Final = (
     (1, "millisecond", "%Y-%m-%d %H:%M:%S.%f"),
     *((n, f"{n} ms", "%Y-%m-%d %H:%M:%S.%f") for n in (2, 5, 10, 20, 50, 100, 200, 500)),
@@ -48,7 +48,7 @@ _MONTHS: Final = (
 
 
 def size_text(size: int) -> str:
-    """Return a size in bytes as people read it, such as `1.2 GiB`."""
+    """Return a size in bytes as text, such as `1.2 GiB`."""
     if size < 1024:
         return f"{size} B"
     number = float(size)
@@ -60,19 +60,19 @@ def size_text(size: int) -> str:
 
 
 def time_text(ms: int) -> str:
-    """Return Unix milliseconds as `2024-06-10T07:33:20Z`; as a number beyond the calendar."""
+    """Return Unix milliseconds as `2024-06-10T07:33:20Z`; after the year 9999 as a number."""
     if ms > MAX_CALENDAR_MS:
         return f"{ms} ms"
     return calendar(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def calendar(ms: int) -> datetime:
-    """Return Unix milliseconds as a date in UTC; exact, which a float would not be."""
+    """Return Unix milliseconds as a UTC date, exactly: a float would round."""
     return EPOCH + timedelta(milliseconds=ms)
 
 
 def span_text(seconds: float) -> str:
-    """Return how long something took, such as `3.4 s`, `12 min 5 s`, `3 h 20 min` or `12 days`."""
+    """Return a duration as text, such as `3.4 s`, `12 min 5 s`, `3 h 20 min` or `12 days`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -84,7 +84,7 @@ def span_text(seconds: float) -> str:
 
 
 def count_text(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 entry`, `1,204 entries`; the plural of `one` is `one` + s unless given."""
+    """Return `1 entry` or `1,204 entries`; `many` defaults to `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
@@ -94,11 +94,11 @@ def entries_text(count: int) -> str:
 
 
 class Plan(NamedTuple):
-    """Where buckets begin and end: bucket i is edges[i] <= ms < edges[i + 1]."""
+    """The edges of buckets: bucket i holds edges[i] <= ms < edges[i + 1]."""
 
     edges: tuple[int, ...]
     unit: str  # the length of a bucket, in words
-    style: str  # how its start is written, for strftime; empty beyond the calendar
+    style: str  # strftime format of its start; empty after the year 9999
 
     def label(self, index: int) -> str:
         """Return the start of a bucket as text."""
@@ -110,7 +110,7 @@ class Plan(NamedTuple):
 
 
 def plan_buckets(first_ms: int, last_ms: int, most: int = MOST_BUCKETS) -> Plan:
-    """Choose buckets, at most `most`, that cover both times."""
+    """Return at most `most` buckets that cover both times."""
     for length, unit, style in _STEPS:
         offset = _FIRST_MONDAY if length == _WEEK and first_ms >= _FIRST_MONDAY else 0
         start = (first_ms - offset) // length * length + offset
@@ -132,7 +132,7 @@ def plan_buckets(first_ms: int, last_ms: int, most: int = MOST_BUCKETS) -> Plan:
 
 
 def _month_edges(first_ms: int, last_ms: int, months: int, most: int) -> tuple[int, ...]:
-    """Return the edges of buckets of some months; none when there would be too many."""
+    """Return the edges of buckets of `months` months; empty if there would be more than `most`."""
     begin = calendar(first_ms)
     number = (begin.year * 12 + begin.month - 1) // months * months
     edges: list[int] = []

@@ -33,7 +33,8 @@ from streamkeep.engine.commands.xadd import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
-from streamkeep.format.node.node import PAIRS, Range, encode_nodes, read_range
+from streamkeep.format.node.builder import encode_nodes
+from streamkeep.format.node.node import PAIRS, Range, read_range
 from streamkeep.pipeline.rows import Pairs, RowReader
 from streamkeep.pipeline.storage import check, file_system, make_folder
 

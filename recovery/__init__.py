@@ -1,4 +1,8 @@
-"""What is wrong with a store, what can be saved, and what is different between two."""
+"""Checking, repairing, backing up, comparing and loading stores.
+
+Rooms: `pages` (LMDB's file, read without LMDB), `fsck` (checks), `salvage` (repair), `backups`.
+May import: `engine`, `format`. Other folders may use the names in `__all__`.
+"""
 
 from streamkeep.engine.admin.compact import Compacted, compact
 from streamkeep.recovery.backups.backup import BackupReport, backup

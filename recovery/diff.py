@@ -1,10 +1,9 @@
-"""What two stores hold that is different: streams, entries, groups, pending entries, messages.
+"""The differences between two stores: streams, entries, groups, pending entries, messages.
 
-The comparison is logical: how entries are cut into macro nodes, numbers of streams and groups, and
-tombstones do not count. Both stores are read from one snapshot each, side by side in the order of
-keys and IDs. Where both have the same node it is not decoded, so that copies are compared as fast
-as they are read; where cuts differ, entries are merged. One node of each side, and one group of
-each side, is in memory at a time.
+The comparison is logical: the division of entries into macro nodes, the numbers of streams and
+groups, and tombstones are ignored. Both stores are read from one snapshot each, in the order of
+keys and IDs. If both have the same node, it is not decoded, so copies are compared as fast as they
+are read; otherwise the entries are merged. Needs memory for one node and one group of each store.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ class Difference(NamedTuple):
     Attributes:
         kind: "stream", "counter", "retention", "entry", "group", "consumer", "pending", "zone" or
             "messages".
-        key: the stream.
-        group: the group, for those kinds that belong to one.
-        what: which counter, entry ID, range of IDs, consumer, ... it is.
-        only: "first" or "second" when just that store has it, else "both".
-        first, second: what the stores say, None where they have nothing to say.
-        number: how many neighbours this stands for: entries or pending entries in a row.
+        key: name of the stream.
+        group: name of the group; None for other kinds.
+        what: name of the counter, entry ID, range of IDs, name of the consumer, ...
+        only: "first" or "second" if only that store has it, else "both".
+        first, second: the values in both stores; None if there is no value.
+        number: how many consecutive entries or pending entries this difference covers.
     """
 
     kind: str
@@ -68,7 +67,7 @@ def diff(first: Store[Any], second: Store[Any], key: bytes | None = None) -> Ite
     """Yield all differences between two stores, in the order of keys.
 
     Args:
-        key: compare this stream only.
+        key: compare only this stream.
     """
     with first.snapshot() as a, second.snapshot() as b:
         yield from diff_txns(a.txn, b.txn, key)
@@ -162,18 +161,18 @@ class _Side:
         self.walk = NodeWalk(txn, stream)
         self.found = self.walk.first()
         self.data = self.walk.load() if self.found else b""
-        self.entries: list[Entry] = []  # of this node and not compared yet, the next one last
+        self.entries: list[Entry] = []  # entries not compared yet, in reverse order
 
     def at_start(self) -> bool:
-        """Say whether a node that was not looked into comes next."""
+        """Return whether the next entry is the first of a node that was not decoded."""
         return self.found and not self.entries
 
     def node(self) -> tuple[int, int, bytes]:
-        """Return the node that comes next."""
+        """Return the next node."""
         return self.walk.ms, self.walk.seq, self.data
 
     def step(self) -> None:
-        """Pass over the node that comes next."""
+        """Skip the next node."""
         self.found = self.walk.next()
         self.data = self.walk.load() if self.found else b""
 
@@ -189,7 +188,7 @@ class _Side:
 
 
 class _Run:
-    """Neighbouring entries that only one store has, to be told as one difference."""
+    """Consecutive IDs that only one store has, reported as one difference."""
 
     def __init__(self, key: bytes, kind: str, group: bytes | None = None) -> None:
         self.key = key
@@ -201,7 +200,7 @@ class _Run:
         self.last: Id = (0, 0)
 
     def add(self, only: str, one: Id) -> Iterator[Difference]:
-        """Add an ID; yield what it ends."""
+        """Add an ID; yield the difference before it if that belongs to the other store."""
         if only != self.only:
             yield from self.end()
             self.only, self.first = only, one
@@ -209,7 +208,7 @@ class _Run:
         self.count += 1
 
     def end(self) -> Iterator[Difference]:
-        """Yield what was added."""
+        """Yield the difference for the IDs added."""
         if self.count:
             what = _id_text(self.first)
             if self.count > 1:
@@ -277,7 +276,7 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
     yield from _diff_pending(key, ours, theirs)
     if ours.zone != theirs.zone:
         zones = [_id_text(one) for one in ours.zone], [_id_text(one) for one in theirs.zone]
-        if sorted(ours.zone) == sorted(theirs.zone):  # else the pending entries tell
+        if sorted(ours.zone) == sorted(theirs.zone):  # otherwise "pending" reports the difference
             yield Difference("zone", key, name, "order", BOTH, *zones)
 
 

@@ -418,7 +418,7 @@ class Figures:
     entries: int = 0
     lost_entries: int = 0
     unverified: int = 0
-    mended: int = 0
+    corrected: int = 0
     recovered: int = 0
     aside: int = 0  # entries of untouched nodes that went to lost+found, with their table gone
     crashed: int = 0  # damages that end a process which opens the store with LMDB
@@ -443,7 +443,7 @@ class Figures:
             f"{self.nodes:,} macro nodes, {self.untouched:,} of them untouched: all came back",
             f"{self.entries:,} entries: {self.lost_entries:,} lost, {self.unverified:,} not proven",
             f"{self.aside:,} entries in lost+found, since they may have been deleted",
-            f"{self.mended:,} values mended, {self.recovered:,} nodes found without their tree",
+            f"{self.corrected:,} values corrected, {self.recovered:,} nodes found without a tree",
             "kinds: " + ", ".join(f"{name} {count}" for name, count in self.kinds.most_common()),
             "seconds: " + ", ".join(f"{name} {s:.0f}" for name, s in self.seconds.most_common()),
             *self.failures,
@@ -560,7 +560,7 @@ def _compare(
         f"{where}: {wrong} entries are wrong, {unverified} said to be unsure"
     )
     figures.unverified += unverified
-    figures.mended += repaired.report.mended
+    figures.corrected += repaired.report.corrected
     figures.recovered += repaired.report.recovered
 
 

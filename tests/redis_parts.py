@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import validate
-from streamkeep.format.node.node import Pairs, encode_nodes, peek_counts
+from streamkeep.format.node.node import Pairs, peek_counts
 from streamkeep.format.node.tombstones import mark
 from streamkeep.format.redis.stream_parts import (
     NOBODY,

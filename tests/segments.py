@@ -9,6 +9,7 @@ from streamkeep.engine.model import manifest
 from streamkeep.engine.model.segment_files import open_segment
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node import node
+from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment.segment import Segment, segment_path
@@ -24,7 +25,7 @@ def nodes_of(entries: list[Pairs], max_size: int = 200, number: int = 7) -> list
     """Return the envelopes of these entries."""
     return [
         encode_envelope(number, ms, seq, 1, 2, b"", data, b"")
-        for ms, seq, data in node.encode_nodes(entries, max_size)
+        for ms, seq, data in encode_nodes(entries, max_size)
     ]
 
 

@@ -43,7 +43,6 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
 from streamkeep.format.core.id_codec import pack_id
 from streamkeep.format.core.keys import META
-from streamkeep.format.log.checkpoint import MetaPage
 from streamkeep.format.log.lmdb_pages import (
     BIG,
     HEADER_SIZE,
@@ -56,6 +55,7 @@ from streamkeep.format.log.lmdb_pages import (
     free_pages,
     free_space,
 )
+from streamkeep.format.log.meta_page import MetaPage
 
 META_SCRUB: Final = b"scrub_due"
 

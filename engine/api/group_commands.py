@@ -43,11 +43,8 @@ from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    InvalidIdError,
-)
-from streamkeep.format.core.id_codec import visible
+from streamkeep.format.core.errors import ArgumentError, InvalidIdError
+from streamkeep.format.core.id_codec import until_nul
 
 NackMode = Literal["SILENT", "FAIL", "FATAL"]
 
@@ -343,7 +340,7 @@ def _help(txn: Txn, command: str) -> list[str]:
 def _group_start(value: Id) -> xgroup.StartId:
     """Parse the ID of XGROUP CREATE."""
     try:
-        return xgroup.LAST if visible(to_id_text(value)) == b"$" else to_id(value)
+        return xgroup.LAST if until_nul(to_id_text(value)) == b"$" else to_id(value)
     except InvalidIdError as error:
         return error  # to be raised after the checks for the key and the group
 
@@ -351,7 +348,7 @@ def _group_start(value: Id) -> xgroup.StartId:
 def _setid_start(value: Id) -> xgroup.StartId:
     """Parse the ID of XGROUP SETID, which may be `-` or `+`, but not `(id`."""
     text = to_id_text(value)
-    if visible(text) == b"$":
+    if until_nul(text) == b"$":
         return xgroup.LAST
     try:
         return to_id(text) if text[:1] == b"(" else range_start(text)

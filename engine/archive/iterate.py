@@ -20,9 +20,10 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, next_id
 from streamkeep.format.core.keys import RETIRED, node_key, pack_number, unpack_node_key
+from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import PAGE_LISTPACK, decode_envelope, encode_envelope
-from streamkeep.format.node.node import PAIRS, Range, encode_nodes, end_ids, has_live, read_range
+from streamkeep.format.node.node import PAIRS, Range, end_ids, has_live, read_range
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord

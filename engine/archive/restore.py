@@ -180,7 +180,7 @@ def _noted(stream: Stream, asked: Restoring) -> Restoring | None:
     noted = restoring_of(record.extension, f"stream {stream.number}")
     if noted is None:
         return None
-    if not noted.same_as(asked):
+    if not noted.same_source(asked):
         raise CommandError(
             f"another restore into {stream.name!r} is not finished: stream number "
             f"{noted.stream_number}, {noted.start_ms}-{noted.start_seq} to "

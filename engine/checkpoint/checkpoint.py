@@ -36,13 +36,8 @@ from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.checkpoint import (
-    SLOT_SIZE,
-    CheckpointSlot,
-    MetaPage,
-    decode_meta_page,
-    root_checksum,
-)
+from streamkeep.format.log.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
+from streamkeep.format.log.meta_page import MetaPage, decode_meta_page
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"  # LMDB's own lock file

@@ -69,15 +69,9 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.log.checkpoint import (
-    NO_BOOT,
-    CheckpointSlot,
-    MetaPage,
-    decode_meta_page,
-    meta_page_for,
-    root_checksum,
-)
+from streamkeep.format.log.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
 from streamkeep.format.log.journal import DELETE, MOVE, read_changes
+from streamkeep.format.log.meta_page import MetaPage, decode_meta_page, meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
 META_EPOCH: Final = b"epoch"

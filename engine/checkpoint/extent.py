@@ -15,7 +15,6 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.checkpoint import MetaPage
 from streamkeep.format.log.lmdb_pages import (
     BIG,
     META_PAGES,
@@ -24,6 +23,7 @@ from streamkeep.format.log.lmdb_pages import (
     decode_tree_page,
     overflow_pages,
 )
+from streamkeep.format.log.meta_page import MetaPage
 
 _BIT: Final = 8
 

@@ -19,8 +19,8 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.log.checkpoint import MetaPage, decode_meta_page
 from streamkeep.format.log.lmdb_pages import MAX_DEPTH, TABLE, decode_database, decode_tree_page
+from streamkeep.format.log.meta_page import MetaPage, decode_meta_page
 from streamkeep.format.rows.records import decode_number
 
 META_FORMAT: Final = b"format_version"

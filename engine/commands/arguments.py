@@ -11,7 +11,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import (
     MAX,
-    clean,
+    cut_id,
     id_text,
     next_id,
     parse_id,
@@ -155,7 +155,7 @@ def _no_bound(end: str, value: object, why: str) -> InvalidIdError:
 
 def _range_id(text: bytes, default_seq: int) -> tuple[int, int]:
     """Parse `-`, `+` or an ID."""
-    text = clean(text)
+    text = cut_id(text)
     if text == b"-":
         return 0, 0
     if text == b"+":

@@ -2,7 +2,7 @@
 
 All three hold macro nodes, and the ranges of the nodes of a stream never overlap, wherever they
 are. So reading history is reading nodes in the order of their keys, each from the place that has
-it; `node_marks.history_form` makes of a node what history shows of it. One snapshot says where
+it; `tombstones.history_form` makes of a node what history shows of it. One snapshot says where
 each node is: what trims, archives and erases meanwhile changes nothing about that, but may remove a
 file. Then `Unreadable` is raised, and whoever can take a newer snapshot asks the newest manifest:
 does it not name the file any more, the read begins again; else the file is missing indeed.

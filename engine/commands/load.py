@@ -22,13 +22,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, CorruptionError, KeyExistsError
 from streamkeep.format.node.check import validate
-from streamkeep.format.redis.stream_dump import (
-    open_payload,
-    problem_of_counters,
-    problem_of_group,
-    problem_of_messages,
-    read_value,
-)
+from streamkeep.format.redis.stream_dump import open_payload, read_value
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     Counters,
@@ -38,6 +32,9 @@ from streamkeep.format.redis.stream_parts import (
     Node,
     Part,
     Pending,
+    problem_of_counters,
+    problem_of_group,
+    problem_of_messages,
 )
 from streamkeep.format.rows.group_records import Consumer
 

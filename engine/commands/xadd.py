@@ -23,9 +23,9 @@ from streamkeep.engine.model.node_walk import NodeWalk, add_newest_node, seal_ta
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, IdTooSmallError
-from streamkeep.format.core.id_codec import MAX, clean, id_text, next_id, parse_number, visible
+from streamkeep.format.core.id_codec import MAX, cut_id, id_text, next_id, parse_number, until_nul
+from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import PAGE_LISTPACK
-from streamkeep.format.node.node import NodeBuilder
 from streamkeep.format.rows.records import PAGE_FIT
 
 AUTO: Final = 0  # *
@@ -51,9 +51,9 @@ ANY_ID: Final = NewId(AUTO, 0, 0)
 
 def parse_new_id(text: bytes) -> NewId:
     """Parse `*`, `ms-*`, `ms-seq` or `ms`; raise InvalidIdError."""
-    if visible(text) == b"*":
+    if until_nul(text) == b"*":
         return ANY_ID
-    text = clean(text)
+    text = cut_id(text)
     dash = text.find(b"-")
     if dash < 0:
         return NewId(EXPLICIT, parse_number(text, text), 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
-from streamkeep.format.node.node import Range, has_live, pick, read_range
+from streamkeep.format.node.node import Range, find_entries, has_live, read_range
 
 
 def read_entries(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> None:
@@ -59,5 +59,5 @@ def read_ids(
     walk = NodeWalk(txn, stream)
     start = 0
     while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
-        start += pick(walk.load(), walk.ms, walk.seq, wanted, start, shape, found)
+        start += find_entries(walk.load(), walk.ms, walk.seq, wanted, start, shape, found)
     return found

@@ -16,7 +16,7 @@ from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id, visible
+from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id, until_nul
 from streamkeep.format.node.node import PAIRS, Range
 
 AFTER_LAST: Final = "$"
@@ -28,7 +28,7 @@ ReadId = Id | str  # an ID, or one of the two above
 
 def parse_read_id(text: bytes) -> ReadId:
     """Parse an ID argument of XREAD."""
-    special = visible(text)
+    special = until_nul(text)
     if special == b">":
         raise CommandError(
             "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "

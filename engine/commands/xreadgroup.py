@@ -28,7 +28,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import ArgumentError, CommandError
-from streamkeep.format.core.id_codec import MAX, clean, id_text, parse_id
+from streamkeep.format.core.id_codec import MAX, cut_id, id_text, parse_id
 from streamkeep.format.node.node import PAIRS, TEXT
 from streamkeep.format.rows.group_records import Consumer
 from streamkeep.format.rows.nacks import MAX_COUNT, Nack
@@ -55,7 +55,7 @@ def parse_position(text: bytes) -> Position:
 
 
 def _parse_position(text: bytes) -> Position:
-    special = clean(text)
+    special = cut_id(text)
     if special == b">":
         return NEW
     if special in (b"$", b"+"):

@@ -22,7 +22,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import rises
+from streamkeep.format.core.id_codec import is_ascending
 from streamkeep.format.core.keys import (
     CONSUMERS,
     GROUPS,
@@ -271,7 +271,7 @@ class Group(CachedRow):
     def ack_many(self, ids: list[tuple[int, int]]) -> int:
         """Remove entries from the pending entries; return how many were there."""
         acknowledged = 0
-        if not rises(ids):
+        if not is_ascending(ids):
             ids = sorted(set(ids))
         for number, count in self.pel.remove_many(ids).items():
             acknowledged += count

@@ -20,7 +20,7 @@ from typing import Final
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
-from streamkeep.format.node.node import Range, SlotCursor, go_on, read_header, read_slots
+from streamkeep.format.node.node import Range, SlotCursor, read_header, read_slots, resume_cursor
 
 _LARGEST_NODE: Final = 1 << 16  # that is kept in memory for each group
 
@@ -85,7 +85,7 @@ class ReadCursor:
         if (stream.tail_ms, stream.tail_seq) != (self._ms, self._seq):
             return None
         self._stream = stream
-        return go_on(cursor, stream.tail_data())
+        return resume_cursor(cursor, stream.tail_data())
 
     def _enter(self, stream: Stream, walk: NodeWalk, former: SlotCursor | None) -> SlotCursor:
         """Go on in the node that a walk stands on: where a former cursor was, or at its start."""
@@ -96,5 +96,5 @@ class ReadCursor:
         self._sealed = not walk.on_tail
         self._ms = walk.ms
         self._seq = walk.seq
-        cursor = go_on(former, data) if same and former is not None else None
+        cursor = resume_cursor(former, data) if same and former is not None else None
         return cursor or SlotCursor(read_header(data, walk.ms, walk.seq))

@@ -21,6 +21,7 @@ from librt.strings import BytesWriter
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import pack_number
+from streamkeep.format.node.builder import NodeBuilder, builder_from
 from streamkeep.format.node.envelope import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
@@ -28,7 +29,7 @@ from streamkeep.format.node.envelope import (
     decode_envelope,
     put_header,
 )
-from streamkeep.format.node.node import NodeBuilder, builder_from, peek_counts
+from streamkeep.format.node.node import peek_counts
 from streamkeep.format.rows.records import REOPEN, StreamRecord, decode_stream_record
 from streamkeep.format.rows.retention import Retention, retention_of, with_retention
 

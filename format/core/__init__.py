@@ -1,4 +1,4 @@
-"""What every other format needs: errors, entry IDs, keys of tables, checksums, byte tables.
+"""Shared by all formats: errors, entry IDs, keys of tables, checksums, byte tables.
 
-May import: nothing of ours. For the rest: every public name.
+May import: no other room. Other rooms may use every public name.
 """

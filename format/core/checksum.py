@@ -1,8 +1,8 @@
-"""Checksums: XXH3-64 over what a value holds and the place it stands in.
+"""Checksums: XXH3-64 over the content of a value and its key.
 
-Small rows end with the low 32 bits of XXH3-64 over key and body, seeded with the table's number
-and the key's length: a row found under a wrong key, or in a wrong table, does not pass. Envelopes
-carry their place inside, and all 64 bits at the end.
+A small row ends with the low 32 bits of XXH3-64 over key and body, seeded with the table's number
+and the key's length. So a row under a wrong key, or in a wrong table, fails the check. Envelopes
+contain their key themselves and end with all 64 bits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ digest64: Final[Callable[..., bytes]] = xxh3_64_digest
 
 
 def row_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
-    """Return the four bytes that end the row `body` under `db_key` of the table."""
+    """Return the four checksum bytes that end the row with this body and key."""
     return digest64(db_key + body, table | len(db_key) << 8)[_LOW:]
 
 
 def seal_row(table: int, db_key: bytes, body: bytes) -> bytes:
-    """Return the value to store for `body`."""
+    """Return the value to store: `body` and its checksum."""
     return body + row_checksum(table, db_key, body)
 
 
@@ -35,5 +35,5 @@ def open_row(table: int, db_key: bytes, value: bytes, where: str) -> bytes:
     body = value[:-ROW_CHECKSUM_SIZE]
     stored = value[len(body) :]
     if len(stored) != ROW_CHECKSUM_SIZE or stored != row_checksum(table, db_key, body):
-        raise ChecksumError(where, f"checksum of a row of {len(value)} bytes does not match")
+        raise ChecksumError(where, f"the checksum of this row of {len(value)} bytes does not match")
     return body

@@ -1,14 +1,14 @@
-"""The public shapes of one entry and of its ID."""
+"""The public types of an entry and of its ID."""
 
 from __future__ import annotations
 
 from typing import Final, Generic, NamedTuple
 
-from typing_extensions import TypeVar  # with defaults: of typing only from Python 3.13 on
+from typing_extensions import TypeVar  # `typing.TypeVar` has defaults only from Python 3.13 on
 
 from streamkeep.format.core import id_codec
 
-# What a store returns: bytes, or str with decode_responses=True.
+# The text that a store returns: bytes, or str with decode_responses=True.
 Text = TypeVar("Text", bytes, str, default=bytes)
 _One = TypeVar("_One")
 
@@ -50,13 +50,13 @@ MAX_ID: Final = StreamId(MAX_U64, MAX_U64)
 
 
 class RepeatedFields(dict[_One, _One]):
-    """The fields of an entry in which a field is repeated.
+    """The fields of an entry that contains a field more than once.
 
-    As a dict it is what redis-py returns, with the last value of each field. Only entries with
-    repeated fields have one; the fields of all others are a plain dict.
+    As a dict it has the last value of each field, as redis-py returns it. Entries without repeated
+    fields have a plain dict instead.
 
     Attributes:
-        pairs: all fields with their values, in the order of the entry.
+        pairs: all (field, value) pairs, in the order of the entry.
     """
 
     __slots__ = ("pairs",)
@@ -66,12 +66,12 @@ class RepeatedFields(dict[_One, _One]):
         self.pairs = pairs
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by pairs, which the items of the dict do not hold."""
+        """Pickle the pairs: the items of the dict lack the repeated fields."""
         return RepeatedFields, (self.pairs,)
 
 
 def fields_of(flat: list[Text]) -> dict[Text, Text]:
-    """Return the dict of field, value, field, value, ...; one with all pairs where it needs it."""
+    """Return the fields of `[field, value, ...]`: a `RepeatedFields` if a field is repeated."""
     fields = dict(zip(flat[0::2], flat[1::2], strict=True))
     if 2 * len(fields) == len(flat):
         return fields
@@ -81,8 +81,7 @@ def fields_of(flat: list[Text]) -> dict[Text, Text]:
 class Entry(NamedTuple, Generic[Text]):
     """One entry as redis-py returns it: `(id, {field: value})`.
 
-    Of a field that is repeated in the entry, `fields` has the last value, as in redis-py; `pairs`
-    has all.
+    If the entry repeats a field, `fields` has its last value, as in redis-py, and `pairs` has all.
     """
 
     id: Text
@@ -92,8 +91,8 @@ class Entry(NamedTuple, Generic[Text]):
     def pairs(self) -> list[tuple[Text, Text]]:
         """All (field, value) pairs in the order of the entry, repeated fields included.
 
-        XREADGROUP with CLAIM returns tuples that are no `Entry`: their `fields` are a
-        `RepeatedFields` with `pairs` where a field is repeated, else a dict with all items.
+        XREADGROUP with CLAIM returns plain tuples instead of `Entry`. Their fields are a
+        `RepeatedFields`, which has `pairs`, if a field is repeated, else a plain dict.
         """
         fields = self.fields
         return list(fields.pairs if isinstance(fields, RepeatedFields) else fields.items())

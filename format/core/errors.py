@@ -9,11 +9,11 @@ Five families, by what the caller can do about it:
     |-- CorruptionError   stored bytes break the format
     `-- TransferError     a dump or a load cannot be done
 
-The first two are siblings, as in redis-py: what the client refuses before it sends anything is an
-`ArgumentError`; what it sends, and a server refuses, is a `CommandError` in the server's words.
+The first two are siblings, as in redis-py. Where redis-py refuses a call before it sends anything,
+we raise `ArgumentError`; where a Redis server would refuse it, `CommandError` with Redis's text.
 
-`format` raises only `CorruptionError` and, for text that users write (IDs), `InvalidIdError`.
-`engine` turns every `lmdb.Error` into one of these; nothing above it sees an LMDB exception.
+`format` raises only `CorruptionError` and, for IDs that users write, `InvalidIdError`. `engine`
+translates every `lmdb.Error` into one of these classes; no layer above it sees an LMDB exception.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class StreamkeepError(Exception):
 
 
 class ArgumentError(StreamkeepError, ValueError):
-    """An argument of the wrong type, out of range, or in a combination that is not allowed.
+    """An argument has the wrong type, is out of range, or may not be combined with another.
 
-    redis-py refuses the same call on the client side, with a `DataError`. Nothing was run.
+    Nothing was run. redis-py raises `DataError` for the same call.
     """
 
 
@@ -35,10 +35,10 @@ class CommandError(StreamkeepError):
 
     `str(error)` is what redis-py shows for the same mistake: Redis's text, without the code when
     the code is the plain `ERR`. `redis_error` is the whole line as a Redis server would send it.
-    Where Redis's words leave out which argument it is about, a note of the error says so.
+    Redis's text does not always name the argument; a note on the error (PEP 678) then does.
 
     Attributes:
-        entry_index: which entry of a batch was refused, from 0 on; None outside of batches.
+        entry_index: index of the refused entry in its batch, from 0; None outside of batches.
     """
 
     redis_code = "ERR"
@@ -52,11 +52,11 @@ class CommandError(StreamkeepError):
 
 
 class InvalidIdError(CommandError):
-    """Text that is not an entry ID, or not one that this argument takes."""
+    """The text is not an entry ID, or not one that this argument accepts."""
 
 
 class IdTooSmallError(CommandError):
-    """An entry ID that is not above the last ID of the stream."""
+    """The entry ID is not above the last ID of the stream."""
 
 
 class NoSuchKeyError(CommandError):
@@ -76,13 +76,13 @@ class GroupExistsError(CommandError):
 
 
 class KeyExistsError(CommandError):
-    """The stream exists already, and was not to be replaced."""
+    """The stream exists already, and the command was not asked to replace it."""
 
     redis_code = "BUSYKEY"
 
 
 class StreamFullError(CommandError):
-    """The stream takes no entries until its groups have acknowledged some: see retention."""
+    """The stream refuses entries until its groups have acknowledged some: see retention."""
 
     redis_code = "FULL"
 
@@ -92,13 +92,11 @@ class StoreError(StreamkeepError):
 
 
 class NotAStoreError(StoreError):
-    """The path holds no store; it was left untouched."""
+    """The path does not hold a store; it was left untouched."""
 
 
 class StoreFullError(StoreError):
-    """The disk, or the size that the store may take, is used up; reading and deleting still
-    work.
-    """
+    """The disk is full or the store has reached its size limit; reading and deleting still work."""
 
 
 class FormatVersionError(StoreError):
@@ -110,7 +108,7 @@ class StoreClosedError(StoreError):
 
 
 class RecoveryNeededError(StoreError):
-    """The store needs recovery after a power loss, which a read-only open does not do."""
+    """The store needs recovery after a power loss; a read-only open does not recover it."""
 
 
 class StoreLockedError(StoreError):
@@ -118,26 +116,26 @@ class StoreLockedError(StoreError):
 
 
 class UntrustedFileError(StoreError):
-    """A file of the store is a link, of another type, or of an owner who is not trusted.
+    """A file of the store is a link, has the wrong type, or belongs to an untrusted owner.
 
-    Nothing was written, in the store or outside of it.
+    Nothing was written, neither in the store nor outside of it.
     """
 
 
 class StaleSnapshotError(StoreError):
-    """A snapshot needs an archive file that was dropped, or rewritten, since it was taken.
+    """A snapshot needs an archive file that was dropped or rewritten after it was taken.
 
-    Nothing is wrong with the store: take a new snapshot, or read without one.
+    The store is sound: take a new snapshot, or read without one.
     """
 
 
 class ErasureBlockedError(StoreError):
-    """An erasure waits for a reader that still needs old pages of the store.
+    """An erasure cannot finish while another process reads an old state of the store.
 
-    The entries are gone for everybody who reads from now on; their bytes are still in the files.
+    New reads no longer return the entries, but their bytes are still in the files.
 
     Attributes:
-        processes: who is in the way, as process numbers.
+        processes: IDs of the processes that hold the old state.
     """
 
     processes: tuple[int, ...] = ()
@@ -181,12 +179,12 @@ class LoadError(TransferError):
 
 
 class CorruptionError(StreamkeepError):
-    """Stored bytes break the format: they are reported, never served.
+    """Stored bytes break the format. They are reported, never returned as data.
 
     Attributes:
         where: the place, such as `macro node 5-0 of stream 3`.
-        problem: what was found, and what was expected.
-        offset: byte offset inside the value, or None.
+        problem: what was found and what was expected.
+        offset: byte offset in the value, or None.
     """
 
     def __init__(self, where: str, problem: str, *, offset: int | None = None) -> None:
@@ -197,16 +195,16 @@ class CorruptionError(StreamkeepError):
         self.offset = offset
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by parts: Spark sends exceptions between processes."""
+        """Pickle the three arguments: Spark sends exceptions between processes."""
         return _rebuild_corruption, (type(self), self.where, self.problem, self.offset)
 
 
 class ChecksumError(CorruptionError):
-    """A checksum does not match its bytes."""
+    """A checksum does not match the bytes that it covers."""
 
 
 class MissingSegmentError(CorruptionError):
-    """The manifest names a segment file that is not there."""
+    """The manifest names a segment file that does not exist."""
 
 
 def _rebuild_corruption(

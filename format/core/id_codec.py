@@ -1,16 +1,10 @@
-"""Entry IDs between text, numbers and 16 big-endian bytes, to the letter of Redis.
+"""Entry IDs as text, as numbers and as 16 big-endian bytes, parsed exactly as Redis parses them.
 
-An ID is a pair of unsigned 64-bit numbers. Text is split at the first `-`. Each half is read as
-Redis reads it: strictly as the canonical decimal of a signed 64-bit number, which must not be
-negative; and where that fails by the rules of C's `strtoull` in base 10, which skips white space,
-takes a sign and leading zeros, and negates modulo 2^64. Text ends at the first NUL, and has at
-most 127 bytes.
-
-Numbers above 2^63-1 are legal, so the two halves of an ID do not fit a signed 64-bit machine
-number. Between modules they are Python integers. Inside the codec they are *bit patterns*: the
-signed number with the same 64 bits, which sorts rightly once its sign bit is flipped (`below`)
-and is added and subtracted modulo 2^64 (`add`, `subtract`) without ever overflowing, so that the
-code means the same compiled by mypyc, where i64 wraps around, and interpreted, where it does not.
+An ID is a pair of unsigned 64-bit numbers, `ms-seq`. Between modules both are Python integers.
+Inside the codec they are *bit patterns*: the signed i64 with the same 64 bits, because half of
+the unsigned range does not fit an i64. `below` compares bit patterns, `add` and `subtract` work
+modulo 2^64. None of them overflows, so they give the same result compiled by mypyc, where i64
+wraps around, and interpreted, where it does not.
 """
 
 from __future__ import annotations
@@ -30,10 +24,10 @@ _SPACE: Final = b" \t\n\v\f\r"
 
 
 def invalid_id(text: bytes) -> InvalidIdError:
-    """Return the one error that Redis has for text that is no ID."""
+    """Return Redis's error for text that is not an ID, with a note that names the text."""
     error = InvalidIdError(_INVALID)
     shown = f"{text[:_MAX_TEXT]!r}{'...' if len(text) > _MAX_TEXT else ''}"
-    error.add_note(f"{shown} is no ID here: that is ms-seq, or ms, numbers from 0 to {MAX}")
+    error.add_note(f"got {shown}, expected ms-seq or ms, numbers from 0 to {MAX}")
     return error
 
 
@@ -43,19 +37,19 @@ def id_text(ms: int, seq: int) -> bytes:
 
 
 def pack_id(ms: int, seq: int) -> bytes:
-    """Return the 16 bytes under which IDs sort: ms, seq, both big-endian."""
+    """Return 16 bytes that sort in the order of IDs: ms, seq, both big-endian."""
     return ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
 
 
 def unpack_id(data: bytes) -> tuple[int, int]:
-    """Return `(ms, seq)` of 16 bytes, or of what begins with them."""
+    """Return `(ms, seq)` of the first 16 bytes of `data`."""
     if len(data) < 16:
-        raise CorruptionError("entry ID", f"{len(data)} bytes, 16 expected")
+        raise CorruptionError("entry ID", f"{len(data)} bytes, expected 16")
     return unsigned(read_i64_be(data, 0)), unsigned(read_i64_be(data, 8))
 
 
-def rises(ids: list[tuple[int, int]]) -> bool:
-    """Say whether each ID is above the one before it."""
+def is_ascending(ids: list[tuple[int, int]]) -> bool:
+    """Return whether each ID is above the one before it."""
     total: i64 = len(ids)
     if total == 0:
         return True
@@ -74,7 +68,7 @@ def rises(ids: list[tuple[int, int]]) -> bool:
 
 
 def next_id(ms: int, seq: int) -> tuple[int, int]:
-    """Return the ID after `ms-seq`; (0, 0) after the last one that exists."""
+    """Return the ID after `ms-seq`; (0, 0) after the highest possible ID."""
     if seq < MAX:
         return ms, seq + 1
     if ms < MAX:
@@ -90,7 +84,7 @@ def previous_id(ms: int, seq: int) -> tuple[int, int]:
 
 
 def parse_id(text: bytes, default_seq: int) -> tuple[int, int]:
-    """Parse `ms-seq`, or `ms` alone with the given `seq`; raise InvalidIdError."""
+    """Parse `ms-seq`, or `ms` alone with `default_seq` as its seq; raise InvalidIdError."""
     size: i64 = len(text)
     ms_end = _digits_end(text, 0, size)
     if ms_end > 0:
@@ -98,11 +92,11 @@ def parse_id(text: bytes, default_seq: int) -> tuple[int, int]:
             return _decimal(text, 0, ms_end), default_seq
         if text[ms_end] == 45 and _digits_end(text, ms_end + 1, size) == size:
             return _decimal(text, 0, ms_end), _decimal(text, ms_end + 1, size)
-    return _parse_odd(text, default_seq)
+    return _parse_unusual(text, default_seq)
 
 
 def _digits_end(text: bytes, start: i64, size: i64) -> i64:
-    """Return where the digits from `start` on end; -1 unless they are 1 to 18 and canonical."""
+    """Return the end of the digits at `start`; -1 unless there are 1 to 18 in canonical form."""
     at = start
     while at < size:
         digit: i64 = i64(text[at])
@@ -115,7 +109,7 @@ def _digits_end(text: bytes, start: i64, size: i64) -> i64:
 
 
 def _decimal(text: bytes, start: i64, stop: i64) -> int:
-    """Return the number that at most 18 digits say."""
+    """Return the value of at most 18 digits, which cannot overflow."""
     value: i64 = 0
     at = start
     while at < stop:
@@ -124,24 +118,24 @@ def _decimal(text: bytes, start: i64, stop: i64) -> int:
     return int(value)
 
 
-def _parse_odd(text: bytes, default_seq: int) -> tuple[int, int]:
-    """Parse what only few callers write, by all of Redis's rules."""
-    text = clean(text)
+def _parse_unusual(text: bytes, default_seq: int) -> tuple[int, int]:
+    """Parse text that is not in canonical form, by Redis's rules: split it at the first `-`."""
+    text = cut_id(text)
     dash = text.find(b"-")
     if dash < 0:
         return parse_number(text, text), default_seq
     return parse_number(text[:dash], text), parse_number(text[dash + 1 :], text)
 
 
-def clean(text: bytes) -> bytes:
-    """Return what is `visible` of an ID; refuse text that is too long for one."""
+def cut_id(text: bytes) -> bytes:
+    """Return the text of an ID up to its first NUL; raise InvalidIdError above 127 bytes."""
     if len(text) > _MAX_TEXT:
         raise invalid_id(text)
-    return visible(text)
+    return until_nul(text)
 
 
-def visible(text: bytes) -> bytes:
-    """Return `text` up to its first NUL, where a string ends in C."""
+def until_nul(text: bytes) -> bytes:
+    """Return `text` up to its first NUL, where C ends a string."""
     end = text.find(b"\0")
     return text if end < 0 else text[:end]
 
@@ -150,12 +144,16 @@ def parse_number(text: bytes, whole: bytes) -> int:
     """Parse one half of the ID `whole`; raise InvalidIdError."""
     size = len(text)
     if 0 < size <= 18 and text.isdigit() and (text[0] != 48 or size == 1):
-        return int(text)  # the usual case; every other rule agrees with it
+        return int(text)  # the usual case, for which strtoull gives the same
     return _strtoull(text, whole)
 
 
 def _strtoull(text: bytes, whole: bytes) -> int:
-    """Parse by Redis's `string2ull`: a canonical signed number, else C's strtoull."""
+    """Parse by Redis's `string2ull`: a canonical signed number, else C's strtoull in base 10.
+
+    A canonical number must not be negative. strtoull skips white space, accepts a sign and leading
+    zeros, and negates modulo 2^64.
+    """
     digits = text.lstrip(_SPACE)
     negative = digits[:1] == b"-"
     if digits[:1] in (b"-", b"+"):
@@ -177,16 +175,16 @@ def _strtoull(text: bytes, whole: bytes) -> int:
 
 _SHORT: Final = (1 << 62) - 1  # compared fast by compiled code
 _U64: Final = 1 << 64
-_HALF: Final[i64] = 1 << 60  # of two numbers within it, sum and difference do not overflow
-_SIGN: Final[i64] = -(1 << 63)  # compiled code must build these two anew at each use
+_HALF: Final[i64] = 1 << 60  # numbers within this bound can be added without overflow
+_SIGN: Final[i64] = -(1 << 63)
 _TOP: Final[i64] = (1 << 63) - 1
 
 
 def bits(value: int) -> i64:
-    """Return the signed number with the 64 bits of an unsigned one."""
+    """Return the bit pattern of an unsigned number: the signed number with the same 64 bits."""
     if value <= _SHORT:
         return i64(value)
-    if value == MAX:  # in every range without an end
+    if value == MAX:  # frequent: the end of every open range
         return -1
     return i64(value if value <= _I64_MAX else value - _U64)
 
@@ -197,9 +195,10 @@ def unsigned(pattern: i64) -> int:
 
 
 def below(ms: i64, seq: i64, other_ms: i64, other_seq: i64) -> bool:
-    """Say whether the ID `ms-seq` is below `other_ms-other_seq`; all four are bit patterns."""
+    """Return whether the ID `ms-seq` is below `other_ms-other_seq`; all four are bit patterns."""
     if ms != other_ms:
-        return (ms < other_ms) != ((ms ^ other_ms) < 0)  # of two signs, the negative is above
+        # Of two patterns with different signs, the negative one is the greater unsigned number.
+        return (ms < other_ms) != ((ms ^ other_ms) < 0)
     return (seq < other_seq) != ((seq ^ other_seq) < 0)
 
 

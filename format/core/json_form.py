@@ -1,9 +1,8 @@
-"""The JSON form of bytes, and of lines of JSON: the only place where either is written or read.
+"""The JSON form of bytes and of lines of JSON, defined only here.
 
-Keys, fields, values and names are arbitrary bytes. Those that are UTF-8 are JSON strings; all
-others are the object `{"base64": "..."}`, so that nothing is lost. A line is one object, in ASCII
-without control characters; its first member is usually `type`. Every dump, every `--json` output
-and every list of lost entries has this form.
+Keys, fields, values and names are arbitrary bytes. UTF-8 becomes a JSON string; other bytes become
+the object `{"base64": "..."}`, so nothing is lost. A line is one object in ASCII without control
+characters; its first member is usually `type`. Dumps, `--json` output and lost+found use this form.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ def json_bytes(data: bytes) -> JsonBytes:
 
 
 def json_base64(data: bytes) -> dict[str, str]:
-    """Return bytes as an object of base64, also where they are UTF-8."""
+    """Return bytes as an object of base64, even if they are UTF-8."""
     return {_MEMBER: base64.b64encode(data).decode()}
 
 
 def json_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[JsonBytes, JsonBytes]]:
-    """Return fields and values in their JSON form: in order, duplicates kept."""
+    """Return fields and values in their JSON form, in order and with repeated fields."""
     try:
         return [(field.decode(), value.decode()) for field, value in pairs]
     except UnicodeDecodeError:
@@ -41,7 +40,7 @@ def json_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[JsonBytes
 
 
 def from_json(value: object) -> bytes:
-    """Return the bytes of a JSON form; raise ValueError where it is none."""
+    """Return the bytes of a JSON form; raise ValueError for any other value."""
     if type(value) is str:
         return value.encode()
     if isinstance(value, Mapping) and list(value) == [_MEMBER]:
@@ -50,16 +49,16 @@ def from_json(value: object) -> bytes:
             try:
                 return base64.b64decode(text, validate=True)
             except ValueError:
-                raise ValueError("the base64 is damaged") from None
-    raise ValueError('neither a string nor {"base64": "..."}')
+                raise ValueError("invalid base64") from None
+    raise ValueError('expected a string or {"base64": "..."}')
 
 
 def json_line(kind: str, **members: Any) -> str:
-    """Return an object of a type on one line, without its newline."""
+    """Return an object of a type as one line, without the newline."""
     return json_object({"type": kind, **members})
 
 
 def json_object(members: Mapping[str, Any]) -> str:
-    """Return an object on one line, without its newline."""
+    """Return an object as one line, without the newline."""
     text = _encode(members)
     return text.replace("\x7f", "\\u007f") if "\x7f" in text else text

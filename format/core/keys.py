@@ -1,17 +1,17 @@
-"""The sub-databases of a store, and how their keys are built.
+"""The tables of a store (LMDB sub-databases), and how their keys are built.
 
 Numbers are big-endian, so that LMDB's byte order is the order of IDs. Streams, groups and
-consumers have numbers that are never reused; a name stands in one place, the key of the row that
-gives its number.
+consumers are identified by numbers that are never reused; only the row that maps a name to its
+number has the name as its key.
 
 Names are arbitrary bytes, may be empty, and may be longer than an LMDB key (511 bytes):
 
     short name   prefix, 00, name
     long name    prefix, 01, first bytes of the name, BLAKE2b-256 of the whole name
 
-where a name is long when the short form would not fit. The row's value ends with the whole name.
+The long form is used if the short form would not fit. The row's value ends with the whole name.
 
-The numbers of the tables, the key shapes and the name rule are permanent.
+The numbers of the tables, the shapes of keys and the rule for names are permanent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TABLES: Final[dict[int, Table]] = {
     CONSUMER_PEL: Table(
         "consumer_pel",
         "group number, consumer number, ms, seq",
-        "empty: it owns NACKs of that page",
+        "empty: the consumer owns NACKs of that page",
     ),
     PEL_ORDER: Table(
         "pel_order", "group number, order of delivery", "key of the page with that NACK"
@@ -71,11 +71,11 @@ TABLES: Final[dict[int, Table]] = {
     IDEMPOTENCY_ORDER: Table(
         "idempotency_order", "stream number, producer, order", "message, for expiry"
     ),
-    GARBAGE: Table("garbage", "number", "what is being removed in bounded steps"),
+    GARBAGE: Table("garbage", "number", "rows or files that are removed in bounded steps"),
     RETIRED: Table(
         "retired",
         "stream number, ms, seq",
-        "envelope: a trimmed node not yet archived; name of a deleted stream",
+        "envelope: a trimmed node that is not archived yet; or the name of a deleted stream",
     ),
     SEGMENTS: Table("segments", "stream number, first ID", "manifest record of one segment"),
     ERASURES: Table("erasures", "stream number, ms, seq", "when this entry was erased"),
@@ -85,9 +85,10 @@ TABLES: Final[dict[int, Table]] = {
 # get one of these numbers: records of a journal name tables by number.
 UNUSED_TABLES: Final = ("pending_in", "schedule")
 
-# Numbers are given one after the other, from 1 on: no store comes near these. Higher ones are
-# damage, and that the next number fits its field needs no check anywhere else. Permanent.
-LAST_NUMBER: Final = (1 << 63) - 1  # of a stream, a group, whatever a counter of `meta` gives
+# Numbers are given one after the other, from 1 on. No store comes near these limits, so a higher
+# number is damage. Decoders check it, so no other code has to check that the next number fits.
+# Permanent.
+LAST_NUMBER: Final = (1 << 63) - 1  # of a stream, a group, or any other counter of `meta`
 LAST_MEMBER: Final = (1 << 32) - 2  # of a consumer in its group, of a producer in its stream
 
 MAX_DB_KEY: Final = 511
@@ -101,25 +102,25 @@ node_key = _NODE.pack  # stream number, ms, seq
 
 
 def unpack_number(data: bytes) -> int:
-    """Return the number of an 8-byte key; raise CorruptionError for what is none."""
+    """Return the number of an 8-byte key; raise CorruptionError for any other key."""
     if len(data) != _U64.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_U64.size}")
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_U64.size}")
     number: int = _U64.unpack(data)[0]
     check_number(number, LAST_NUMBER, "LMDB key")
     return number
 
 
 def unpack_node_key(data: bytes) -> tuple[int, int, int]:
-    """Return stream number, ms and seq of a 24-byte key; raise CorruptionError for what is none."""
+    """Return stream number, ms and seq of a 24-byte key; raise CorruptionError."""
     if len(data) != _NODE.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_NODE.size}")
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_NODE.size}")
     number, ms, seq = _NODE.unpack(data)
     check_number(number, LAST_NUMBER, "LMDB key")
     return number, ms, seq
 
 
 def name_key(prefix: bytes, name: bytes) -> bytes:
-    """Return the LMDB key for `name` behind `prefix` (empty, or the number of the owner)."""
+    """Return the LMDB key for `name` after `prefix` (empty, or the number of the owner)."""
     room = MAX_DB_KEY - len(prefix) - 1
     if len(name) <= room:
         return prefix + b"\0" + name
@@ -129,13 +130,13 @@ def name_key(prefix: bytes, name: bytes) -> bytes:
 
 # --- groups -------------------------------------------------------------------------------------
 
-_NUMBERED: Final = b"\2"  # behind the two prefixes of names
+_NUMBERED: Final = b"\2"  # sorts after the 00 and 01 of names
 _CONSUMER: Final = struct.Struct(">I")
 _OWNED: Final = struct.Struct(">QIQQ")
 
 _ORDERED_KEY_SIZE: Final = 20  # of `pel_order` and `idempotency_order`: number, 12 bytes of order
 _UNNUMBERED: Final = (META, KEYS)
-_KEY_SIZES: Final = {  # least and most bytes
+_KEY_SIZES: Final = {  # minimum and maximum in bytes
     META: (1, MAX_DB_KEY),
     KEYS: (1, MAX_DB_KEY),
     STREAMS: (_U64.size, _U64.size),
@@ -159,27 +160,29 @@ owned_key = _OWNED.pack  # group number, consumer number, ms, seq
 
 
 def number_key(prefix: bytes, number: int) -> bytes:
-    """Return the key that leads from the number of a consumer or producer to its name."""
+    """Return the key of the row that maps the number of a consumer or producer to its name."""
     return prefix + _NUMBERED + _CONSUMER.pack(number)
 
 
 def is_name_key(db_key: bytes) -> bool:
-    """Say whether a key behind an 8-byte prefix is that of a name, not of a number."""
+    """Return whether a key with an 8-byte prefix belongs to a name, not to a number."""
     return db_key[8:9] != _NUMBERED
 
 
 def check_key(table: int, db_key: bytes) -> None:
-    """Raise CorruptionError unless a key has the shape of its table, and numbers that are given."""
+    """Raise CorruptionError unless a key has the size of its table and its numbers are valid."""
     least, most = _KEY_SIZES[table]
     if not least <= len(db_key) <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
-        raise CorruptionError("LMDB key", f"{len(db_key)} bytes, not {expected}")
+        raise CorruptionError("LMDB key", f"{len(db_key)} bytes, expected {expected}")
     if table not in _UNNUMBERED:
         number: int = _U64.unpack_from(db_key)[0]
         check_number(number, LAST_NUMBER, "LMDB key")
     if table in (CONSUMERS, PRODUCERS) and not is_name_key(db_key):
         if len(db_key) != _U64.size + 1 + _CONSUMER.size:
-            raise CorruptionError("LMDB key", f"{len(db_key)} bytes for the number of a member")
+            size = _U64.size + 1 + _CONSUMER.size
+            problem = f"{len(db_key)} bytes for the number of a consumer or producer"
+            raise CorruptionError("LMDB key", f"{problem}, expected {size}")
         check_number(int.from_bytes(db_key[-_CONSUMER.size :], "big"), LAST_MEMBER, "LMDB key")
     elif table in (CONSUMER_PEL, IDEMPOTENCY, IDEMPOTENCY_ORDER):
         member: int = _CONSUMER.unpack_from(db_key, _U64.size)[0]
@@ -187,7 +190,7 @@ def check_key(table: int, db_key: bytes) -> None:
 
 
 def fits(table: int, db_key: bytes) -> bool:
-    """Say whether `check_key` has nothing against a key."""
+    """Return whether `check_key` accepts a key."""
     try:
         check_key(table, db_key)
     except CorruptionError:
@@ -196,14 +199,14 @@ def fits(table: int, db_key: bytes) -> bool:
 
 
 def check_number(number: int, last: int, where: str) -> None:
-    """Raise CorruptionError for a number that is above the last one that can be given."""
+    """Raise CorruptionError for a number above `last`."""
     if number > last:
-        raise CorruptionError(where, f"number {number}, at most {last} expected")
+        raise CorruptionError(where, f"number {number}, expected at most {last}")
 
 
 def unpack_owned_key(data: bytes) -> tuple[int, int, int, int]:
     """Return group number, consumer number, ms and seq of a key in `consumer_pel`."""
     if len(data) != _OWNED.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_OWNED.size}")
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_OWNED.size}")
     group, consumer, ms, seq = _OWNED.unpack(data)
     return group, consumer, ms, seq

@@ -1,7 +1,7 @@
-"""Byte tables: one definition of each fixed layout, for the codec, the docs and `dump`.
+"""Byte tables: one definition of each fixed layout, shared by the codec, the docs and `dump`.
 
 A `Layout` is a list of fields. The encoder and the decoder use its `struct`,
-`docs/reference/format.md` prints its `table`, and annotated dumps walk its fields. Numbers are
+`docs/reference/format.md` prints its `table`, and `describe` annotates its fields. Numbers are
 big-endian, without padding.
 """
 
@@ -15,7 +15,7 @@ _TYPES = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "q": "i64"}
 
 
 class Field(NamedTuple):
-    """One field: its name, its `struct` code, and what it means."""
+    """One field: its name, its `struct` code and its meaning."""
 
     name: str
     code: str
@@ -23,12 +23,12 @@ class Field(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that the field takes."""
+        """The size of the field in bytes."""
         return _SIZES[self.code] if self.code in _SIZES else int(self.code[:-1])
 
     @property
     def type(self) -> str:
-        """The type as the byte tables name it."""
+        """The type as byte tables show it, such as `u64`."""
         return _TYPES.get(self.code, f"{self.size} bytes")
 
 

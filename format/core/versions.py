@@ -1,6 +1,6 @@
-"""What each version of the store format added.
+"""The version of the store format, and what each version added.
 
-A store states the version that created it in `meta`. A reader opens every version up to its own,
+A store records in `meta` the version that created it. A reader opens every version up to its own
 and refuses newer ones without touching them.
 """
 

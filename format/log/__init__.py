@@ -1,4 +1,4 @@
-"""What recovery reads: journal records, checkpoint slots, LMDB's own pages.
+"""The bytes that recovery reads: journal records, checkpoint slots, LMDB's own pages.
 
 May import: `format.core`.
 """

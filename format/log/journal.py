@@ -1,4 +1,4 @@
-"""The journal: what each commit changed, so that one sync makes it durable.
+"""The journal: the changes of each commit, so that one sync makes a commit durable.
 
 A journal file is a header and records, one per commit, in order:
 
@@ -6,22 +6,21 @@ A journal file is a header and records, one per commit, in order:
     record    length of the body u64, checksum u64, body
     body      commit number u64, operation, operation, ...
 
-The checksum is XXH3-64 over the body, seeded with the checksum of the record before it; the first
-record's seed is the checksum of the header, which holds a random salt. So a record parses only
-behind the one that it was written behind: neither stale bytes of a file used before nor what a
-torn write left can follow. Where no record follows, the file ends; the next file says in its
-header with which commit it begins.
+The checksum is XXH3-64 over the body, seeded with the checksum of the record before it. The seed of
+the first record is the checksum of the header, which contains a random salt. So a record is only
+valid after the record that it was written after: stale bytes of a recycled log file and the rest
+of a torn write are not. The file ends where no valid record follows; the header of the next file
+names its first commit.
 
-An operation is one change of a sub-database, to be replayed in order:
+An operation is one change of a table. Operations are replayed in order:
 
     PUT       u8 kind and table, u16 key size, key, u32 size, value
     DELETE    u8 kind and table, u16 key size, key
-    MOVE      u8 kind and table, u16 key size, key, u8 table that the row goes to
+    MOVE      u8 kind and table, u16 key size, key, u8 table to which the row moves
     SPLICE    u8 kind and table, u16 key size, key, u16 head size, head, u32 kept, u32 tail size,
               tail: the new value is head, `kept` bytes of the old value from head size on, tail
 
-The row of a stream's tail node is written again with every append; SPLICE journals of it what
-is new.
+Every append rewrites the row of a stream's tail node; SPLICE only journals the new part.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ FILE_HEADER: Final = Layout(
     (
         Field("magic", "3s", '`"SKJ"`'),
         Field("format", "B", "1"),
-        Field("epoch", "I", "of all commits in the file"),
-        Field("file_number", "Q", "files follow each other by number"),
+        Field("epoch", "I", "epoch of all commits in the file"),
+        Field("file_number", "Q", "log files are numbered without gaps"),
         Field("first_commit", "Q", "commit number of the first record"),
         Field("salt", "Q", "random"),
-        Field("store_uuid", "16s", "the store it belongs to"),
+        Field("store_uuid", "16s", "the store that the file belongs to"),
         Field("checksum", "Q", "XXH3-64 of the fields above"),
     ),
 )
 RECORD_HEADER: Final = Layout(
     "journal record header",
     (
-        Field("length", "Q", "bytes of the body; 0 where the file ends"),
-        Field("checksum", "Q", "XXH3-64 of the body, seeded with the checksum before"),
+        Field("length", "Q", "bytes of the body; 0 at the end of the file"),
+        Field("checksum", "Q", "XXH3-64 of the body, seeded with the record before"),
     ),
 )
 
@@ -71,7 +70,7 @@ _TABLE_MASK: Final = 31
 
 _BODY_START: Final = 8
 _CHECKED: Final = FILE_HEADER.size - 8
-_SPLICE_MIN: Final = 64  # bytes a SPLICE must save at least
+_SPLICE_MIN: Final = 64  # a SPLICE that saves fewer bytes is written as a PUT
 _ENVELOPE_END: Final = 9  # end mark of the listpack and checksum of the envelope
 _unpack_record = RECORD_HEADER.struct.unpack_from
 _pack_record = RECORD_HEADER.struct.pack
@@ -90,13 +89,13 @@ class FileHeader(NamedTuple):
     store_uuid: bytes
 
     def encode(self) -> bytes:
-        """Return the header's bytes."""
+        """Return the header as bytes, checksum included."""
         checked = FILE_HEADER.struct.pack(MAGIC, FORMAT, *self, 0)[:_CHECKED]
         return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """Return the header at the start of `data`; None when there is no whole one."""
+    """Return the header at the start of `data`; None if it is truncated or damaged."""
     if len(data) < FILE_HEADER.size:
         return None
     fields = FILE_HEADER.struct.unpack_from(data)
@@ -106,7 +105,7 @@ def decode_file_header(data: bytes) -> FileHeader | None:
 
 
 def first_chain(header: bytes) -> int:
-    """Return the seed of the first record behind an encoded header."""
+    """Return the seed of the first record after an encoded header."""
     return int.from_bytes(header[_CHECKED : FILE_HEADER.size], "big")
 
 
@@ -114,7 +113,7 @@ def first_chain(header: bytes) -> int:
 
 
 class Operations:
-    """The operations of one commit, being collected."""
+    """Collects the operations of one commit."""
 
     def __init__(self, commit_number: int) -> None:
         self.count = 0
@@ -122,7 +121,7 @@ class Operations:
         write_i64_be(self._writer, i64(commit_number))
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
-        """Note that `value` was stored."""
+        """Add a PUT: `value` was stored."""
         self.count += 1
         writer = self._writer
         writer.append(PUT << _KIND_SHIFT | table)
@@ -132,7 +131,7 @@ class Operations:
         writer.write(value)
 
     def delete(self, table: int, db_key: bytes) -> None:
-        """Note that a row was removed."""
+        """Add a DELETE: a row was removed."""
         self.count += 1
         writer = self._writer
         writer.append(DELETE << _KIND_SHIFT | table)
@@ -140,7 +139,7 @@ class Operations:
         writer.write(db_key)
 
     def move(self, table: int, db_key: bytes, target: int) -> None:
-        """Note that a row went to another table, under the same key."""
+        """Add a MOVE: a row moved to the table `target`, with the same key."""
         self.count += 1
         writer = self._writer
         writer.append(MOVE << _KIND_SHIFT | table)
@@ -149,10 +148,10 @@ class Operations:
         writer.append(target)
 
     def splice(self, table: int, db_key: bytes, old: bytes, value: bytes, head: i64) -> None:
-        """Note that `value` was stored in place of `old`, from which it differs at both ends.
+        """Add a SPLICE, or a PUT if it would save little: `value` replaced `old`.
 
         Args:
-            head: bytes at the start that differ; what follows is compared.
+            head: number of bytes at the start that may differ; the bytes after it are compared.
         """
         kept: i64 = len(old) - head - _ENVELOPE_END
         if kept < _SPLICE_MIN or old[head : head + kept] != value[head : head + kept]:
@@ -176,31 +175,31 @@ class Operations:
 
 
 class Record(NamedTuple):
-    """One record as it stands in a file."""
+    """One record of a log file."""
 
     commit_number: int
     body: bytes
-    end: int  # offset behind it
-    chain: int  # its checksum
+    end: int  # offset after the record
+    chain: int  # its checksum, the seed of the next record
 
 
 def record_checksum(body: bytes, chain: int) -> int:
-    """Return the checksum of a record behind one with the checksum `chain`."""
+    """Return the checksum of a record after the record with the checksum `chain`."""
     return int(xxh3_64_intdigest(body, chain))
 
 
 def encode_record(body: bytes, checksum: int) -> bytes:
-    """Return a record's bytes."""
+    """Return a record as bytes."""
     return _pack_record(len(body), checksum) + body
 
 
 def record_size(data: bytes, offset: int) -> int:
-    """Return how many bytes the record takes whose header is at `offset`, if there is one."""
+    """Return the size in bytes that the record header at `offset` states, valid or not."""
     return RECORD_HEADER.size + int(_unpack_record(data, offset)[0])
 
 
 def read_record(data: bytes | memoryview, offset: int, chain: int) -> Record | None:
-    """Return the record at `offset` behind one with the checksum `chain`; None where none is."""
+    """Return the record at `offset`, after one with the checksum `chain`; None if not valid."""
     start = offset + RECORD_HEADER.size
     if start > len(data):
         return None
@@ -215,9 +214,13 @@ def read_record(data: bytes | memoryview, offset: int, chain: int) -> Record | N
 
 
 class Change(NamedTuple):
-    """One operation. `head` and `kept` are those of a SPLICE; then `value` is the tail.
+    """One operation.
 
-    Of a MOVE, `kept` is the table that the row goes to.
+    Attributes:
+        kind: PUT, DELETE, SPLICE or MOVE.
+        value: the value of a PUT, the tail of a SPLICE.
+        head: the head of a SPLICE.
+        kept: the bytes that a SPLICE keeps; for a MOVE, the table to which the row moves.
     """
 
     kind: int
@@ -228,7 +231,7 @@ class Change(NamedTuple):
     kept: int
 
     def size(self) -> int:
-        """Return how many bytes the operation takes in its record."""
+        """Return the size of the operation in its record, in bytes."""
         size = 3 + len(self.db_key)
         if self.kind == PUT:
             return size + 4 + len(self.value)
@@ -237,20 +240,26 @@ class Change(NamedTuple):
         return size + (self.kind == MOVE)
 
     def apply(self, old: bytes | None) -> bytes:
-        """Return the new value of a PUT or SPLICE, given the old one."""
+        """Return the new value of the row after a PUT or SPLICE.
+
+        Raises:
+            CorruptionError: the old value is missing or too short for the SPLICE.
+        """
         if self.kind == PUT:
             return self.value
         size = len(self.head)
         if old is None or len(old) < size + self.kept:
-            raise CorruptionError("journal", "a SPLICE does not fit the value it changes")
+            found = "no value" if old is None else f"{len(old)} bytes"
+            problem = f"a SPLICE needs an old value of {size + self.kept} bytes, found {found}"
+            raise CorruptionError("journal", problem)
         return self.head + old[size : size + self.kept] + self.value
 
 
 def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
-    """Yield the operations of a record's body; raise CorruptionError for bytes that are none.
+    """Yield the operations of a record's body; raise CorruptionError for other bytes.
 
     Args:
-        tables: the numbers of the sub-databases.
+        tables: the numbers of the tables.
     """
     at = _BODY_START
     size = len(body)
@@ -258,7 +267,7 @@ def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
     def take(count: int) -> bytes:
         nonlocal at
         if count > size - at:
-            raise CorruptionError("journal record", "an operation is cut off", offset=at)
+            raise CorruptionError("journal record", "an operation is truncated", offset=at)
         at += count
         return body[at - count : at]
 
@@ -267,14 +276,15 @@ def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
         at += 1
         kind, table = first >> _KIND_SHIFT, first & _TABLE_MASK
         if kind > MOVE or table not in tables:
-            raise CorruptionError("journal record", f"no operation 0x{first:02x}", offset=at - 1)
+            problem = f"unknown operation 0x{first:02x}"
+            raise CorruptionError("journal record", problem, offset=at - 1)
         db_key = take(_unpack_u16(take(2))[0])
         if kind == DELETE:
             yield Change(kind, table, db_key, b"", b"", 0)
         elif kind == MOVE:
             target = take(1)[0]
             if target not in tables:
-                raise CorruptionError("journal record", f"no table {target}", offset=at - 1)
+                raise CorruptionError("journal record", f"unknown table {target}", offset=at - 1)
             yield Change(kind, table, db_key, b"", b"", target)
         elif kind == PUT:
             yield Change(kind, table, db_key, take(_unpack_u32(take(4))[0]), b"", 0)

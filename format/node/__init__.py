@@ -1,6 +1,6 @@
-"""Macro nodes: many entries in one Redis listpack, in a checked envelope.
+"""Macro nodes: many entries in one Redis listpack, in an envelope with a checksum.
 
-`listpack` and `node` read and write, `check` reads what may be damaged, `tombstones` marks deleted
-entries, `erase` overwrites them, `columns` decodes to flat buffers, `dictionary` trains zstd.
-May import: `format.core`.
+`node` reads nodes, `builder` writes them, `tombstones` marks deleted entries, `erase` overwrites
+them, `check` checks every byte, `columns` decodes to flat buffers, `dictionary` trains zstd;
+`listpack` has the elements. May import: `format.core`.
 """

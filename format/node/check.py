@@ -1,8 +1,7 @@
-"""Nodes whose bytes are not to be trusted: checking all of them, reading up to the damage.
+"""Checking every byte of a node, and reading a damaged node up to the damage.
 
-What reads nodes for a command checks every byte that it touches. `validate` touches all, and what
-no reader needs: element counts, backlens, lp-counts, integers in their shortest form. Compiled by
-mypyc.
+Commands check only the bytes that they read. `validate` checks all bytes, also those that no
+command needs: element counts, backlens and lp-counts. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -17,22 +16,29 @@ from streamkeep.format.node.listpack import (
     HEADER_SIZE,
     UNKNOWN_COUNT,
     Reader,
-    checked_step,
     corrupt,
     stated_count,
 )
-from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeIds, SlotCursor, read_header
+from streamkeep.format.node.listpack_check import checked_step
+from streamkeep.format.node.node import (
+    DELETED,
+    SAME_FIELDS,
+    NodeIds,
+    SlotCursor,
+    read_header,
+    wrong_counts,
+)
 
 
 def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeIds:
-    """Check every byte of a node; return the IDs at its ends, or raise CorruptionError.
+    """Check every byte of a node; return its first and last IDs, or raise CorruptionError.
 
-    Checks the listpack, both counts against the slots, flags, lp-counts, that IDs rise from the key
-    on, and that nothing follows the last slot. Redis does the same to a payload it is asked to
-    RESTORE. One pass: fsck spends most of its time here.
+    Checks the listpack, both counts, flags, lp-counts, that IDs ascend from the key on, and that
+    no bytes follow the last slot, as Redis does for the payload of RESTORE. All in one pass: fsck
+    spends most of its time here.
 
     Args:
-        may_be_dead: a node without live entries is none of ours, but Redis 7.0 leaves some.
+        may_be_dead: accept a node without live entries. We never write one; Redis 7.0 does.
     """
     node = read_header(data, ms, seq)
     elements: i64 = 0
@@ -53,13 +59,13 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     while cursor.next():
         start: i64 = cursor.start
         same = cursor.ms == previous_ms and cursor.seq == previous_seq
-        rises = below(previous_ms, previous_seq, cursor.ms, cursor.seq)
-        if not rises and not (cursor.index == 0 and same):
-            raise corrupt(f"ID {cursor.id_text().decode()} does not rise", start)
+        ascends = below(previous_ms, previous_seq, cursor.ms, cursor.seq)
+        if not ascends and not (cursor.index == 0 and same):
+            raise corrupt(f"ID {cursor.id_text().decode()} is out of order", start)
         previous_ms = cursor.ms
         previous_seq = cursor.seq
         if cursor.width == 0:
-            raise corrupt("an entry without fields", start)
+            raise corrupt("an entry has no fields", start)
         position = start
         while position < cursor.position:
             position = checked_step(data, position, end)
@@ -74,7 +80,7 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
         cursor.position = position
         lp_count: i64 = cursor.integer()
         if lp_count != expected:
-            raise corrupt(f"lp-count is {int(lp_count)}, not {int(expected)}", start)
+            raise corrupt(f"lp-count is {int(lp_count)}, expected {int(expected)}", start)
         checked_step(data, position, end)
         if not cursor.flags & DELETED:
             if live == 0:
@@ -85,11 +91,9 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
             live += 1
     slots: i64 = cursor.index + 1
     if live != node.count or slots - live != node.deleted:
-        found = f"{int(node.count)} live and {int(node.deleted)} deleted"
-        counted = f"{int(live)} and {int(slots - live)}"
-        raise corrupt(f"the master entry counts {found}, the slots are {counted}", HEADER_SIZE)
+        raise wrong_counts(node, live, slots)
     if node.count == 0 and not may_be_dead:
-        raise corrupt("a node without live entries", HEADER_SIZE)
+        raise corrupt("the node has no live entries", HEADER_SIZE)
     stated = stated_count(data)
     if stated != UNKNOWN_COUNT and stated != elements:
         raise corrupt(f"num-elements is {int(stated)}, counted {int(elements)}", 4)
@@ -102,7 +106,7 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
 
 
 class Slot(NamedTuple):
-    """A slot that was read out of a damaged node."""
+    """A slot that was read from a damaged node."""
 
     ms: int
     seq: int
@@ -111,15 +115,15 @@ class Slot(NamedTuple):
 
 
 def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
-    """Return the slots of a damaged node up to the damage, and what that is.
+    """Return the slots of a damaged node up to the damage, and the damage as text.
 
-    Sizes, backlens, lp-counts and rising IDs are checked. Damage inside of a value is not seen: the
-    checksum of the whole does not tell which slots are good.
+    Checks sizes, backlens, lp-counts and the order of IDs. Damage inside a value cannot be seen,
+    because the only checksum covers the whole envelope.
     """
     slots: list[Slot] = []
     size: i64 = len(data)
     if size < HEADER_SIZE + 1:
-        return slots, "it is shorter than an empty listpack"
+        return slots, f"{int(size)} bytes, less than an empty listpack"
     whole = int(size).to_bytes(4, "little") + data[4 : size - 1] + b"\xff"
     try:
         node = read_header(whole, ms, seq)
@@ -131,10 +135,10 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
         before_seq = node.seq
         while cursor.next():
             start: i64 = cursor.start
-            rises = below(before_ms, before_seq, cursor.ms, cursor.seq)
+            ascends = below(before_ms, before_seq, cursor.ms, cursor.seq)
             same = cursor.ms == before_ms and cursor.seq == before_seq
-            if not rises and not (cursor.index == 0 and same):
-                return slots, f"an ID does not rise at byte {int(start)}"
+            if not ascends and not (cursor.index == 0 and same):
+                return slots, f"an ID is out of order at byte {int(start)}"
             plain = cursor.flags & SAME_FIELDS == 0
             count: i64 = 2 * cursor.width if plain else cursor.width
             position = start
@@ -146,7 +150,7 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
                 left -= 1
             reader = Reader(whole, position, node.end)
             if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
-                return slots, f"a wrong lp-count at byte {int(position)}"
+                return slots, f"lp-count is wrong at byte {int(position)}"
             before_ms = cursor.ms
             before_seq = cursor.seq
             found_ms, found_seq = cursor.id()

@@ -1,19 +1,19 @@
-"""Listpack elements to buffers of one type: the columns that `columns` fills.
+"""Columns: flat buffers of one type, filled with listpack elements by `columns`.
 
     buffer    content
     --------  ------------------------------------------------------------------------------------
     offsets   i32 little-endian, entries + 1 of them: where each text begins in `values`
     values    the bytes of all texts
     numbers   i64 little-endian, one per entry
-    marks     a byte per entry, 1 where the entry is an exception; empty when there is none
+    marks     a byte per entry, 1 for an exception; empty if there is no exception
 
-A column takes the entries of a whole node at a time. It is told the *places* of its elements: their
-offsets in the listpack, as found on one walk through the node; ABSENT for an entry without one. So
-nothing is decoded for a column that does not need it, each column is filled in one loop over
-local numbers, and no value becomes an object on its way.
+A column takes the elements of a whole node in one call. The caller passes their *places*: offsets
+in the listpack that one walk through the node found, or ABSENT for an entry without the element.
+So only the elements of requested columns are decoded, each column is filled in one loop over
+machine numbers, and no value becomes a Python object.
 
-A number is mostly an integer element: where numbers are wanted it is taken as it is. What is not
-(text, or nothing) goes to a text column beside the numbers, and is marked.
+A number column takes integer elements directly. Other elements (text, or absent) go to a text
+column beside the numbers, and their entries are marked.
 
 Compiled by mypyc.
 """
@@ -34,13 +34,13 @@ MAX_BUFFER: Final[i64] = (1 << 31) - 1
 
 
 class Marks:
-    """A byte per entry, 1 for an exception; nothing is written before there is one."""
+    """A byte per entry, 1 for an exception; empty until the first exception."""
 
     def __init__(self) -> None:
         self.writer = BytesWriter()
 
     def put(self, entry: i64) -> None:
-        """Mark an entry; their numbers rise."""
+        """Mark an entry, whose number must be above those marked before."""
         self._fill(entry)
         self.writer.append(1)
 
@@ -52,7 +52,7 @@ class Marks:
             count += 1
 
     def buffer(self, entries: i64) -> bytes:
-        """Return the marks of so many entries; nothing where none is marked."""
+        """Return the marks of `entries` entries; empty if none is marked."""
         if len(self.writer):
             self._fill(entries)
         return self.writer.getvalue()
@@ -69,7 +69,7 @@ class TextColumn:
         write_i32_le(self.offsets, 0)
 
     def take(self, data: bytes, places: vec[i64], first: i64, step: i64, count: i64) -> None:
-        """Append `count` elements of the listpack `data`, whose places stand `step` apart."""
+        """Append `count` elements of the listpack `data` from `places[first::step]`."""
         offsets = self.offsets
         values = self.values
         size: i64 = len(values)
@@ -91,7 +91,7 @@ class TextColumn:
         self.entries = entry
 
     def buffers(self) -> tuple[bytes, bytes, bytes]:
-        """Return offsets, values, and the marks of entries that have none."""
+        """Return offsets, values, and the marks of entries without the element."""
         return (
             self.offsets.getvalue(),
             self.values.getvalue(),
@@ -100,7 +100,7 @@ class TextColumn:
 
 
 class NumberColumn:
-    """Elements as signed 64-bit numbers, and as text what is not an integer element."""
+    """Elements as signed 64-bit numbers; those that are not integers as text."""
 
     def __init__(self) -> None:
         self.entries: i64 = 0
@@ -110,7 +110,7 @@ class NumberColumn:
         self.other_places: vec[i64] = vec[i64]([])
 
     def take(self, data: bytes, places: vec[i64], first: i64, step: i64, count: i64) -> None:
-        """Append `count` elements of the listpack `data`, whose places stand `step` apart."""
+        """Append `count` elements of the listpack `data` from `places[first::step]`."""
         numbers = self.numbers
         if count > len(self.other_places):
             self.other_places = with_room(self.other_places, count)
@@ -135,12 +135,12 @@ class NumberColumn:
             self.texts.take(data, other_places, 0, 1, others)
 
     def buffers(self) -> tuple[bytes, bytes]:
-        """Return the numbers, and the marks of entries whose value stands among the texts."""
+        """Return the numbers, and the marks of entries whose value is in `texts` instead."""
         return self.numbers.getvalue(), self.others.buffer(self.entries)
 
 
 def with_room(places: vec[i64], needed: i64) -> vec[i64]:
-    """Return the places, with room for `needed` of them."""
+    """Return `places`, or a copy that is long enough for `needed` places."""
     count: i64 = len(places)
     if count >= needed:
         return places
@@ -153,4 +153,4 @@ def with_room(places: vec[i64], needed: i64) -> vec[i64]:
 
 
 def _too_long(size: i64) -> CorruptionError:
-    return CorruptionError("column", f"an entry makes it {int(size)} bytes long, beyond 2 GiB")
+    return CorruptionError("column", f"an entry makes it {int(size)} bytes long, more than 2 GiB")

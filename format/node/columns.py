@@ -1,4 +1,4 @@
-"""Macro nodes to columns: flat buffers that Arrow takes without a copy per value.
+"""Decoding macro nodes to columns: flat buffers that Arrow uses without copying each value.
 
     buffer         content
     -------------  -----------------------------------------------------------------------------
@@ -6,18 +6,17 @@
     pair_offsets   i32 little-endian, entries + 1 of them: where each entry's pairs begin
     names, values  text columns with an element per pair
 
-These are Arrow's own layouts: `list<struct<field: binary, value: binary>>` for the pairs. A field
-that was asked for by name has a column of its own, of text or of numbers (`column_buffers`). What
-nobody asked for is stepped over, not copied.
+These are Arrow's layouts: `list<struct<field: binary, value: binary>>` for the pairs. A field that
+the caller requests by name has its own column, of text or of numbers (`column_buffers`). Other
+fields are skipped, not copied.
 
-A node is walked over once, slot by slot; of what is wanted only the *place* is noted, which is its
-offset in the listpack. When the walk ends, each column takes its elements from their places. Two
-plain loops over machine numbers are several times faster than one that turns from column to
-column with each element.
+One walk over a node, slot by slot, only notes the *places* of the requested elements, which are
+offsets in the listpack. Then each column takes its elements from their places. These two plain
+loops over machine numbers are several times faster than one loop that switches between columns.
 
-Offsets are 32-bit, and memory is not for the bytes of a node to choose: a small one can repeat a
-long name in thousands of entries. So a writer has limits, and stops inside a node when it is full;
-`ColumnWriter.add` then goes on, in the next batch, from the ID where it stopped.
+Offsets are 32-bit, and a small node can need much memory: it may repeat a long name in thousands of
+entries. So a writer has limits and stops inside a node when it is full. The caller continues with
+the next writer, from the ID at which this one stopped.
 
 Compiled by mypyc.
 """
@@ -37,10 +36,10 @@ from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeHeader, SlotCu
 
 DEFAULT_MAX_BYTES: Final = 1 << 30
 
-# What `ColumnWriter.add` says of a node.
-PAST_END: Final[i64] = 0  # it has an ID beyond the range: no later node holds anything wanted
-TAKEN: Final[i64] = 1  # all of it that is wanted was added
-FULL: Final[i64] = 2  # the batch is full; `next_ms`, `next_seq` is where to go on
+# Results of `ColumnWriter.add`.
+PAST_END: Final[i64] = 0  # the node has an ID after the range: later nodes need not be added
+TAKEN: Final[i64] = 1  # all entries of the node that are in the range were added
+FULL: Final[i64] = 2  # the batch is full; continue at `next_ms`, `next_seq`
 
 
 CopiedNode = tuple[int, int, bytes, bytes]  # ms, seq, listpack, bitmap of trimmed slots to show
@@ -70,20 +69,20 @@ class Columns:
         self.pair_offsets = pair_offsets
         self.names = names
         self.values = values
-        self.texts = texts  # in the order in which they were asked for
+        self.texts = texts  # in the order in which they were requested
         self.numbers = numbers
-        self.beyond_i64 = beyond_i64  # the first ID with a half that no signed number holds
-        self.repeated = repeated  # an entry may have a field more than once
+        self.beyond_i64 = beyond_i64  # the first ID with ms or seq above 2^63-1; None: no such ID
+        self.repeated = repeated  # whether an entry may contain a field more than once
 
 
 class ColumnWriter:
-    """Collects entries of nodes; `finish` gives the columns.
+    """Collects the entries of nodes; `finish` returns the columns.
 
     Args:
-        texts, numbers: fields that get columns of their own, as text, as numbers, or both.
-        pairs: collect all fields of each entry, too.
-        max_entries, max_bytes: when the batch is full. One entry always fits. Bytes are those that
-            its names and values take in a listpack.
+        texts, numbers: fields that get their own column, of text or of numbers; may overlap.
+        pairs: whether to collect all fields of each entry as well.
+        max_entries, max_bytes: limits of the batch; one entry always fits. Bytes are counted as
+            names and values take in a listpack.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class ColumnWriter:
         self.number_names: list[bytes] = list(numbers or [])
         self.texts: list[TextColumn] = [TextColumn() for _ in self.text_names]
         self.numbers: list[NumberColumn] = [NumberColumn() for _ in self.number_names]
-        self.index_of: dict[bytes, int] = {}  # each wanted field once
+        self.index_of: dict[bytes, int] = {}  # requested field -> its index; each field once
         for name in self.text_names + self.number_names:
             self.index_of.setdefault(name, len(self.index_of))
         self.wanted: i64 = len(self.index_of)
@@ -118,15 +117,15 @@ class ColumnWriter:
         self.next_node = 0
         self.next_ms = 0
         self.next_seq = 0
-        # Of the node at hand: the places of the wanted fields, entry by entry; those of name and
-        # value of each pair.
+        # Of the current node: places of the requested fields, entry by entry, and of the names and
+        # values of all pairs.
         self.places: vec[i64] = vec[i64]([])
         self.pair_places: vec[i64] = vec[i64]([])
-        # Of its master entry, which is mostly like the one before: the names; for each the wanted
-        # field that it is, or ABSENT; whether all wanted ones are there; the places of the names.
+        # Of its master entry. Most nodes have the same field names as the node before, so these
+        # are kept from node to node.
         self.fields: list[bytes] | None = None
-        self.targets: vec[i64] = vec[i64]([])
-        self.complete = False
+        self.targets: vec[i64] = vec[i64]([])  # for each name its index in `index_of`, or ABSENT
+        self.complete = False  # whether it names all requested fields
         self.name_places: vec[i64] = vec[i64]([])
         self.names_size: i64 = 0
         write_i32_le(self.pair_offsets, 0)
@@ -145,14 +144,14 @@ class ColumnWriter:
         """Add the entries of a node from `start` to `end`, both included.
 
         Args:
-            trimmed: bitmap of slots that were trimmed, not deleted; they are added, too. Empty for
-                live entries only.
+            trimmed: bitmap of trimmed slots, which are added as well; empty to add only live
+                entries.
 
         Returns:
             PAST_END, TAKEN or FULL.
 
         Raises:
-            CorruptionError: the node is damaged. The writer must not be used any more.
+            CorruptionError: the node is damaged. The writer must not be used afterwards.
         """
         node = read_header(data, ms, seq)
         if self.fields is None or node.fields != self.fields:
@@ -207,11 +206,11 @@ class ColumnWriter:
         end_ms: int,
         end_seq: int,
     ) -> int:
-        """Add ascending nodes from `nodes[first]` on, as `add` does each of them.
+        """Add the ascending nodes `nodes[first:]` until `add` returns another state than TAKEN.
 
         Returns:
-            As `add`; when it is FULL, `next_node` is the index to go on at, with the next writer,
-            from the ID `next_ms`, `next_seq`.
+            The state of the last `add`. If it is FULL, the next writer must continue with the node
+            at index `next_node`, from the ID `next_ms`, `next_seq`.
         """
         state: int = TAKEN
         for at in range(first, len(nodes)):
@@ -223,9 +222,9 @@ class ColumnWriter:
         return state
 
     def _set_master(self, fields: list[bytes]) -> None:
-        """Note which wanted fields a master entry names.
+        """Find the requested fields among the names of a master entry.
 
-        Of a field that stands there twice the last one counts, as in redis-py.
+        Of a repeated field the last one counts, as in redis-py.
         """
         self.fields = fields
         targets: list[i64] = []
@@ -242,14 +241,15 @@ class ColumnWriter:
             self.repeated = True
 
     def _walk_pairs(self, cursor: SlotCursor, at: i64) -> None:
-        """Note the places of all fields of this slot from `at` on, and step to its end."""
+        """Store the places of all pairs of this slot from index `at` on; step to its end."""
         data = cursor.data
         end: i64 = cursor.end
         position: i64 = cursor.position
         width: i64 = cursor.width
         start: i64 = position
         if width > end - position:
-            raise corrupt(f"{int(width)} fields are more than the node has bytes", position)
+            left = int(end - position)
+            raise corrupt(f"an entry of {int(width)} fields in {left} bytes", position)
         if at + 2 * width > len(self.pair_places):
             self.pair_places = with_room(self.pair_places, at + 2 * width)
         places = self.pair_places
@@ -270,14 +270,14 @@ class ColumnWriter:
                 position = step(data, position, end)
                 at += 1
             if not self.repeated and width > 1:
-                self._look_for_repeats(cursor)  # from where the walk began
+                self._find_repeats(cursor)  # its position is still before the fields
         cursor.position = step(data, position, end)  # over lp-count
         self.size += position - start
         self.pairs += width
         write_i32_le(self.pair_offsets, i32(self.pairs))
 
-    def _look_for_repeats(self, cursor: SlotCursor) -> None:
-        """Note whether the slot, which names its own fields, has one of them twice."""
+    def _find_repeats(self, cursor: SlotCursor) -> None:
+        """Set `repeated` if the slot, which contains its field names, repeats one of them."""
         after = cursor.position
         seen: set[bytes] = set()
         count: i64 = cursor.width
@@ -290,7 +290,10 @@ class ColumnWriter:
         cursor.position = after
 
     def _walk_wanted(self, cursor: SlotCursor, row: i64) -> None:
-        """Note the places of the wanted fields of this slot from `row` on, and step to its end."""
+        """Store the places of the requested fields of this slot from index `row` on; step over it.
+
+        A slot with the field names of the master is walked here, others in `_walk_named`.
+        """
         if row + self.wanted > len(self.places):
             self.places = with_room(self.places, row + self.wanted)
         places = self.places
@@ -322,7 +325,7 @@ class ColumnWriter:
         self.size += size
 
     def _walk_named(self, cursor: SlotCursor, places: vec[i64], row: i64) -> None:
-        """Do so for a slot that names its own fields; the last of each name counts."""
+        """As `_walk_wanted`, for a slot that contains its field names; of each the last counts."""
         count: i64 = cursor.width
         while count > 0:
             target = self.index_of.get(cursor.string(), -1)
@@ -335,7 +338,7 @@ class ColumnWriter:
         cursor.skip()
 
     def _gather(self, data: bytes, entries: i64, pairs: i64) -> None:
-        """Let each column take its elements of the node that was walked over."""
+        """Let each column take its elements of the current node."""
         if self.with_pairs:
             self.pair_names.take(data, self.pair_places, 0, 2, pairs)
             self.pair_values.take(data, self.pair_places, 1, 2, pairs)
@@ -375,6 +378,6 @@ def _name_places(node: NodeHeader) -> vec[i64]:
 
 
 def _has_bit(bitmap: bytes, index: i64) -> bool:
-    """Say whether bit `index` of a bitmap is set; it may be shorter."""
+    """Return whether bit `index` of a bitmap is set; bits after its end are not."""
     at: i64 = index >> 3
     return at < len(bitmap) and (i64(bitmap[at]) >> (index & 7)) & 1 != 0

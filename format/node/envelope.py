@@ -1,15 +1,15 @@
-"""The checked envelope around a macro node.
+"""The envelope around a macro node: header, content and checksum.
 
-The header below, then `record_size` bytes of stream record (in `streams` only), `listpack_size`
-bytes of listpack, the bitmap of trimmed slots (what is left), and XXH3-64 over all of it, 8
-bytes.
+The header below is followed by `record_size` bytes of stream record (in `streams` only),
+`listpack_size` bytes of listpack, the bitmap of trimmed slots (all bytes up to the checksum), and
+8 bytes of XXH3-64 over everything before.
 
-The envelope says which stream and node it is, and which commit wrote it, so that a page found
-without its tree can still be placed, and the newest of several copies be told. In `streams` the
-node may be absent: listpack_size is 0 then, and the node key 0-0.
+The header names the stream, the node and the commit that wrote it. So repair can identify a page
+that no tree leads to, and find the newest of several copies. In `streams` the node may be absent:
+listpack_size is then 0, and the node key 0-0.
 
-The bitmap has bit i (byte i/8, lowest bit first) set when slot i is a tombstone because it was
-trimmed, not deleted: the archive keeps the former. Zero bytes at its end are left out.
+Bit i of the bitmap (byte i/8, lowest bit first) is set if slot i is a tombstone because it was
+trimmed, not deleted: trimmed entries are archived. Zero bytes at the end are omitted.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ENVELOPE: Final = Layout(
         Field("stream_number", "Q", "the stream"),
         Field("ms", "Q", "node key"),
         Field("seq", "Q", ""),
-        Field("epoch", "I", "which commit wrote it: epoch,"),
-        Field("commit_number", "Q", "and number within the epoch"),
+        Field("epoch", "I", "epoch of the commit that wrote it"),
+        Field("commit_number", "Q", "number of that commit in its epoch"),
         Field("record_size", "H", "bytes of the stream record that follows"),
         Field("reserved", "H", "0"),
         Field("listpack_size", "I", "bytes of the listpack that follows it"),
@@ -72,7 +72,7 @@ _LISTPACK_SIZE_AT: Final[i64] = ENVELOPE.offset("listpack_size")
 
 
 class Envelope:
-    """A decoded envelope; the listpack in it has not been looked at."""
+    """A decoded envelope. Its checksum is checked, its listpack is not."""
 
     def __init__(
         self,
@@ -145,19 +145,20 @@ def _put_u32(writer: BytesWriter, value: int) -> None:
 
 
 def close_envelope(writer: BytesWriter) -> bytes:
-    """Return what was written, with its checksum."""
+    """Return the envelope: the content of `writer` and its checksum."""
     content = writer.getvalue()
     return content + digest64(content)
 
 
 def decode_envelope(value: bytes, where: str) -> Envelope:
-    """Check and parse a stored envelope; raise CorruptionError naming `where`."""
+    """Check and parse a stored envelope; raise CorruptionError with `where`."""
     size: i64 = len(value)
     if size < OVERHEAD:
         found = f"envelope of {len(value)} bytes"
-        raise CorruptionError(where, f"{found}, at least {OVERHEAD} expected")
+        raise CorruptionError(where, f"{found}, expected at least {OVERHEAD}")
     if digest64(value[: size - CHECKSUM_SIZE]) != value[size - CHECKSUM_SIZE :]:
-        raise ChecksumError(where, f"checksum of an envelope of {len(value)} bytes does not match")
+        problem = f"the checksum of this envelope of {len(value)} bytes does not match"
+        raise ChecksumError(where, problem)
     reserved = _u16(value, _RESERVED_AT)
     if value[: len(_START)] != _START or reserved != 0:
         found = f"magic {value[:3]!r} format {value[3]} reserved {int(reserved)}"
@@ -165,11 +166,12 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
     listpack_start = HEADER_SIZE + _u16(value, _RECORD_SIZE_AT)
     trimmed_start = listpack_start + _u32(value, _LISTPACK_SIZE_AT)
     if _u32(value, _LENGTH_AT) != size or trimmed_start + CHECKSUM_SIZE > size:
-        problem = f"envelope lengths do not add up to {len(value)} bytes"
+        problem = f"the sizes in the envelope header do not add up to {len(value)} bytes"
         raise CorruptionError(where, problem, offset=4)
     number = read_i64_be(value, _NUMBER_AT)
-    if number < 0:  # as in `keys`: above LAST_NUMBER
-        raise CorruptionError(where, f"stream number {unsigned(number)}", offset=int(_NUMBER_AT))
+    if number < 0:  # above LAST_NUMBER
+        problem = f"stream number {unsigned(number)} is too high"
+        raise CorruptionError(where, problem, offset=int(_NUMBER_AT))
     return Envelope(
         int(number),
         unsigned(read_i64_be(value, _MS_AT)),
@@ -183,9 +185,9 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
 
 
 def has_bitmap(value: bytes) -> bool:
-    """Say whether a stored envelope has a bitmap, from its header alone."""
+    """Return whether a stored envelope has a bitmap, from its header alone."""
     if len(value) < OVERHEAD:
-        return True  # it is damaged, as whoever decodes it will find
+        return True  # damaged: `decode_envelope` reports it
     return len(value) > OVERHEAD + _u16(value, _RECORD_SIZE_AT) + _u32(value, _LISTPACK_SIZE_AT)
 
 
@@ -211,5 +213,5 @@ def set_trimmed(bitmap: bytes, slots: list[int]) -> bytes:
 
 
 def trimmed_slots(bitmap: bytes) -> set[int]:
-    """Return the slot numbers whose bit is set."""
+    """Return the numbers of the slots whose bit is set."""
     return {slot for slot in range(len(bitmap) * 8) if bitmap[slot // 8] >> slot % 8 & 1}

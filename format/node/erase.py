@@ -1,14 +1,13 @@
-"""Taking the contents of slots out of a macro node, for good.
+"""Erasing the contents of slots from a macro node.
 
-A tombstone keeps its bytes; this does not. An erased slot becomes an *empty tombstone*: its ID,
-and one field and one value without bytes. The slot stays where it is, so that to all that counts
-slots and compares IDs (node limits, `~` trimming, the next slot's place) an erased entry is one
-that XDEL deleted.
+A tombstone keeps the bytes of its entry. An erased slot becomes an *empty tombstone*: its ID, and
+one field and one value of zero bytes. The slot keeps its place, so code that counts slots and
+compares IDs (node limits, `~` trimming, the position of the next slot) treats an erased entry as
+one that XDEL deleted.
 
-The master entry repeats the fields of the entry that the node began with. It may be that one, or
-another whose slot is gone already: the names stay only if a slot that keeps its contents uses
-them. Otherwise the master takes the names of the newest live slot, for entries to come, or an
-empty one. No node grows by this.
+The master entry contains the field names of the node's first entry. They are kept only if a slot
+that keeps its contents uses them. Otherwise the master gets the names of the newest live slot, for
+later entries, or one empty name. Erasing never makes a node larger.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _EMPTY_COUNT: Final = 6  # its elements before lp-count: flags, two differences,
 
 
 class Erased:
-    """A node after the contents of some of its slots were taken out.
+    """A node after the contents of some of its slots were erased.
 
     Attributes:
-        data: the new listpack; the old one where nothing had to change.
+        data: the new listpack; the old one if nothing had to change.
         live, deleted: its counts.
-        live_ids: IDs of the slots that were live until now, ascending.
-        slots: numbers of all slots that were erased, tombstones too.
-        last: ID of the last slot: higher ones are not in this node.
+        live_ids: IDs of the erased slots that were live before, ascending.
+        slots: numbers of all erased slots, tombstones included.
+        last: ID of the last slot: higher IDs are not in this node.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -49,7 +48,7 @@ class Erased:
 
 
 class _Slot:
-    """One slot as it stands in the node."""
+    """One slot of the node, and where its bytes are."""
 
     def __init__(self, cursor: SlotCursor) -> None:
         self.index = int(cursor.index)
@@ -67,11 +66,11 @@ class _Slot:
 def erase_slots(
     data: bytes, ms: int, seq: int, ids: Container[tuple[int, int]], trimmed: Container[int]
 ) -> Erased:
-    """Take the contents of slots out of the node `data` under the key `ms-seq`.
+    """Erase the contents of slots from the node `data` with the key `ms-seq`.
 
     Args:
-        ids: of the entries. Those that are not in the node do no harm; one may have given the
-            master its fields, which are looked at in any case.
+        ids: IDs of the entries to erase; IDs that are not in the node are ignored. The field names
+            in the master entry are checked in any case: they may come from an entry that is gone.
         trimmed: slots whose entries history still shows, unless they are erased now.
 
     Raises:
@@ -83,11 +82,11 @@ def erase_slots(
     names_used = False
     names: list[bytes] | None = None
     erased = Erased(data)
-    hollow: set[int] = set()
+    emptied: set[int] = set()
     while cursor.next():
-        going = cursor.id() in ids
-        if going or (_is_hollow(cursor) and int(cursor.index) not in trimmed):
-            hollow.add(int(cursor.index))
+        to_erase = cursor.id() in ids
+        if to_erase or (_is_empty_tombstone(cursor) and int(cursor.index) not in trimmed):
+            emptied.add(int(cursor.index))
         else:
             names_used = names_used or bool(cursor.flags & SAME_FIELDS)
             if not cursor.flags & (DELETED | SAME_FIELDS):
@@ -95,7 +94,7 @@ def erase_slots(
         slot = _Slot(cursor)
         slots.append(slot)
         erased.last = slot.id
-        if going:
+        if to_erase:
             erased.slots.append(slot.index)
             if not slot.flags & DELETED:
                 erased.live_ids.append(slot.id)
@@ -104,16 +103,16 @@ def erase_slots(
     fields = node.fields if names_used else names if names is not None else [b""]
     if not erased.slots and (names_used or fields == node.fields or not node.fields):
         return erased
-    rewritten = _assemble(node, slots, hollow, fields, erased)
+    rewritten = _assemble(node, slots, emptied, fields, erased)
     if len(rewritten) > len(data) and not names_used:
-        rewritten = _assemble(node, slots, hollow, [b""], erased)
+        rewritten = _assemble(node, slots, emptied, [b""], erased)
     if rewritten != data:
         erased.data = rewritten
     return erased
 
 
-def _is_hollow(cursor: SlotCursor) -> bool:
-    """Say whether a slot is an empty tombstone that leaves its fields to the master."""
+def _is_empty_tombstone(cursor: SlotCursor) -> bool:
+    """Return whether a slot is an empty tombstone with the field names of the master."""
     if cursor.flags != DELETED | SAME_FIELDS:
         return False
     start = cursor.position
@@ -122,7 +121,7 @@ def _is_hollow(cursor: SlotCursor) -> bool:
 
 
 def _peek_names(cursor: SlotCursor) -> list[bytes]:
-    """Return the names of the fields of a slot that states them; the cursor stays where it is."""
+    """Return the field names that a slot contains, without moving the cursor."""
     position = cursor.position
     names = cursor.pairs()[0::2]
     cursor.position = position
@@ -130,8 +129,9 @@ def _peek_names(cursor: SlotCursor) -> list[bytes]:
 
 
 def _assemble(
-    node: NodeHeader, slots: list[_Slot], hollow: set[int], fields: list[bytes], erased: Erased
+    node: NodeHeader, slots: list[_Slot], emptied: set[int], fields: list[bytes], erased: Erased
 ) -> bytes:
+    """Return the node with these field names in the master and the slots in `emptied` empty."""
     body = BytesWriter()
     put_integer(body, erased.live)
     put_integer(body, erased.deleted)
@@ -142,7 +142,7 @@ def _assemble(
     body.append(1)
     elements = 4 + len(fields)
     for slot in slots:
-        if slot.index not in hollow:
+        if slot.index not in emptied:
             body.write(node.data[slot.start : slot.end])
             elements += slot.elements
             continue
@@ -157,7 +157,7 @@ def _assemble(
 
 def _put_empty(body: BytesWriter, node: NodeHeader, slot: _Slot, width: int) -> int:
     """Write an empty tombstone; return how many elements it has."""
-    same = slot.flags & SAME_FIELDS and width <= 3  # the shorter form, and never a longer node
+    same = slot.flags & SAME_FIELDS and width <= 3  # up to 3 fields this form is not longer
     body.append(DELETED | SAME_FIELDS if same else DELETED)
     body.append(1)
     put_integer(body, subtract(slot.ms, node.ms))

@@ -1,4 +1,4 @@
-"""Listpack: the serialization of Redis's small lists, byte for byte.
+"""Reading and writing listpacks, Redis's serialization of small lists (Redis: `listpack.c`).
 
     offset  size  field         value
     ------  ----  ------------  ---------------------------------------------------------
@@ -16,17 +16,16 @@
     F0                 u32 LE, then l bytes    string of 4096 bytes and more
     F1 F2 F3 F4        2, 3, 4, 8 bytes LE     signed integer of 16, 24, 32, 64 bits
 
-A string that is the canonical decimal text of a signed 64-bit integer is stored as the integer, in
-the shortest form that holds it; reading gives the text back, so nothing is lost.
+A string that is the canonical decimal text of a signed 64-bit integer is stored as that integer, in
+the shortest encoding; reading returns the text.
 
 The backlen repeats the size of encoding and data, so that a reader can walk backwards: 7-bit
-groups, most significant first, with bit 80 set on every byte but the first. Redis up to 8.6
-switches to the next length one size earlier than Redis 8.10 and Valkey 9.1 (at 16383, 2097151 and
-268435455). We write the older form, which every Redis reads except for elements of exactly those
-three sizes, and read both.
+groups, most significant first, with bit 80 set on every byte but the first. At the sizes 16383,
+2097151 and 268435455, Redis up to 8.6 writes one byte more than Redis 8.10 and Valkey 9.1. We read
+both forms and write the older one; elements of other sizes are the same in both.
 
-This module is compiled by mypyc; it must run the same interpreted, so no arithmetic here relies on
-wrap-around, and every index is checked before it is used: damage gives `CorruptionError`.
+Compiled by mypyc, and must do the same interpreted: no arithmetic relies on wrap-around, and every
+index is checked before it is used. Damage raises `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from streamkeep.format.core.errors import CorruptionError
 HEADER_SIZE: Final[i64] = 6
 END: Final[i64] = 0xFF
 UNKNOWN_COUNT: Final[i64] = 65535
+TRUNCATED: Final = "an element is truncated"
 _MAX_TOTAL: Final[i64] = (1 << 32) - 1
 
 _SMALL_MIN: Final[i64] = -4096
@@ -114,7 +114,7 @@ def put_integer(writer: BytesWriter, value: i64) -> None:
 
 
 def put_string(writer: BytesWriter, text: bytes) -> None:
-    """Append a string element, as an integer where its text is one."""
+    """Append a string element; as an integer if it is the canonical text of one."""
     size: i64 = len(text)
     if 0 < size <= 20:
         first: i64 = i64(text[0])
@@ -140,7 +140,7 @@ def put_string(writer: BytesWriter, text: bytes) -> None:
 
 
 def _put_if_integer(writer: BytesWriter, text: bytes, size: i64, first: i64) -> bool:
-    """Append `text` as an integer when it is the canonical text of one; say whether it was."""
+    """Append `text` as an integer if it is the canonical text of one; return whether it was."""
     start: i64 = 1 if first == 45 else 0
     if start == size:
         return False
@@ -150,7 +150,7 @@ def _put_if_integer(writer: BytesWriter, text: bytes, size: i64, first: i64) -> 
             writer.append(0)
             writer.append(1)
             return True
-        return False  # -0, and everything with a leading zero
+        return False  # "-0", or a leading zero
     value: i64 = 0
     index: i64 = start
     stop: i64 = size if size - start <= 18 else start + 18  # 18 digits cannot overflow
@@ -177,10 +177,14 @@ def _put_if_integer(writer: BytesWriter, text: bytes, size: i64, first: i64) -> 
 
 
 def wrap(elements: bytes, count: i64) -> bytes:
-    """Return the listpack around already encoded `elements`, of which there are `count`."""
+    """Return the listpack of `count` already encoded `elements`.
+
+    Raises:
+        ValueError: it would be larger than 4 GiB.
+    """
     total: i64 = HEADER_SIZE + len(elements) + 1
     if total > _MAX_TOTAL:
-        raise ValueError("a listpack holds less than 4 GiB")
+        raise ValueError(f"a listpack of {int(total)} bytes, the limit is {int(_MAX_TOTAL)}")
     writer = BytesWriter()
     put_header(writer, total, count)
     writer.write(elements)
@@ -211,7 +215,7 @@ def encode(elements: list[bytes]) -> bytes:
 
 
 def put_decimal(writer: BytesWriter, value: i64) -> None:
-    """Append the decimal text of `value`, without an element around it."""
+    """Append the decimal text of `value`, not as an element."""
     if value < 0:
         if value == i64(_I64_MIN):
             writer.write(b"-9223372036854775808")
@@ -227,10 +231,10 @@ def put_decimal(writer: BytesWriter, value: i64) -> None:
 
 
 def _put_digits(writer: BytesWriter, value: i64, at_least: i64) -> None:
-    """Append up to eight digits, as one number whose lowest byte is the first of them.
+    """Append up to eight digits of `value`, as one i64 whose lowest byte is the first digit.
 
     Args:
-        at_least: a power of ten; zeros stand before the digits until they are as many as its own.
+        at_least: a power of ten, such as 1000 for at least three digits with leading zeros.
     """
     digits: i64 = 0
     size: i64 = len(writer)
@@ -246,10 +250,10 @@ def _put_digits(writer: BytesWriter, value: i64, at_least: i64) -> None:
 
 
 def put_text(writer: BytesWriter, data: bytes, position: i64) -> None:
-    """Append the text of the element at `position`, which has been stepped over.
+    """Append the text of the element at `position`; the caller must have called `step` on it.
 
-    Most strings are short: they are copied eight bytes at a time, and what is too much is cut off
-    again, which costs less than making an object of each.
+    Short strings, which are most, are copied eight bytes at a time and the surplus is cut off
+    again. This is faster than creating a bytes object for each.
     """
     first: i64 = i64(data[position])
     start: i64 = position + 1
@@ -269,39 +273,39 @@ def put_text(writer: BytesWriter, data: bytes, position: i64) -> None:
 
 
 def integer_at(data: bytes, position: i64) -> i64:
-    """Return the element at `position`, which has been stepped over and must be an integer."""
+    """Return the integer element at `position`; the caller must have called `step` on it."""
     first: i64 = i64(data[position])
     if first < 0x80:
         return first
     if first < 0xC0:
-        raise corrupt("an integer is expected, found a string", position)
+        raise corrupt("found a string, expected an integer", position)
     if first < 0xE0:
         value: i64 = ((first & 31) << 8) | i64(data[position + 1])
         return value if value < 4096 else value - 8192
     if first == 0xF1:
         return i64(read_i16_le(data, position + 1))
     if first == 0xF2:
-        return i64(read_i32_le(data, position)) >> 8  # the encoding byte goes
+        return i64(read_i32_le(data, position)) >> 8  # drops the encoding byte
     if first == 0xF3:
         return i64(read_i32_le(data, position + 1))
     if first == 0xF4:
         return read_i64_le(data, position + 1)
-    raise corrupt("an integer is expected, found a string", position)
+    raise corrupt("found a string, expected an integer", position)
 
 
 def is_integer_at(data: bytes, position: i64) -> bool:
-    """Say whether the element at `position`, which has been stepped over, is an integer."""
+    """Return whether the element at `position` is an integer; `step` must have been called."""
     first: i64 = i64(data[position])
     return first < 0x80 or first > 0xF0 or 0xC0 <= first < 0xE0
 
 
 def step(data: bytes, position: i64, end: i64) -> i64:
-    """Return the offset behind the element at `position`, all of which is before `end`.
+    """Return the offset after the element at `position`; raise unless it ends before `end`.
 
-    The content of the backlen is not looked at: `checked_step` does.
+    The value of the backlen is not checked; `listpack_check.checked_step` checks it.
     """
     if position + 1 >= end:  # the shortest element and its backlen take two bytes
-        raise corrupt("an element is expected, the elements end", position)
+        raise corrupt("found the end of the listpack, expected an element", position)
     first: i64 = i64(data[position])
     after: i64 = position + 2
     if first >= 0x80:
@@ -315,18 +319,18 @@ def step(data: bytes, position: i64, end: i64) -> i64:
             after = position + element_size(data, position, end)
             after += backlen_size(data, after, after - position, end)
     if after > end:
-        raise corrupt("an element is cut off", position)
+        raise corrupt(TRUNCATED, position)
     return after
 
 
 def backlen_size(data: bytes, position: i64, size: i64, end: i64) -> i64:
-    """Return how many bytes the backlen at `position` takes, for an element of `size` bytes."""
+    """Return the size in bytes of the backlen at `position`, after an element of `size` bytes."""
     if size <= 127:
         return 1
     if size == 16383 or size == 2097151 or size == 268435455:
         shorter: i64 = 2 if size == 16383 else 3 if size == 2097151 else 4
         if position < end and i64(data[position]) == 0:
-            return shorter + 1  # Redis up to 8.6
+            return shorter + 1  # written by Redis up to 8.6
         return shorter
     if size < 16383:
         return 2
@@ -340,10 +344,10 @@ def backlen_size(data: bytes, position: i64, size: i64, end: i64) -> i64:
 def element_size(data: bytes, position: i64, end: i64) -> i64:
     """Return the size of encoding and data of the element at `position`; raise CorruptionError.
 
-    The size is checked to end before `end`; the backlen behind it is not.
+    Checks that they end before `end`, but not that the backlen does.
     """
     if position >= end:
-        raise corrupt("the elements end too early", position)
+        raise corrupt("found the end of the listpack, expected an element", position)
     first: i64 = i64(data[position])
     size: i64
     if first < 0x80:
@@ -354,11 +358,11 @@ def element_size(data: bytes, position: i64, end: i64) -> i64:
         size = 2
     elif first < 0xF0:
         if position + 2 > end:
-            raise corrupt("a string length is cut off", position)
+            raise corrupt("a string length is truncated", position)
         size = 2 + (((first & 15) << 8) | i64(data[position + 1]))
     elif first == 0xF0:
         if position + 5 > end:
-            raise corrupt("a string length is cut off", position)
+            raise corrupt("a string length is truncated", position)
         size = 5 + _unsigned32(data, position + 1)
     elif first == 0xF1:
         size = 3
@@ -369,9 +373,9 @@ def element_size(data: bytes, position: i64, end: i64) -> i64:
     elif first == 0xF4:
         size = 9
     else:
-        raise corrupt("unknown encoding byte", position)
+        raise corrupt(f"unknown encoding byte 0x{int(first):02x}", position)
     if position + size > end:
-        raise corrupt("an element is cut off", position)
+        raise corrupt(TRUNCATED, position)
     return size
 
 
@@ -385,16 +389,18 @@ def _unsigned32(data: bytes, position: i64) -> i64:
 
 
 class Reader:
-    """A position among the elements of a listpack; every read checks its bounds.
+    """A position in a listpack; every read checks its bounds.
 
-    `position` is the offset of the next element, `end` that of the closing FF.
+    Attributes:
+        position: offset of the next element.
+        end: offset of the closing FF.
     """
 
     def __init__(self, data: bytes, position: i64, end: i64) -> None:
         self.data = data
         self.position: i64 = position
         self.end: i64 = end
-        self.scratch = BytesWriter()  # each reader its own: two threads may read at a time
+        self.scratch = BytesWriter()  # one per reader, because threads may read at the same time
 
     def integer(self) -> i64:
         """Return the next element, which must be an integer."""
@@ -405,12 +411,12 @@ class Reader:
         return value
 
     def string(self) -> bytes:
-        """Return the next element as a string; an integer gives its decimal text."""
+        """Return the next element as a string; an integer as its decimal text."""
         data = self.data
         position = self.position
         end = self.end
         if position + 1 >= end:
-            raise corrupt("a string is expected, the elements end", position)
+            raise corrupt("found the end of the listpack, expected a string", position)
         first: i64 = i64(data[position])
         if first < 0x80:
             self.position = position + 2
@@ -419,7 +425,7 @@ class Reader:
         if first < 0xC0:
             stop = position + 1 + (first & 63)
             if stop >= end:
-                raise corrupt("an element is cut off", position)
+                raise corrupt(TRUNCATED, position)
             self.position = stop + 1
             return data[position + 1 : stop]
         if first < 0xE0 or first > 0xF0:
@@ -428,12 +434,12 @@ class Reader:
         stop = position + size
         after: i64 = stop + backlen_size(data, stop, size, end)
         if after > end:
-            raise corrupt("a backlen is cut off", position)
+            raise corrupt("a backlen is truncated", position)
         self.position = after
         return data[position + (2 if first < 0xF0 else 5) : stop]
 
     def decimal(self, value: i64) -> bytes:
-        """Return the decimal text of `value`; small ones come from a table."""
+        """Return the decimal text of `value`; for small values from a table."""
         if -4096 <= value <= 4095:
             return _SMALL_TEXT[value - _SMALL_MIN]
         self.scratch.truncate(0)
@@ -449,127 +455,17 @@ def open_elements(data: bytes) -> Reader:
     """Check the header and the last byte of a listpack; return a reader at its first element."""
     size: i64 = len(data)
     if size < HEADER_SIZE + 1:
-        raise corrupt("shorter than an empty listpack", size)
+        raise corrupt(f"{int(size)} bytes, less than an empty listpack", 0)
     stated: i64 = _unsigned32(data, 0)
     if stated != size:
         raise corrupt(f"total-bytes is {int(stated)}, the value has {int(size)} bytes", 0)
     if i64(data[size - 1]) != END:
-        raise corrupt("does not end with FF", size - 1)
+        raise corrupt(f"the last byte is 0x{data[size - 1]:02x}, expected 0xff", size - 1)
     return Reader(data, HEADER_SIZE, size - 1)
 
 
 def stated_count(data: bytes) -> i64:
-    """Return num-elements of the header; `UNKNOWN_COUNT` where the elements must be counted."""
+    """Return num-elements of the header; `UNKNOWN_COUNT` if the elements must be counted."""
     if len(data) < HEADER_SIZE:
-        raise corrupt("shorter than an empty listpack", len(data))
+        raise corrupt(f"{len(data)} bytes, less than an empty listpack", 0)
     return i64(data[4]) | (i64(data[5]) << 8)
-
-
-def validate(data: bytes) -> int:
-    """Check every byte of a listpack; return the number of elements, or raise CorruptionError.
-
-    Goes further than reading does: the backlen of each element must name its size, in either
-    generation, and the element count of the header must be right (or "unknown").
-    """
-    reader = open_elements(data)
-    position: i64 = reader.position
-    count: i64 = 0
-    while position < reader.end:
-        position = checked_step(data, position, reader.end)
-        count += 1
-    stated = stated_count(data)
-    if stated != UNKNOWN_COUNT and stated != count:
-        raise corrupt(f"num-elements is {int(stated)}, counted {int(count)}", 4)
-    return int(count)
-
-
-def checked_step(data: bytes, position: i64, end: i64) -> i64:
-    """Return the offset behind the element at `position`, whose size and backlen are checked."""
-    if position >= end:
-        raise corrupt("the elements end too early", position)
-    first: i64 = i64(data[position])
-    if first < 0xC0:  # a small number, or a short string
-        size: i64 = 1 if first < 0x80 else 1 + (first & 63)
-        stop: i64 = position + size
-        if stop >= end:
-            raise corrupt("an element is cut off", position)
-        if i64(data[stop]) != size:
-            raise corrupt(f"a backlen says {int(data[stop])}, the element takes {int(size)}", stop)
-        return stop + 1
-    size = element_size(data, position, end)
-    stop = position + size
-    after: i64 = stop + backlen_size(data, stop, size, end)
-    if after > end:
-        raise corrupt("a backlen is cut off", position)
-    _check_backlen(data, stop, after, size)
-    return after
-
-
-def _check_backlen(data: bytes, start: i64, stop: i64, size: i64) -> None:
-    """Raise unless the bytes from `start` to `stop` are the backlen of an element of `size`."""
-    value: i64 = 0
-    index: i64 = start
-    while index < stop:
-        byte: i64 = i64(data[index])
-        if (byte >= 128) != (index > start):
-            raise corrupt("a backlen has a wrong continuation bit", index)
-        value = (value << 7) | (byte & 127)
-        index += 1
-    if value != size:
-        raise corrupt(f"a backlen says {int(value)}, the element takes {int(size)}", start)
-
-
-def decode(data: bytes) -> list[bytes]:
-    """Return the elements of a listpack as strings; every byte is checked first."""
-    validate(data)
-    reader = open_elements(data)
-    elements: list[bytes] = []
-    while reader.position < reader.end:
-        elements.append(reader.string())
-    return elements
-
-
-# --- the two generations of backlens ------------------------------------------------------------
-
-
-def spell_backlens(data: bytes, newer: bool) -> bytes:
-    """Return a valid listpack with all backlens as Redis 8.10 and Valkey 9.1 write them, or older.
-
-    They differ for elements of three sizes only, which one generation takes for damage in what the
-    other wrote: with an abort of the server, unless it was told to check.
-    """
-    if len(data) < 16383:
-        return data
-    reader = open_elements(data)
-    pieces: list[bytes] = []
-    copied: i64 = 0
-    while reader.position < reader.end:
-        stop: i64 = reader.position + element_size(data, reader.position, reader.end)
-        size: i64 = stop - reader.position
-        reader.skip()
-        if size != 16383 and size != 2097151 and size != 268435455:
-            continue
-        wanted: i64 = 2 if size == 16383 else 3 if size == 2097151 else 4
-        if not newer:
-            wanted += 1
-        if reader.position - stop == wanted:
-            continue
-        pieces.append(data[copied:stop])
-        pieces.append(_backlen(size, wanted))
-        copied = reader.position
-    if copied == 0:
-        return data
-    pieces.append(data[copied:])
-    changed = b"".join(pieces)
-    return len(changed).to_bytes(4, "little") + changed[4:]
-
-
-def _backlen(size: i64, width: i64) -> bytes:
-    """Return the backlen of an element in `width` bytes."""
-    writer = BytesWriter()
-    index: i64 = width - 1
-    while index >= 0:
-        group: i64 = (size >> (7 * index)) & 127
-        writer.append(u8(group if index == width - 1 else group | 128))
-        index -= 1
-    return writer.getvalue()

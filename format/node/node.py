@@ -1,22 +1,21 @@
-"""Macro nodes: many entries in one Redis listpack.
+"""Reading macro nodes: many entries in one Redis listpack, the value of a stream's radix tree.
 
     master entry :  count  deleted  num-fields  field_1 .. field_N  0
     entry (same) :  flags  ms-diff  seq-diff  value_1 .. value_N  lp-count
     entry (other):  flags  ms-diff  seq-diff  num-fields  f_1 v_1 .. f_M v_M  lp-count
 
-The node's key is the ID of the first entry ever put into it; entry IDs are stored as signed 64-bit
-differences from it, modulo 2^64. `count` is the live entries, `deleted` the tombstones. The
-master names the fields of the first entry; an entry with exactly these names in this order leaves
-them out (flag 2). Flag 1 marks a tombstone: its bytes stay. lp-count is the number of elements of
-the entry before it; the 0 that ends the master entry plays its part there.
+The node's key is the ID of the first entry that was ever in it. Entry IDs are stored as signed
+64-bit differences from the key, modulo 2^64. `count` is the number of live entries, `deleted` of
+tombstones. The master entry names the fields of the first entry; an entry with exactly these names
+in this order omits them (flag 2). Flag 1 marks a tombstone, whose bytes remain. lp-count is the
+number of elements of its entry; for the master entry it is 0.
 
-Always true: IDs rise from slot to slot; no ID is below the key; count + deleted slots follow the
-master; a node whose count would be 0 does not exist. A *slot* is an entry's place in the node,
-live or not; slots are numbered from 0.
+Always true: IDs ascend from slot to slot; no ID is below the key; count + deleted slots follow the
+master entry; count is at least 1. A *slot* is the place of an entry in the node, live or not; slots
+are numbered from 0.
 
-`NodeBuilder` appends to a node, the `read_*` functions take entries out of one; they check the
-bytes that they touch, and raise `CorruptionError`. `node_marks` changes which slots are live,
-`node_erase` what stands in them; `node_check` checks all bytes.
+`builder` writes nodes, `tombstones` and `erase` change slots, `check` checks every byte. The
+functions here check the bytes that they read and raise `CorruptionError`.
 
 Compiled by mypyc. Functions take and return IDs as Python integers; inside they are bit patterns,
 see `id_codec`.
@@ -24,14 +23,14 @@ see `id_codec`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from streamkeep.format.core.entry import Entry, fields_of
-from streamkeep.format.core.id_codec import add, below, bits, id_text, subtract, unsigned
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import add, below, bits, id_text, unsigned
 from streamkeep.format.node.listpack import (
     HEADER_SIZE,
     Reader,
@@ -39,182 +38,26 @@ from streamkeep.format.node.listpack import (
     integer_at,
     open_elements,
     put_decimal,
-    put_header,
-    put_integer,
-    put_string,
-    stated_count,
     step,
 )
 
 DELETED: Final[i64] = 1
 SAME_FIELDS: Final[i64] = 2
 
-# What `read_range` makes of an entry.
-PAIRS: Final[i64] = 0  # (ms, seq, [field, value, ...]), lossless
+# Shapes in which `read_range` returns an entry.
+PAIRS: Final[i64] = 0  # (ms, seq, [field, value, ...]), without loss
 ENTRY: Final[i64] = 1  # Entry(b"ms-seq", {field: value}), as redis-py without decode_responses
 TEXT: Final[i64] = 2  # the same in str
+
+_NEGATIVE: Final = "a count of the master entry is negative"
 
 _new_tuple = tuple.__new__
 
 Pairs = tuple[int, int, list[bytes]]
 
 
-class NodeBuilder:
-    """A macro node that entries are appended to; `listpack()` gives its bytes at any moment."""
-
-    def __init__(self, ms: int, seq: int, fields: list[bytes]) -> None:
-        """Start an empty node under the key `ms-seq`, whose master names `fields`."""
-        self.ms = ms
-        self.seq = seq
-        self.base_ms = bits(ms)
-        self.base_seq = bits(seq)
-        self.fields = fields
-        self.count: i64 = 0
-        self.deleted: i64 = 0
-        self.elements: i64 = 4 + len(fields)
-        self.body = BytesWriter()  # everything behind `count`, without the closing FF
-        self.body.append(0)
-        self.body.append(1)
-        put_integer(self.body, len(fields))
-        for name in fields:
-            put_string(self.body, name)
-        self.body.append(0)
-        self.body.append(1)
-
-    def size(self) -> i64:
-        """Return the size of the listpack in bytes."""
-        return HEADER_SIZE + _integer_size(self.count) + len(self.body) + 1
-
-    def slots(self) -> i64:
-        """Return the number of slots, tombstones included."""
-        return self.count + self.deleted
-
-    def append(self, ms: int, seq: int, pairs: list[bytes]) -> None:
-        """Append the entry `ms-seq`; the caller has made sure that its ID is above all others.
-
-        Args:
-            pairs: field, value, field, value, ...
-        """
-        body = self.body
-        names = self.fields
-        size: i64 = len(pairs)
-        same = size == 2 * i64(len(names))
-        index: i64 = 0
-        if same:
-            for name in names:
-                other = pairs[2 * index]
-                if other is not name and other != name:
-                    same = False
-                    break
-                index += 1
-        body.append(2 if same else 0)
-        body.append(1)
-        put_integer(body, subtract(bits(ms), self.base_ms))
-        put_integer(body, subtract(bits(seq), self.base_seq))
-        lp_count: i64
-        if same:
-            index = 1
-            while index < size:
-                put_string(body, pairs[index])
-                index += 2
-            lp_count = 3 + size // 2
-        else:
-            put_integer(body, size // 2)
-            index = 0
-            while index < size:
-                put_string(body, pairs[index])
-                index += 1
-            lp_count = 4 + size
-        put_integer(body, lp_count)
-        self.elements += lp_count + 1
-        self.count += 1
-
-    def append_within(self, ms: int, seq: int, pairs: list[bytes], max_size: i64) -> bool:
-        """Append the entry unless the listpack would grow beyond `max_size` bytes; say whether."""
-        mark: i64 = len(self.body)
-        elements: i64 = self.elements
-        self.append(ms, seq, pairs)
-        if self.size() <= max_size:
-            return True
-        self.body.truncate(mark)
-        self.elements = elements
-        self.count -= 1
-        return False
-
-    def put(self, writer: BytesWriter) -> None:
-        """Append the node as a listpack."""
-        _put_listpack(writer, self.count, self.body.getvalue(), self.elements)
-
-    def listpack(self) -> bytes:
-        """Return the node as a listpack."""
-        return assemble(self.count, self.body.getvalue(), self.elements)
-
-
-def builder_from(data: bytes, ms: int, seq: int) -> NodeBuilder:
-    """Return a builder that goes on where the listpack `data` ends."""
-    node = read_header(data, ms, seq)
-    builder = NodeBuilder(ms, seq, node.fields)
-    builder.count = node.count
-    builder.deleted = node.deleted
-    builder.elements = stated_count(data)
-    builder.body.truncate(0)
-    builder.body.write(data[node.after_count : node.end])
-    return builder
-
-
-def encode_nodes(entries: Iterable[Pairs], max_size: int) -> list[tuple[int, int, bytes]]:
-    """Encode entries with ascending IDs into nodes of at most `max_size` bytes each.
-
-    An entry that is bigger alone sits in a node of its own.
-
-    Returns:
-        (ms, seq, listpack) of each node, in order.
-    """
-    nodes: list[tuple[int, int, bytes]] = []
-    limit = i64(max_size)
-    builder: NodeBuilder | None = None
-    for ms, seq, pairs in entries:
-        if builder is None or not builder.append_within(ms, seq, pairs, limit):
-            if builder is not None:
-                nodes.append((builder.ms, builder.seq, builder.listpack()))
-            builder = NodeBuilder(ms, seq, pairs[0::2])
-            builder.append(ms, seq, pairs)
-    if builder is not None:
-        nodes.append((builder.ms, builder.seq, builder.listpack()))
-    return nodes
-
-
-def _integer_size(value: i64) -> i64:
-    """Return the size of a non-negative integer element with its backlen."""
-    if value <= 127:
-        return 2
-    if value <= 4095:
-        return 3
-    if value <= 32767:
-        return 4
-    if value <= 8388607:
-        return 5
-    if value <= 2147483647:
-        return 6
-    return 10
-
-
-def assemble(count: i64, body: bytes, elements: i64) -> bytes:
-    """Return the listpack whose first element is `count` and whose other elements are `body`."""
-    writer = BytesWriter()
-    _put_listpack(writer, count, body, elements)
-    return writer.getvalue()
-
-
-def _put_listpack(writer: BytesWriter, count: i64, body: bytes, elements: i64) -> None:
-    put_header(writer, HEADER_SIZE + _integer_size(count) + len(body) + 1, elements)
-    put_integer(writer, count)
-    writer.write(body)
-    writer.append(0xFF)
-
-
 class NodeHeader:
-    """The master entry of a node, and where its parts lie."""
+    """The master entry of a node, and the offsets of its parts."""
 
     def __init__(self, data: bytes, ms: int, seq: int) -> None:
         """Parse the master entry of the listpack `data` under the key `ms-seq`."""
@@ -229,7 +72,7 @@ class NodeHeader:
         self.after_deleted: i64 = reader.position
         width = reader.integer()
         if self.count < 0 or self.deleted < 0 or width < 0:
-            raise corrupt("a count of the master entry is negative", HEADER_SIZE)
+            raise corrupt(_NEGATIVE, HEADER_SIZE)
         fields: list[bytes] = []
         index: i64 = 0
         while index < width:
@@ -247,13 +90,20 @@ def read_header(data: bytes, ms: int, seq: int) -> NodeHeader:
 
 
 def peek_counts(start: bytes) -> tuple[int, int]:
-    """Return (live, tombstones) from the first bytes of a node: 26 are always enough."""
+    """Return (live, tombstones) from the first bytes of a node; 26 bytes are always enough."""
     reader = Reader(start, HEADER_SIZE, len(start))
     count = reader.integer()
     deleted = reader.integer()
     if count < 0 or deleted < 0:
-        raise corrupt("a count of the master entry is negative", HEADER_SIZE)
+        raise corrupt(_NEGATIVE, HEADER_SIZE)
     return int(count), int(deleted)
+
+
+def wrong_counts(node: NodeHeader, live: i64, slots: i64) -> CorruptionError:
+    """Return the error for a master entry whose counts differ from the slots found."""
+    stated = f"{int(node.count)} live and {int(node.deleted)} deleted slots"
+    found = f"found {int(live)} and {int(slots - live)}"
+    return corrupt(f"the master entry counts {stated}, {found}", HEADER_SIZE)
 
 
 class SlotCursor(Reader):
@@ -271,7 +121,7 @@ class SlotCursor(Reader):
         self.flags: i64 = 0
         self.ms: i64 = 0  # its ID, as bit patterns
         self.seq: i64 = 0
-        self.width: i64 = 0  # number of its fields
+        self.width: i64 = 0  # how many fields it has
 
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""
@@ -283,8 +133,8 @@ class SlotCursor(Reader):
         self.start = start
         self.index += 1
         flags: i64 = i64(data[start])
-        if flags > 3 or start + 1 >= end:  # one byte always, so that `mark` can set a bit
-            raise corrupt(f"entry flags start with {int(flags)}, not 0 to 3", start)
+        if flags > 3 or start + 1 >= end:  # one byte, in which `tombstones.mark` can set a bit
+            raise corrupt(f"entry flags are {int(flags)}, expected 0 to 3", start)
         self.flags = flags
         position: i64 = step(data, start + 2, end)
         self.ms = add(self.base_ms, integer_at(data, start + 2))
@@ -305,7 +155,7 @@ class SlotCursor(Reader):
         self.next()
 
     def skip_fields(self) -> None:
-        """Step over fields and lp-count of this slot."""
+        """Step over the fields and the lp-count of this slot."""
         count: i64 = self.width if self.flags & SAME_FIELDS else 2 * self.width
         data = self.data
         end = self.end
@@ -331,7 +181,7 @@ class SlotCursor(Reader):
         return flat
 
     def mapping(self) -> dict[bytes, bytes]:
-        """Return {field: value}, of duplicate fields the last, and step to the end of the slot."""
+        """Return {field: value}, the last value of repeated fields; step to the slot's end."""
         fields: dict[bytes, bytes] = {}
         if self.flags & SAME_FIELDS:
             for name in self.names:
@@ -347,7 +197,7 @@ class SlotCursor(Reader):
 
     def id_text(self) -> bytes:
         """Return the ID of this slot as `ms-seq`."""
-        if self.ms < 0 or self.seq < 0:  # beyond what a signed number holds
+        if self.ms < 0 or self.seq < 0:  # bit patterns of numbers above 2^63-1
             return id_text(unsigned(self.ms), unsigned(self.seq))
         scratch = self.scratch
         scratch.truncate(0)
@@ -361,7 +211,7 @@ class SlotCursor(Reader):
         return unsigned(self.ms), unsigned(self.seq)
 
     def make(self, shape: i64) -> object:
-        """Build the entry of this slot in one of the shapes, and step to its end."""
+        """Return the entry of this slot in one of the shapes; step to the slot's end."""
         if shape == PAIRS:
             return (unsigned(self.ms), unsigned(self.seq), self.pairs())
         place = self.position
@@ -386,7 +236,10 @@ class SlotCursor(Reader):
 
 
 class Range:
-    """Which entries a read wants: IDs from `start` to `end`, both included, at most `limit`."""
+    """The entries that a read asks for: IDs from `start` to `end`, both included, at most `limit`.
+
+    `limit` counts down while entries are read.
+    """
 
     def __init__(
         self,
@@ -402,10 +255,10 @@ class Range:
         self.start_seq = bits(start_seq)
         self.end_ms = bits(end_ms)
         self.end_seq = bits(end_seq)
-        self.limit: i64 = i64(limit)  # how many are still wanted
+        self.limit: i64 = i64(limit)
         self.newest_first = newest_first
         self.shape: i64 = i64(shape)
-        self.ids: list[tuple[int, int]] | None = None  # gets the ID of each entry found
+        self.ids: list[tuple[int, int]] | None = None  # a list here receives the ID of each entry
 
     def start(self) -> tuple[int, int]:
         """Return the first ID of the range."""
@@ -417,11 +270,11 @@ class Range:
 
 
 def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object]) -> bool:
-    """Append to `out` the live entries of one node that are `wanted`; count down its limit.
+    """Append to `out` the live entries of one node that are `wanted`, and lower its limit.
 
     Returns:
-        False when the rest of the stream holds nothing wanted: the limit is reached, or the node
-        has an ID beyond the range.
+        False if later nodes need not be read: the limit is reached, or the node has an ID outside
+        of the range.
     """
     cursor = SlotCursor(read_header(data, ms, seq))
     if wanted.newest_first:
@@ -430,9 +283,7 @@ def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object])
 
 
 def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
-    """As `read_range`, forwards, from where a cursor stands; it then stands behind the last slot
-    that was read.
-    """
+    """As `read_range`, oldest first, from a cursor on, which is then after the last slot read."""
     shape = wanted.shape
     start_ms = wanted.start_ms
     start_seq = wanted.start_seq
@@ -454,15 +305,15 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
     return False
 
 
-def go_on(cursor: SlotCursor, data: bytes) -> SlotCursor | None:
-    """Return a cursor at the same place of a node that entries were appended to.
+def resume_cursor(cursor: SlotCursor, data: bytes) -> SlotCursor | None:
+    """Return a cursor at the same slot of a node to which entries were appended.
 
     Args:
-        cursor: of the node as it was before.
-        data: the node now.
+        cursor: a cursor of the node before the appends.
+        data: the node after the appends.
 
     Returns:
-        None when the nodes differ before the cursor.
+        None if the nodes differ before the cursor.
     """
     former = cursor.node
     if data is former.data or data == former.data:
@@ -480,7 +331,7 @@ def go_on(cursor: SlotCursor, data: bytes) -> SlotCursor | None:
 
 
 def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
-    """Find the wanted slots from the front, where they begin, and build them from the back."""
+    """As `read_range`, newest first: find the slots from the front, then read them backwards."""
     positions: list[int] = []
     indexes: list[int] = []
     passed_start = False
@@ -501,7 +352,7 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
 
 
 def has_live(data: bytes, ms: int, seq: int, wanted_ms: int, wanted_seq: int) -> bool:
-    """Say whether the entry `wanted_ms-wanted_seq` is in the node and live."""
+    """Return whether the node contains the entry `wanted_ms-wanted_seq`, live."""
     cursor = SlotCursor(read_header(data, ms, seq))
     target_ms = bits(wanted_ms)
     target_seq = bits(wanted_seq)
@@ -514,7 +365,7 @@ def has_live(data: bytes, ms: int, seq: int, wanted_ms: int, wanted_seq: int) ->
     return False
 
 
-def pick(
+def find_entries(
     data: bytes,
     ms: int,
     seq: int,
@@ -523,14 +374,14 @@ def pick(
     shape: int,
     found: dict[tuple[int, int], object],
 ) -> int:
-    """Put the live entries of a node that are among `ids`, from index `start` on, into `found`.
+    """Add to `found` the live entries of a node whose IDs are in `ids[start:]`.
 
     Args:
         ids: ascending, without duplicates.
-        shape: what becomes of an entry; -1 for True.
+        shape: shape of the entries; -1 stores True instead of the entry.
 
     Returns:
-        How many of the IDs cannot be in any later node; at least 1.
+        The number of IDs, from `start` on, that cannot be in a later node; at least 1.
     """
     cursor = SlotCursor(read_header(data, ms, seq))
     index: i64 = i64(start)
@@ -559,7 +410,7 @@ def pick(
 
 
 class NodeIds:
-    """The IDs at the ends of a node: first live, last live, last slot (live or not)."""
+    """Counts of a node, and its first live, last live and last ID (live or not)."""
 
     def __init__(self) -> None:
         self.live: i64 = 0
@@ -570,7 +421,7 @@ class NodeIds:
 
 
 def end_ids(data: bytes, ms: int, seq: int) -> NodeIds:
-    """Return the IDs at the ends of a node."""
+    """Return the counts of a node and its first and last IDs."""
     ids = NodeIds()
     cursor = SlotCursor(read_header(data, ms, seq))
     while cursor.next():
@@ -609,7 +460,7 @@ def tombstone_slots(data: bytes, ms: int, seq: int) -> set[int]:
 
 
 def slots(data: bytes, ms: int, seq: int) -> Iterator[tuple[int, int, int, list[bytes]]]:
-    """Yield every slot of a node, tombstones too: ms, seq, flags, [field, value, ...]."""
+    """Yield every slot of a node, tombstones included: ms, seq, flags, [field, value, ...]."""
     cursor = SlotCursor(read_header(data, ms, seq))
     while cursor.next():
         slot_ms, slot_seq = cursor.id()

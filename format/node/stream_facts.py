@@ -1,7 +1,7 @@
-"""What the macro nodes of one stream really hold: counted from oldest to newest, one at a time.
+"""Facts counted over the macro nodes of one stream, which are added from oldest to newest.
 
-fsck holds the stream record against it, and repair writes records from it. It is most of what both
-do, so that it is compiled by mypyc.
+fsck compares the stream record with these facts; repair writes records from them. Both spend most
+of their time here, so this module is compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from streamkeep.format.node.node import peek_counts, tombstone_slots
 
 Id = tuple[int, int]
 NO_ID: Id = (0, 0)
-_PEEKED = 64  # bytes of a node in which both counts stand
+_PEEKED = 64  # enough bytes of a node to read both counts
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a node: the code of the finding, and what it is."""
+    """A problem with a node: the code of the finding, and its text."""
 
     code: str
     text: str
@@ -32,11 +32,11 @@ class StreamFacts:
     """Counts over the nodes that were added.
 
     Attributes:
-        length, tombstones: slots of both kinds.
-        sealed_nodes, sealed_bytes: the nodes in `nodes`, and the bytes of their listpacks.
-        first, last: IDs of the first and last live entry, `NO_ID` when there is none.
-        highest: the highest ID of a slot that was looked at.
-        damaged: a node could not be read, so that the counts say little.
+        length, tombstones: number of live slots and of tombstones.
+        sealed_nodes, sealed_bytes: number of nodes in `nodes`, and bytes of their listpacks.
+        first, last: IDs of the first and last live entry; `NO_ID` if there is none.
+        highest: the highest ID of a slot that was read.
+        damaged: whether a node could not be read, which makes the counts incomplete.
     """
 
     def __init__(self) -> None:
@@ -48,14 +48,14 @@ class StreamFacts:
         self.last: Id = NO_ID
         self.highest: Id = NO_ID
         self.damaged = False
-        self._previous: Id | None = None  # the highest ID that is known of the node before
+        self._previous: Id | None = None  # the highest known ID of the node before
 
     def add_sealed(self, db_key: bytes, value: bytes, deep: bool) -> list[Problem]:
-        """Add the node in a row of `nodes`; return what is wrong with it.
+        """Add the node in a row of `nodes`; return its problems.
 
         Args:
             db_key: 24 bytes: stream number, ms, seq.
-            deep: look at every byte; else only at checksum, place and counts.
+            deep: check every byte; otherwise only checksum, key and counts.
         """
         number = int.from_bytes(db_key[:8], "big")
         ms, seq = unpack_id(db_key[8:])
@@ -69,7 +69,8 @@ class StreamFacts:
         found: list[Problem] = []
         if envelope.number != number or envelope.ms != ms or envelope.seq != seq:
             place = id_text(envelope.ms, envelope.seq).decode()
-            found.append(Problem("SK114", f"its envelope says {place} of stream {envelope.number}"))
+            problem = f"the envelope is of node {place} of stream {envelope.number}"
+            found.append(Problem("SK114", problem))
         if deep or self.sealed_nodes == 1:
             found.extend(self.add_node(ms, seq, envelope.listpack, envelope.trimmed))
             return found
@@ -86,7 +87,7 @@ class StreamFacts:
         return found
 
     def add_node(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> list[Problem]:
-        """Add a node, every byte of which is looked at; return what is wrong with it."""
+        """Add a node after checking every byte of it; return its problems."""
         found: list[Problem] = []
         try:
             ids = validate(data, ms, seq)
@@ -98,7 +99,8 @@ class StreamFacts:
         if trimmed:
             wrong = sorted(trimmed_slots(trimmed) - tombstone_slots(data, ms, seq))
             if wrong:
-                found.append(Problem("SK113", f"slots {wrong[:5]} are not tombstones"))
+                problem = f"slots {wrong[:5]} are marked as trimmed but are not tombstones"
+                found.append(Problem("SK113", problem))
         if self.length == 0:
             self.first = ids.first_live
         self.length += ids.live
@@ -109,7 +111,7 @@ class StreamFacts:
         return found
 
     def end_with(self, ms: int, seq: int, data: bytes) -> list[Problem]:
-        """Look into the last node that was added without being looked into."""
+        """Check every byte of the last node, which was added with `deep` false."""
         try:
             ids = validate(data, ms, seq)
         except CorruptionError as error:
@@ -124,4 +126,4 @@ class StreamFacts:
         previous = self._previous
         if previous is not None and key <= previous:
             text = id_text(previous[0], previous[1]).decode()
-            found.append(Problem("SK111", f"the node before holds {text}"))
+            found.append(Problem("SK111", f"the node before it contains ID {text}"))

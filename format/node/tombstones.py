@@ -1,8 +1,8 @@
-"""Tombstones of a node: marking slots, taking tombstones out, and what history shows of them.
+"""Tombstones of a node: marking slots, removing tombstones, and the node's history form.
 
-A deletion or an exact trim sets a flag and moves two counts; the node keeps its bytes until it is
-rewritten, or goes as a whole. Which of its tombstones were trimmed, not deleted, stands in the
-envelope. Compiled by mypyc.
+A deletion or an exact trim sets a flag and changes two counts. The bytes of the entry remain until
+the node is rewritten or removed. The envelope records which tombstones were trimmed, not deleted.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from streamkeep.format.core.id_codec import below, bits
+from streamkeep.format.node.builder import assemble
 from streamkeep.format.node.listpack import (
     HEADER_SIZE,
     corrupt,
@@ -23,8 +24,8 @@ from streamkeep.format.node.node import (
     SAME_FIELDS,
     NodeHeader,
     SlotCursor,
-    assemble,
     read_header,
+    wrong_counts,
 )
 
 
@@ -34,9 +35,9 @@ class Marked:
     Attributes:
         data: the new listpack.
         live, deleted: its counts.
-        ids: IDs of the slots that were marked, ascending.
-        slots: their numbers.
-        consumed: how many of the IDs asked for are settled (`mark` only).
+        ids: IDs of the marked slots, ascending.
+        slots: numbers of the marked slots.
+        consumed: how many of the requested IDs need not be looked for in later nodes (`mark` only).
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class Marked:
 
 
 def mark(data: bytes, ms: int, seq: int, ids: list[tuple[int, int]], start: int) -> Marked:
-    """Make tombstones of the live entries of a node that are among `ids`, from index `start` on.
+    """Mark as tombstones the live entries of a node whose IDs are in `ids[start:]`.
 
     Args:
-        ids: ascending, without duplicates. `consumed` of the result says how many of them, from
-            `start` on, cannot be in any later node; it is at least 1.
+        ids: ascending, without duplicates. `consumed` of the result is the number of them, from
+            `start` on, that cannot be in a later node; it is at least 1.
     """
     node = read_header(data, ms, seq)
     cursor = SlotCursor(node)
@@ -80,8 +81,8 @@ def mark(data: bytes, ms: int, seq: int, ids: list[tuple[int, int]], start: int)
             slots.append(int(cursor.index))
             positions.append(int(cursor.start))
         cursor.skip_fields()
-    # An ID equal to the last slot may count as the next node's: it is looked up once more, and
-    # not found.
+    # `consumed` may leave out an ID that equals the last slot: the caller looks for it once more in
+    # the next node and does not find it.
     marked = _marked(node, found, slots, positions)
     marked.consumed = max(1, int(index) - start)
     return marked
@@ -96,12 +97,12 @@ def mark_oldest(
     last_seq: int,
     kept: set[tuple[int, int]],
 ) -> Marked:
-    """Make tombstones from the front of a node, for exact trimming.
+    """Mark the oldest live entries of a node as tombstones, for exact trimming.
 
     Args:
-        budget: how many live entries may go.
-        last_ms, last_seq: only IDs up to this one go.
-        kept: IDs that stay, although the walk passes them.
+        budget: maximum number of entries to mark.
+        last_ms, last_seq: the highest ID to mark.
+        kept: IDs that are skipped and stay live.
     """
     node = read_header(data, ms, seq)
     cursor = SlotCursor(node)
@@ -127,18 +128,19 @@ def _marked(
     node: NodeHeader, ids: list[tuple[int, int]], slots: list[int], positions: list[int]
 ) -> Marked:
     """Set the tombstone flag of the slots at `positions` and both counts."""
-    going: i64 = len(positions)
-    live: i64 = node.count - going
-    deleted: i64 = node.deleted + going
+    number: i64 = len(positions)
+    live: i64 = node.count - number
+    deleted: i64 = node.deleted + number
     if live < 0:
-        raise corrupt(f"count is {int(node.count)}, more live slots were found", HEADER_SIZE)
-    if going == 0:
+        problem = f"count is {int(node.count)}, found at least {int(number)} live slots"
+        raise corrupt(problem, HEADER_SIZE)
+    if number == 0:
         return Marked(node.data, int(live), int(deleted), ids, slots)
     body = BytesWriter()
     put_integer(body, deleted)
     shift: i64 = len(body) - node.after_deleted
     body.write(node.data[node.after_deleted : node.end])
-    for position in positions:  # flags are 0..3: one byte, whatever their value
+    for position in positions:  # flags 0 to 3 always take one byte, so the size does not change
         at: i64 = i64(position) + shift
         body[at] = body[at] | u8(1)
     data = assemble(live, body.getvalue(), stated_count(node.data))
@@ -154,10 +156,10 @@ class Rewritten:
 
 
 def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
-    """Take the tombstones out of a node, but for its last slot and the slot numbers in `keep`.
+    """Remove the tombstones from a node, except its last slot and the slot numbers in `keep`.
 
-    The key and the master entry stay as they are, and the last slot too, so that the highest ID
-    that the node ever held remains known.
+    The key and the master entry do not change. The last slot stays, because its ID is the highest
+    that the node ever held.
     """
     node = read_header(data, ms, seq)
     cursor = SlotCursor(node)
@@ -181,7 +183,7 @@ def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
         else:
             live += 1
     if live != node.count or cursor.index != last:
-        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
+        raise wrong_counts(node, live, cursor.index + 1)
     head = BytesWriter()
     put_integer(head, deleted)
     head.write(data[node.after_deleted : node.first_slot])
@@ -190,16 +192,16 @@ def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
 
 
 def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
-    """Return a node as history shows it: the live and the trimmed slots, all of them live.
+    """Return a node as history shows it: its live and its trimmed slots, all marked as live.
 
-    History sees what was trimmed and not what was deleted. The node keeps its key; what reads
-    nodes reads the result. Nodes without tombstones, which is most, are returned as they are.
+    History includes trimmed entries and excludes deleted ones. The key of the node does not
+    change. Most nodes have no tombstones and are returned unchanged.
 
     Args:
         trimmed: the bitmap of trimmed slots in the node's envelope.
 
     Returns:
-        The listpack; b"" when all slots were deleted.
+        The listpack; b"" if all slots were deleted.
     """
     master = open_elements(data)
     master.skip()
@@ -225,7 +227,7 @@ def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
         elements += 4 + cursor.width if cursor.flags & SAME_FIELDS else 5 + 2 * cursor.width
         count += 1
     if live != node.count or cursor.index + 1 - live != node.deleted:
-        raise corrupt("counts of the master entry differ from the slots", HEADER_SIZE)
+        raise wrong_counts(node, live, cursor.index + 1)
     if count == 0:
         return b""
     head = BytesWriter()

@@ -1,4 +1,4 @@
-"""CRC-64 as Redis computes it, over DUMP payloads and RDB files ("Jones", reflected, from 0 on)."""
+"""CRC-64 of DUMP payloads and RDB files (Redis: "Jones" polynomial, reflected, initially 0)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _MODEL: Final = Model("CRC64-REDIS")
 
 
 def crc64(data: bytes, start: int = 0) -> int:
-    """Return the checksum of `data` behind what has the checksum `start`."""
+    """Return the checksum of `data`; `start` is the checksum of the bytes before it."""
     value: int = _MODEL.calc(data, start)
     return value

@@ -1,11 +1,11 @@
-"""LZF, the compression of strings in RDB files and DUMP payloads: reading it.
+"""LZF decompression of strings in RDB files and DUMP payloads.
 
-    000lllll                       the next l + 1 bytes as they are
-    LLLooooo oooooooo              L + 2 bytes from o + 1 bytes before the end of what there is
-    111ooooo llllllll oooooooo     l + 9 bytes from there
+    000lllll                       the next l + 1 bytes, uncompressed
+    LLLooooo oooooooo              L + 2 bytes, beginning o + 1 bytes before the end of the output
+    111ooooo llllllll oooooooo     l + 9 bytes, beginning there
 
-The bytes copied may overlap those written. Nothing is compressed here: every Redis takes strings
-as they are.
+A copy may overlap its own output. There is no compressor, because every Redis reads uncompressed
+strings.
 
 Compiled by mypyc.
 """
@@ -18,13 +18,14 @@ from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError
 
-MOST_RATIO: Final = 88  # 3 bytes become 264 at most
+MAX_RATIO: Final = 88  # 3 bytes become at most 264
 
 
 def decompress(data: bytes, size: int, where: str) -> bytes:
-    """Return the `size` bytes that `data` stands for; raise CorruptionError naming `where`."""
-    if size > len(data) * MOST_RATIO:
-        raise CorruptionError(where, f"{len(data)} bytes of LZF cannot become {size}")
+    """Return the `size` bytes that `data` decompresses to; raise CorruptionError with `where`."""
+    if size > len(data) * MAX_RATIO:
+        problem = f"LZF: {len(data)} bytes cannot decompress to {size}"
+        raise CorruptionError(where, problem)
     out = bytearray()
     end: i64 = len(data)
     wanted: i64 = i64(size)
@@ -35,13 +36,13 @@ def decompress(data: bytes, size: int, where: str) -> bytes:
         if control < 32:
             literal: i64 = control + 1
             if at + literal > end:
-                raise CorruptionError(where, "LZF: literal bytes are cut off", offset=int(at))
+                raise CorruptionError(where, "LZF: literal bytes are truncated", offset=int(at))
             out += data[at : at + literal]
             at += literal
         else:
             length: i64 = control >> 5
             if at + (2 if length == 7 else 1) > end:
-                raise CorruptionError(where, "LZF: a reference is cut off", offset=int(at))
+                raise CorruptionError(where, "LZF: a reference is truncated", offset=int(at))
             if length == 7:
                 length += i64(data[at])
                 at += 1
@@ -50,7 +51,8 @@ def decompress(data: bytes, size: int, where: str) -> bytes:
             at += 1
             start: i64 = len(out) - distance
             if start < 0:
-                raise CorruptionError(where, "LZF: a reference before the start", offset=int(at))
+                problem = "LZF: a reference points before the start"
+                raise CorruptionError(where, problem, offset=int(at))
             if distance >= length:
                 out += out[start : start + length]
             else:
@@ -59,5 +61,6 @@ def decompress(data: bytes, size: int, where: str) -> bytes:
         if len(out) > wanted:
             break
     if len(out) != wanted:
-        raise CorruptionError(where, f"LZF gives {len(out)} bytes or more, {size} expected")
+        problem = f"LZF: decompressed to at least {len(out)} bytes, expected {size}"
+        raise CorruptionError(where, problem)
     return bytes(out)

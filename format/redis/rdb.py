@@ -2,20 +2,20 @@
 
     "REDIS" or "VALKEY", version in digits (9 bytes in all)
     records
-    FF, CRC-64 of all before (u64 LE; 0: none was made)
+    FF, CRC-64 of all before (u64 LE; 0 if the writer has checksums disabled)
 
 A record is an opcode with its arguments, or an object:
 
-    FA string string      a remark of the writer     FE length           database number
-    FB length length      how many keys follow       FC i64 LE           expires: milliseconds
-    FD i32 LE             expires: seconds           F8 length, F9 u8    idle time, frequency
-    F5 string             a function library         F7 ...              what a module keeps
+    FA string string      metadata of the writer     FE length           database number
+    FB length length      how many keys follow       FC i64 LE           expiry in milliseconds
+    FD i32 LE             expiry in seconds          F8 length, F9 u8    idle time, frequency
+    F5 string             a function library         F7 ...              data of a module
     F4 length * 3         a slot of a cluster
     type u8, string, value                           an object and its key
 
-`read_rdb` gives out the streams and passes over all else, which it names. To pass over an object,
-its type must be known, since nothing says where it ends: a type that is newer than this version is
-an error. `RdbWriter` writes a file that a server starts from.
+`read_rdb` returns the streams, and skips and names everything else. An object has no size field,
+so its type must be known to skip it: a type that this version does not know is an error.
+`RdbWriter` writes a file with which a server can start.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ _IDLE, _FREQUENCY, _AUX, _RESIZE = 0xF8, 0xF9, 0xFA, 0xFB
 _EXPIRES_MS, _EXPIRES_S, _DATABASE, _END = 0xFC, 0xFD, 0xFE, 0xFF
 _LOWEST_OPCODE: Final = 0xF3
 
-# What objects consist of, for passing over them: after a number of elements each of these ...
+# The shape of an element, for skipping objects: see `_skip_elements`. Most types are a number of
+# elements and the elements ...
 _STRINGS: Final = {1: "s", 2: "s", 3: "sd", 4: "ss", 5: "s8", 14: "s", 18: "ns", 22: "nss"}
-_EXPIRING_HASH: Final = 24  # ... or, behind 8 bytes, these
-_VALKEY_HASH: Final = 22  # the same number in Valkey: field, value, expiry
-# ... or just one string, behind as many bytes.
+_EXPIRING_HASH: Final = 24  # ... with 8 bytes before them
+_VALKEY_HASH: Final = 22  # Valkey's meaning of this number: field, value, expiry
+# ... or a single string after this number of bytes.
 _PACKED: Final = dict.fromkeys((0, 9, 10, 11, 12, 13, 16, 17, 20, 23), 0) | {25: 8}
 _MODULE: Final = 7
 
@@ -64,7 +65,7 @@ KINDS: Final[dict[int, str]] = (
 
 
 class StreamObject(NamedTuple):
-    """A stream of the file; take all its `parts` before going on."""
+    """A stream of the file; consume all `parts` before reading the next record."""
 
     database: int
     key: bytes
@@ -73,7 +74,7 @@ class StreamObject(NamedTuple):
 
 
 class OtherObject(NamedTuple):
-    """Something that is no stream and was passed over; `key` is b"" where it has none."""
+    """A skipped record that is not a stream; `key` is b"" if it has none."""
 
     database: int
     key: bytes
@@ -81,7 +82,7 @@ class OtherObject(NamedTuple):
 
 
 class RdbEnd(NamedTuple):
-    """The end of the file, whose checksum was right; `checked` is False where there is none."""
+    """The end of the file; `checked` is False if the file has no checksum."""
 
     version: int
     checked: bool
@@ -93,11 +94,11 @@ Record = StreamObject | OtherObject | RdbEnd
 def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
     """Yield the records of a file, `RdbEnd` last; raise CorruptionError.
 
-    Streams are given out before the checksum at the end has been seen: the caller keeps them back
-    until then.
+    Streams are returned before the checksum at the end has been checked, so the caller must not
+    commit them before it receives `RdbEnd`.
 
     Args:
-        read: returns up to as many bytes as it is asked for, b"" at the end of the file.
+        read: returns up to the requested number of bytes; b"" at the end of the file.
     """
     source = Source(read, where)
     valkey, version = _read_head(source)
@@ -114,9 +115,9 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
         elif kind == _EXPIRES_S:
             expires = int.from_bytes(source.take(4), "little", signed=True) * 1000
         elif kind >= _LOWEST_OPCODE:
-            passed = _pass_over(source, kind)
-            if passed:
-                yield OtherObject(database, b"", passed)
+            skipped = _skip_opcode(source, kind)
+            if skipped:
+                yield OtherObject(database, b"", skipped)
         else:
             key = source.string()
             if kind in STREAM_TYPES:
@@ -133,23 +134,24 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
             source.fail(f"CRC-64 is {stored:016x}, computed {computed:016x}")
         checked = stored != 0
     if not source.ends():
-        source.fail("bytes behind the end of the RDB file")
+        source.fail("extra bytes after the end of the RDB file")
     yield RdbEnd(version, checked)
 
 
 def _read_head(source: Source) -> tuple[bool, int]:
-    """Return whether the file is Valkey's, and its version."""
+    """Return whether Valkey wrote the file, and its version."""
     head = source.take(_HEAD_SIZE)
     valkey = head.startswith(_VALKEY)
     digits = head[len(_VALKEY if valkey else _MAGIC) :]
     if not (valkey or head.startswith(_MAGIC)) or not digits.isdigit():
-        raise CorruptionError(source.where, f"no RDB file: it begins with {head!r}", offset=0)
+        problem = f"not an RDB file: begins with {head!r}"
+        raise CorruptionError(source.where, problem, offset=0)
     check_rdb_version(int(digits), source.where)
     return valkey, int(digits)
 
 
-def _pass_over(source: Source, opcode: int) -> str:
-    """Pass over the arguments of an opcode; return what is lost with it."""
+def _skip_opcode(source: Source, opcode: int) -> str:
+    """Skip the arguments of an opcode; return the name of what is lost, or ""."""
     if opcode == _AUX:
         source.skip_string()
         source.skip_string()
@@ -171,7 +173,7 @@ def _pass_over(source: Source, opcode: int) -> str:
         for _ in range(3):
             source.length()
     else:
-        source.fail(f"opcode 0x{opcode:02x} is not known")
+        source.fail(f"unknown opcode 0x{opcode:02x}")
     return ""
 
 
@@ -190,11 +192,11 @@ def _skip_object(source: Source, kind: int, valkey: bool) -> None:
         source.length()
         _skip_module(source)
     else:
-        source.fail(f"type {kind} is not known")
+        source.fail(f"unknown object type {kind}")
 
 
 def _skip_elements(source: Source, shape: str) -> None:
-    """Pass over elements: s a string, n a number, d a double as text, 8 as many bytes."""
+    """Skip elements of a shape: s is a string, n a number, d a double as text, 8 eight bytes."""
     for _ in range(source.length()):
         for what in shape:
             if what == "s":
@@ -205,11 +207,11 @@ def _skip_elements(source: Source, shape: str) -> None:
                 source.skip(8)
             else:
                 size = source.byte()
-                source.skip(size if size < 253 else 0)  # above: not a number, the infinities
+                source.skip(size if size < 253 else 0)  # 253 to 255: NaN and the infinities
 
 
 def _skip_module(source: Source) -> None:
-    """Pass over what a module wrote: values, each behind its kind, up to the kind 0."""
+    """Skip the data of a module: kinds and values, up to the kind 0."""
     while kind := source.length():
         if kind in (1, 2):
             source.length()
@@ -220,15 +222,19 @@ def _skip_module(source: Source) -> None:
         elif kind == 5:
             source.skip_string()
         else:
-            source.fail(f"a module's value of the kind {kind}")
+            source.fail(f"unknown kind {kind} of a module's value")
 
 
 class RdbWriter:
-    """Makes an RDB file: `begin`, `stream` for each, `end`; each gives the bytes to append."""
+    """Encodes an RDB file: call `begin`, `stream` for each stream, `end`, and append the results.
+
+    Attributes:
+        losses: what the target cannot store.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.losses = Losses()  # what the target has no place for
+        self.losses = Losses()
         self._crc = 0
 
     def begin(self, keys: int) -> bytes:
@@ -243,7 +249,7 @@ class RdbWriter:
         return self._counted(bytes(out))
 
     def stream(self, key: bytes, parts: Iterable[Part], nodes: int) -> Iterator[bytes]:
-        """Yield the bytes of one stream, of which `nodes` parts are macro nodes."""
+        """Yield the bytes of one stream; `nodes` is the number of macro nodes among its parts."""
         out = bytearray([self.target.kind])
         put_string(out, key)
         yield self._counted(bytes(out))

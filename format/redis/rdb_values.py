@@ -1,4 +1,4 @@
-"""What RDB files and DUMP payloads are made of: lengths and strings.
+"""The values in RDB files and DUMP payloads: lengths and strings (Redis: `rdb.c`).
 
     length   00xxxxxx                       6 bits
              01xxxxxx yyyyyyyy              14 bits
@@ -7,9 +7,9 @@
              C0 i8    C1 i16 LE    C2 i32 LE          the decimal text of the number
              C3, length, length of the text, LZF      see `lzf`
 
-`Source` reads them from anything that gives bytes in pieces. It never believes a length: bytes
-are taken in pieces of bounded size until they are there or the source ends, so that a false length
-costs no more memory than the source has bytes.
+`Source` reads them from a function that returns bytes in pieces. It does not trust lengths: it
+reads pieces of limited size until it has enough bytes or the input ends, so a wrong length needs no
+more memory than the input has bytes.
 
 Compiled by mypyc.
 """
@@ -24,7 +24,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.redis.crc64 import crc64
 from streamkeep.format.redis.lzf import decompress
 
-MOST_STRING: Final = 1 << 31  # Redis's own limits are below: 512 MiB, and 1 GiB for a listpack
+MAX_STRING: Final = 1 << 31  # above Redis's own limits of 512 MiB, and 1 GiB for a listpack
 _PIECE: Final = 1 << 20
 
 _INTEGERS: Final = {0xC0: struct.Struct("<b"), 0xC1: struct.Struct("<h"), 0xC2: struct.Struct("<i")}
@@ -34,25 +34,25 @@ _U64: Final = struct.Struct(">Q")
 
 
 class Source:
-    """Bytes being read from the front; `offset` is where, `checksum` covers all before."""
+    """Reads bytes and values from the front of an input; failures raise CorruptionError."""
 
     def __init__(self, read: Callable[[int], bytes], where: str, start: bytes = b"") -> None:
-        """Read from `read(size)`, which returns b"" at the end, behind the bytes `start`."""
+        """Read the bytes `start`, then those of `read(size)`, which returns b"" at the end."""
         self.where = where
         self._read = read
         self._buffer = start
         self._at = 0
-        self._before = 0  # bytes that were in the buffer earlier
-        self._crc = 0  # of those
+        self._before = 0  # number of bytes before the buffer
+        self._crc = 0  # their checksum
 
     @classmethod
     def of(cls, data: bytes, where: str) -> Source:
-        """Return a source that holds `data`."""
+        """Return a source that reads `data`."""
         return cls(lambda size: b"", where, data)
 
     @property
     def offset(self) -> int:
-        """How many bytes were taken."""
+        """The number of bytes taken so far."""
         return self._before + self._at
 
     def checksum(self) -> int:
@@ -60,7 +60,7 @@ class Source:
         return crc64(self._buffer[: self._at], self._crc)
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise CorruptionError for what was just read."""
+        """Raise CorruptionError at the current offset."""
         raise CorruptionError(self.where, problem, offset=self.offset)
 
     def take(self, size: int) -> bytes:
@@ -73,7 +73,7 @@ class Source:
         return self._gather(size)
 
     def ends(self) -> bool:
-        """Say whether nothing is left."""
+        """Return whether all bytes have been taken."""
         if self._at == len(self._buffer):
             self._refill(self._read(_PIECE))
         return self._at == len(self._buffer)
@@ -83,13 +83,13 @@ class Source:
         if self._at == len(self._buffer):
             self._refill(self._read(_PIECE))
             if not self._buffer:
-                self.fail("the bytes end here")
+                self.fail("truncated: expected another byte")
         value = self._buffer[self._at]
         self._at += 1
         return value
 
     def line(self, most: int) -> bytes:
-        """Return the bytes up to a newline, without it, of which there may be `most`."""
+        """Return the bytes up to a newline, without it; fail if there are more than `most`."""
         end = self._buffer.find(b"\n", self._at, self._at + most + 1)
         if end >= 0:
             line = self._buffer[self._at : end]
@@ -99,18 +99,18 @@ class Source:
         while (byte := self.byte()) != 10:
             slow.append(byte)
             if len(slow) > most:
-                self.fail("a line without an end")
+                self.fail(f"a line of more than {most} bytes")
         return bytes(slow)
 
     def skip(self, size: int) -> None:
-        """Pass over `size` bytes."""
+        """Skip `size` bytes."""
         while size > _PIECE:
             self.take(_PIECE)
             size -= _PIECE
         self.take(size)
 
     def _gather(self, size: int) -> bytes:
-        """Return bytes that are not all in the buffer."""
+        """Return the next `size` bytes, of which some are not in the buffer."""
         pieces = [self._buffer[self._at :]]
         missing = size - len(pieces[0])
         self._at = len(self._buffer)
@@ -118,14 +118,14 @@ class Source:
             piece = self._read(_PIECE)
             self._refill(piece)
             if not piece:
-                self.fail(f"{size} bytes are expected, {size - missing} are there")
+                self.fail(f"truncated: expected {size} bytes, found {size - missing}")
             self._at = min(missing, len(piece))
             pieces.append(piece[: self._at])
             missing -= self._at
         return b"".join(pieces)
 
     def _refill(self, piece: bytes) -> None:
-        """Make `piece` the buffer; all of the former one was taken."""
+        """Replace the buffer, all bytes of which have been taken, by `piece`."""
         self._crc = crc64(self._buffer, self._crc)
         self._before += len(self._buffer)
         self._buffer = piece
@@ -134,7 +134,7 @@ class Source:
     # --- values -----------------------------------------------------------------------------
 
     def length(self) -> int:
-        """Return a length, which is also how numbers are written."""
+        """Return a length; numbers have the same encoding."""
         first = self.byte()
         if first < 0x40:
             return first
@@ -146,7 +146,7 @@ class Source:
         if first == 0x80:
             number: int = _U32.unpack(self.take(4))[0]
             return number
-        self.fail(f"0x{first:02x} begins no length")
+        self.fail(f"0x{first:02x} is not the first byte of a length")
 
     def string(self) -> bytes:
         """Return a string in any of its encodings."""
@@ -159,13 +159,13 @@ class Source:
             number: int = integer.unpack(self.take(integer.size))[0]
             return b"%d" % number
         if first != _LZF:
-            self.fail(f"0x{first:02x} begins no string")
+            self.fail(f"0x{first:02x} is not the first byte of a string")
         packed = self._bounded(self.length())
         size = self._bounded(self.length())
         return decompress(self.take(packed), size, self.where)
 
     def skip_string(self) -> None:
-        """Pass over a string without making one."""
+        """Skip a string without reading it into memory."""
         first = self.byte()
         if first < 0xC0:
             self._at -= 1
@@ -177,11 +177,11 @@ class Source:
             self._bounded(self.length())
             self.skip(packed)
         else:
-            self.fail(f"0x{first:02x} begins no string")
+            self.fail(f"0x{first:02x} is not the first byte of a string")
 
     def _bounded(self, size: int) -> int:
-        if size > MOST_STRING:
-            self.fail(f"a string of {size} bytes")
+        if size > MAX_STRING:
+            self.fail(f"a string of {size} bytes, expected at most {MAX_STRING}")
         return size
 
 
@@ -189,7 +189,7 @@ class Source:
 
 
 def put_length(out: bytearray, number: int) -> None:
-    """Append a length in its shortest form."""
+    """Append a length in its shortest encoding."""
     if number < 1 << 6:
         out.append(number)
     elif number < 1 << 14:
@@ -203,6 +203,6 @@ def put_length(out: bytearray, number: int) -> None:
 
 
 def put_string(out: bytearray, text: bytes) -> None:
-    """Append a string as it is, which every version reads."""
+    """Append a string uncompressed, which every version reads."""
     put_length(out, len(text))
     out += text

@@ -1,10 +1,10 @@
-"""Commands as Redis clients send them and append-only files hold them: arrays of strings.
+"""Commands in RESP, as Redis clients send them and append-only files contain them.
 
     *2 CR LF  $4 CR LF XLEN CR LF  $6 CR LF orders CR LF
 
-`read_commands` reads them from anything that gives bytes in pieces, and also the plain lines
-(`XADD orders * note "two words"`) that people type, with quotes as Redis reads them. It never
-believes a length: see `rdb_values.Source`, which it reads through.
+`read_commands` reads such arrays of strings, and also plain lines as people type them
+(`XADD orders * note "two words"`), with Redis's rules for quotes. It reads through
+`rdb_values.Source`, which does not trust lengths.
 
 Compiled by mypyc.
 """
@@ -17,10 +17,10 @@ from typing import Final
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.redis.rdb_values import Source
 
-MOST_WORDS: Final = 1 << 20  # Redis's own limits
-MOST_BYTES: Final = 512 << 20
-MOST_COMMAND: Final = (1 << 30) + (64 << 20)  # an entry of 1 GiB, and its names
-_MOST_LINE: Final = 64 << 10
+MAX_WORDS: Final = 1 << 20  # this and the next are Redis's own limits
+MAX_BYTES: Final = 512 << 20
+MAX_COMMAND: Final = (1 << 30) + (64 << 20)  # an entry of 1 GiB and its field names
+_MAX_LINE: Final = 64 << 10
 
 _DOUBLE: Final = 0x22
 _SINGLE: Final = 0x27
@@ -31,7 +31,7 @@ _ESCAPES: Final = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 
 
 def encode_command(*words: bytes | str | int) -> bytes:
-    """Return a command; text is UTF-8."""
+    """Return a command as an array of strings; str is encoded as UTF-8."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode()
@@ -40,10 +40,10 @@ def encode_command(*words: bytes | str | int) -> bytes:
 
 
 def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield (offset, words) of each command; raise CorruptionError naming `where`.
+    """Yield (offset, words) of each command; raise CorruptionError with `where`.
 
     Args:
-        read: returns up to as many bytes as it is asked for, b"" at the end.
+        read: returns up to the requested number of bytes; b"" at the end.
     """
     source = Source(read, where)
     while not source.ends():
@@ -52,11 +52,11 @@ def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[in
         if line[:1] == b"*":
             words = []
             size = 0
-            for _ in range(_number(source, line, MOST_WORDS)):
+            for _ in range(_number(source, line, MAX_WORDS)):
                 words.append(_word(source))
                 size += len(words[len(words) - 1])
-                if size > MOST_COMMAND:
-                    source.fail(f"a command of more than {MOST_COMMAND} bytes")
+                if size > MAX_COMMAND:
+                    source.fail(f"a command of more than {MAX_COMMAND} bytes")
         else:
             words = split_line(line, where, offset)
         if words:
@@ -65,31 +65,31 @@ def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[in
 
 def _line(source: Source) -> bytes:
     """Return the bytes up to the end of a line."""
-    return source.line(_MOST_LINE).removesuffix(b"\r")
+    return source.line(_MAX_LINE).removesuffix(b"\r")
 
 
 def _number(source: Source, line: bytes, most: int) -> int:
     digits = line[1:]
     if not digits.isdigit() or len(digits) > 10 or int(digits) > most:
-        source.fail(f"{line[:20]!r} is no count up to {most}")
+        source.fail(f"found {line[:20]!r}, expected a number up to {most}")
     return int(digits)
 
 
 def _word(source: Source) -> bytes:
     line = _line(source)
     if line[:1] != b"$":
-        source.fail(f"a string is expected, found {line[:20]!r}")
-    word = source.take(_number(source, line, MOST_BYTES))
+        source.fail(f"found {line[:20]!r}, expected a string ($ and its length)")
+    word = source.take(_number(source, line, MAX_BYTES))
     if source.take(2) != b"\r\n":
-        source.fail("a string does not end where it says")
+        source.fail("a string is longer or shorter than its length says")
     return word
 
 
 def split_line(line: bytes, where: str, offset: int) -> list[bytes]:
-    """Return the words of a plain line; raise CorruptionError where quotes are not closed.
+    """Return the words of a plain line; raise CorruptionError if a quote is not closed.
 
-    In double quotes there may be escapes (\\n \\r \\t \\b \\a \\xff, and \\ before any other byte),
-    in single quotes only \\'. A space follows the closing quote.
+    Double quotes allow escapes (\\n \\r \\t \\b \\a \\xff, and \\ before any other byte), single
+    quotes only \\'. A space must follow the closing quote.
     """
     if b'"' not in line and b"'" not in line:
         return line.split()
@@ -105,9 +105,8 @@ def split_line(line: bytes, where: str, offset: int) -> list[bytes]:
             if byte in (_DOUBLE, _SINGLE):
                 at = _quoted(line, at, word)
                 if at < 0 or not (at == len(line) or line[at : at + 1].isspace()):
-                    raise CorruptionError(
-                        where, "the quotes of a plain line are not balanced", offset=offset
-                    )
+                    problem = "a quote is not closed, or no space follows it"
+                    raise CorruptionError(where, problem, offset=offset)
             else:
                 word.append(byte)
                 at += 1
@@ -116,9 +115,9 @@ def split_line(line: bytes, where: str, offset: int) -> list[bytes]:
 
 
 def _quoted(line: bytes, at: int, word: bytearray) -> int:
-    """Add to `word` what stands in the quotes that open at `at`; return the place behind them.
+    """Append the text of the quotes that open at `at` to `word`; return the offset after them.
 
-    -1 where they are not closed.
+    Returns -1 if the quotes are not closed.
     """
     quote = line[at]
     at += 1

@@ -1,10 +1,10 @@
-"""Streams as Redis writes them into RDB files and DUMP payloads.
+"""Streams in Redis's serialization: the value in RDB files and DUMP payloads (Redis: `rdb.c`).
 
-A payload of DUMP, which RESTORE takes:
+The payload of DUMP and RESTORE:
 
     type u8 | value | RDB version u16 LE | CRC-64 of all before, u64 LE
 
-The value of a stream; `since` is the type that added a step:
+The value of a stream; `since` is the type number that added a step:
 
     since  step
     -----  ------------------------------------------------------------------------------------
@@ -17,19 +17,18 @@ The value of a stream; `since` is the type that added a step:
        15      number of consumers; for each its name, seen time
        21          active time
        15          number of entries it owns, and their IDs
-       27      number of entries that nobody owns, and their IDs, oldest first
+       27      number of unowned entries, and their IDs, oldest first
        26  idmp-duration; idmp-maxsize; number of producers; for each its name, number of messages,
            and for each message its ID and entry ID; iids-added; iids-duplicates
 
 Numbers and halves of IDs are lengths, names are strings (`rdb_values`); the IDs of pending entries
 are 16 bytes big-endian, times 8 bytes little-endian.
 
-Nodes are taken over as they are, in both directions: `node_check.validate` sees every byte of one
-that comes in. Everything else that comes in is checked for what must hold in any store (`check_*`
-below), so that damage gives `CorruptionError` and nothing else, in time and memory that are in
-proportion to the bytes that are really there.
+Nodes are copied unchanged in both directions. A reader checks every byte of a node
+(`check.validate`) and all other values (`stream_parts.problem_of_*`). Damage raises only
+`CorruptionError`, and needs time and memory in proportion to the size of the input.
 
-What an older type has no place for is left out or replaced when writing; `Losses` counts it.
+A writer omits or replaces what an older type cannot store, and counts it in `Losses`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from typing import Final, NamedTuple
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.node.check import validate
-from streamkeep.format.node.listpack import spell_backlens
+from streamkeep.format.node.listpack_check import convert_backlens
 from streamkeep.format.redis.crc64 import crc64
 from streamkeep.format.redis.rdb_values import Source, put_length, put_string
 from streamkeep.format.redis.stream_parts import (
@@ -57,10 +56,11 @@ from streamkeep.format.redis.stream_parts import (
     Parts,
     Pending,
     ProducerPart,
+    problem_of_counters,
+    problem_of_group,
+    problem_of_messages,
 )
-from streamkeep.format.rows.extension import MOST_DURATION, MOST_MAXSIZE
-from streamkeep.format.rows.group_records import NEVER, UNKNOWN
-from streamkeep.format.rows.nacks import MAX_COUNT, OWNED
+from streamkeep.format.rows.group_records import UNKNOWN
 
 # Type numbers; Redis calls them STREAM_LISTPACKS, _2, _3, _4 and _5.
 TYPE_1: Final = 15
@@ -72,14 +72,14 @@ STREAM_TYPES: Final = (TYPE_1, TYPE_2, TYPE_3, TYPE_4, TYPE_5)
 
 
 class Target(NamedTuple):
-    """What a server reads: stream type, RDB version, generation of backlens."""
+    """The newest formats that a server reads: stream type, RDB version, form of backlens."""
 
     kind: int
     rdb_version: int
     newer_backlens: bool
 
 
-# By the oldest server that reads it. Every Valkey reads "7.2".
+# By the oldest Redis that reads the format. Every Valkey reads "7.2".
 TARGETS: Final[dict[str, Target]] = {
     "5.0": Target(TYPE_1, 9, False),
     "7.0": Target(TYPE_2, 10, False),
@@ -89,7 +89,7 @@ TARGETS: Final[dict[str, Target]] = {
     "8.10": Target(TYPE_5, 15, True),
 }
 NEWEST: Final = "8.10"
-MOST_RDB_VERSION: Final = 15  # of Redis; Valkey counts from 80 on
+MAX_RDB_VERSION: Final = 15  # of Redis; Valkey's versions begin at 80
 _VALKEY_VERSIONS: Final = range(80, 82)
 
 _FOOTER: Final = struct.Struct("<HQ")
@@ -97,26 +97,25 @@ _RAW_ID: Final = struct.Struct(">QQ")
 _NACK: Final = struct.Struct(">QQ8s")
 _TIME: Final = struct.Struct("<q")
 _MINUS_ONE: Final = MAX  # entries_read, as a length
-_I64_MAX: Final = (1 << 63) - 1
-_MOST_TIME: Final = OWNED - 1  # a delivery time that a NACK of ours holds
 _PIECE: Final = 1 << 16
-NOBODYS_OWNER: Final = b"nobody"  # who gets the entries that nobody owns in types below 27
+NOBODYS_OWNER: Final = b"nobody"  # the consumer that owns unowned entries in types below 27
+UNOWNED_LOSS: Final = "unowned pending entry, now owned by consumer 'nobody'"
 
 
 class Losses(dict[str, int]):
-    """What found no place, and how often.
+    """What the target format cannot store: a description in the singular, and how often.
 
     Attributes:
-        newer: whether a newer server has a place for some of it.
+        newer: whether the format of a newer server can store some of it.
     """
 
     newer = False
 
     def add(self, what: str, count: int = 1, *, newer: bool = False) -> None:
-        """Count something that found no place.
+        """Count something that cannot be stored.
 
         Args:
-            newer: a newer server has one.
+            newer: whether the format of a newer server can store it.
         """
         if count:
             self[what] = self.get(what, 0) + count
@@ -127,22 +126,23 @@ class Losses(dict[str, int]):
 
 
 def open_payload(payload: bytes, where: str) -> tuple[int, Source]:
-    """Check the envelope of a DUMP payload; return the type and the source of the value.
+    """Check type, version and checksum of a DUMP payload; return the type and the value's source.
 
     Raises:
-        CorruptionError: also for another type than a stream, and for an RDB version that is newer
-            than what this version of Streamkeep knows.
+        CorruptionError: the payload is damaged, is not a stream, or has a newer RDB version than
+            this version of Streamkeep reads.
     """
     if len(payload) < 1 + _FOOTER.size:
-        raise CorruptionError(where, f"a payload of {len(payload)} bytes is cut off")
+        problem = f"truncated: {len(payload)} bytes, expected at least {1 + _FOOTER.size}"
+        raise CorruptionError(where, problem)
     version, checksum = _FOOTER.unpack_from(payload, len(payload) - _FOOTER.size)
     check_rdb_version(version, where)
     computed = crc64(payload[:-8])
-    if checksum not in (computed, 0):  # 0: none was made
+    if checksum not in (computed, 0):  # 0: the writer has checksums disabled
         raise CorruptionError(where, f"CRC-64 is {checksum:016x}, computed {computed:016x}")
     kind = payload[0]
     if kind not in STREAM_TYPES:
-        raise CorruptionError(where, f"type {kind} is no stream", offset=0)
+        raise CorruptionError(where, f"type {kind} is not a stream", offset=0)
     return kind, Source.of(payload[1 : -_FOOTER.size], where)
 
 
@@ -151,13 +151,13 @@ def read_payload(payload: bytes, where: str) -> Parts:
     kind, source = open_payload(payload, where)
     yield from read_value(source, kind)
     if not source.ends():
-        source.fail("bytes behind the end of the stream")
+        source.fail("extra bytes after the end of the stream")
 
 
 def check_rdb_version(version: int, where: str) -> None:
-    """Raise for an RDB version that does not exist yet."""
-    if not 1 <= version <= MOST_RDB_VERSION and version not in _VALKEY_VERSIONS:
-        problem = f"RDB version {version}, up to {MOST_RDB_VERSION} is known"
+    """Raise CorruptionError for an RDB version that this version of Streamkeep cannot read."""
+    if not 1 <= version <= MAX_RDB_VERSION and version not in _VALKEY_VERSIONS:
+        problem = f"RDB version {version}, expected at most {MAX_RDB_VERSION}"
         raise CorruptionError(where, problem)
 
 
@@ -174,7 +174,7 @@ def read_value(source: Source, kind: int) -> Parts:
     for _ in range(counters.groups):
         group = _read_group(source, kind)
         if group.name in names:
-            source.fail(f"group {group.name!r} stands here twice")
+            source.fail(f"group {group.name!r} is repeated")
         names.add(group.name)
         yield group
     if kind >= TYPE_4:
@@ -182,7 +182,7 @@ def read_value(source: Source, kind: int) -> Parts:
 
 
 class _End:
-    """What the nodes so far add up to."""
+    """Live entries and last slot of the nodes read so far."""
 
     def __init__(self) -> None:
         self.live = 0
@@ -190,14 +190,14 @@ class _End:
 
 
 def _read_node(source: Source, end: _End) -> Node | None:
-    """Return the next node; None for one without live entries, which Redis 7.0 may leave."""
+    """Return the next node; None for one without live entries, which Redis 7.0 may write."""
     key = source.string()
     if len(key) != _RAW_ID.size:
-        source.fail(f"the key of a macro node has {len(key)} bytes, not {_RAW_ID.size}")
+        source.fail(f"the key of a macro node has {len(key)} bytes, expected {_RAW_ID.size}")
     ms, seq = _RAW_ID.unpack(key)
     data = source.string()
     if end.last_slot is not None and (ms, seq) <= end.last_slot:
-        source.fail(f"macro node {ms}-{seq} does not begin above the one before it")
+        source.fail(f"macro node {ms}-{seq} is out of order")
     try:
         ids = validate(data, ms, seq, True)
     except CorruptionError as error:
@@ -219,28 +219,12 @@ def _read_counters(source: Source, kind: int, end: _End) -> Counters:
         first_id, max_deleted_id = _read_id(source), _read_id(source)
         entries_added = source.length()
     if length != end.live:
-        source.fail(f"the length is {length}, the macro nodes hold {end.live} entries")
+        source.fail(f"the length is {length}, the macro nodes contain {end.live} entries")
     counters = Counters(length, last_id, first_id, max_deleted_id, entries_added, source.length())
     problem = problem_of_counters(counters, end.last_slot)
     if problem:
         source.fail(problem)
     return counters
-
-
-def problem_of_counters(counters: Counters, last_slot: Id | None) -> str:
-    """Return what is wrong with counters of a stream whose last entry is `last_slot`, or ""."""
-    last = counters.last_id
-    if max(last) > MAX or min(last) < 0:
-        return f"last_generated_id {last[0]}-{last[1]} is out of range"
-    if last_slot is not None and last_slot > last:
-        return "last_generated_id {}-{} is below the ID {}-{} of an entry".format(*last, *last_slot)
-    deleted = counters.max_deleted_id
-    if deleted is not None and not (0, 0) <= deleted <= last:
-        return "max_deleted_id {}-{} is above last_generated_id {}-{}".format(*deleted, *last)
-    added = counters.entries_added
-    if added is not None and not counters.length <= added <= _I64_MAX:
-        return f"entries_added is {added}, with {counters.length} entries there"
-    return ""
 
 
 def _read_time(source: Source) -> int:
@@ -262,7 +246,7 @@ def _read_group(source: Source, kind: int) -> GroupPart:
     for index in range(source.length()):
         consumer = _read_consumer(source, kind)
         if consumer.name in names:
-            source.fail(f"group {name!r}: consumer {consumer.name!r} stands here twice")
+            source.fail(f"group {name!r}: consumer {consumer.name!r} is repeated")
         names.add(consumer.name)
         consumers.append(consumer)
         for _ in range(source.length()):
@@ -273,7 +257,7 @@ def _read_group(source: Source, kind: int) -> GroupPart:
             zone.append(_own(source, times, owners, NOBODY))
     if len(owners) != len(times):
         one = next(one for one in times if one not in owners)
-        source.fail(f"group {name!r}: entry {one[0]}-{one[1]} is pending for nobody")
+        source.fail(f"group {name!r}: the pending entry {one[0]}-{one[1]} has no consumer")
     pending = [
         Pending(one[0], one[1], owners[one], 0 if owners[one] == NOBODY else time, counts[position])
         for position, (one, time) in enumerate(times.items())
@@ -293,7 +277,7 @@ def _read_pending(source: Source) -> tuple[dict[Id, int], list[int]]:
     for _ in range(source.length()):
         ms, seq, raw = _NACK.unpack(source.take(_NACK.size))
         if (ms, seq) <= previous:
-            source.fail(f"the pending entry {ms}-{seq} does not rise")
+            source.fail(f"the pending entry {ms}-{seq} is out of order")
         previous = (ms, seq)
         times[previous] = _TIME.unpack(raw)[0]
         counts.append(source.length())
@@ -307,7 +291,7 @@ def _read_consumer(source: Source, kind: int) -> ConsumerPart:
 
 
 def _own(source: Source, times: dict[Id, int], owners: dict[Id, int], owner: int) -> Id:
-    """Take the ID of a pending entry that `owner` has, and nobody else."""
+    """Read the ID of a pending entry and record `owner` as its only owner."""
     ms, seq = _RAW_ID.unpack(source.take(_RAW_ID.size))
     one = (ms, seq)
     if one not in times:
@@ -318,23 +302,6 @@ def _own(source: Source, times: dict[Id, int], owners: dict[Id, int], owner: int
     return one
 
 
-def problem_of_group(group: GroupPart) -> str:
-    """Return what is wrong with numbers of a group, or ""."""
-    if not (0, 0) <= group.last_id <= (MAX, MAX):
-        return "last_delivered_id is out of range"
-    if group.entries_read is not None and not UNKNOWN <= group.entries_read <= _I64_MAX:
-        return f"entries_read is {group.entries_read}"
-    for consumer in group.consumers:
-        if consumer.seen_time < 0 or consumer.active_time < NEVER:
-            return f"consumer {consumer.name!r} was seen before 1970"
-    for one in group.pending:
-        if not 0 <= one.delivery_time <= _MOST_TIME:
-            return f"the delivery time of {one.ms}-{one.seq} is {one.delivery_time}"
-        if not 0 <= one.delivery_count <= MAX_COUNT:
-            return f"the delivery count of {one.ms}-{one.seq} is {one.delivery_count}"
-    return ""
-
-
 def _read_messages(source: Source) -> Messages:
     duration, maxsize = source.length(), source.length()
     producers: list[ProducerPart] = []
@@ -343,36 +310,13 @@ def _read_messages(source: Source) -> Messages:
         messages = [
             (source.string(), source.length(), source.length()) for _ in range(source.length())
         ]
-        if messages:  # Redis forgets producers some time after their last message
+        if messages:  # Redis removes a producer only some time after its last message expired
             producers.append(ProducerPart(name, messages))
     found = Messages(duration, maxsize, producers, source.length(), source.length())
     problem = problem_of_messages(found)
     if problem:
         source.fail(problem)
     return found
-
-
-def problem_of_messages(found: Messages) -> str:
-    """Return what is wrong with producers and messages, or ""."""
-    if not 1 <= found.duration <= MOST_DURATION:
-        return f"idmp-duration is {found.duration}, not 1 to {MOST_DURATION}"
-    if not 1 <= found.maxsize <= MOST_MAXSIZE:
-        return f"idmp-maxsize is {found.maxsize}, not 1 to {MOST_MAXSIZE}"
-    if not (0 <= found.added <= MAX and 0 <= found.duplicates <= MAX):
-        return "a counter of messages is out of range"
-    names: set[bytes] = set()
-    for producer in found.producers:
-        if producer.name in names:
-            return f"producer {producer.name!r} stands there twice"
-        names.add(producer.name)
-        if len(producer.messages) > found.maxsize:
-            return f"producer {producer.name!r} has {len(producer.messages)} messages"
-        iids = {iid for iid, _, _ in producer.messages}
-        if len(iids) < len(producer.messages):
-            return f"producer {producer.name!r} has a message twice"
-        if any(max(ms, seq) > MAX for _, ms, seq in producer.messages):
-            return f"producer {producer.name!r} has a message with an impossible ID"
-    return ""
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -382,8 +326,8 @@ def write_payload(parts: Iterable[Part], nodes: int, target: Target, losses: Los
     """Return the DUMP payload of a stream.
 
     Args:
-        nodes: how many there are among the parts.
-        losses: gets what the target has no place for.
+        nodes: number of macro nodes among the parts.
+        losses: receives what the target cannot store.
     """
     value = b"".join(write_value(parts, nodes, target, losses))
     body = bytes([target.kind]) + value + target.rdb_version.to_bytes(2, "little")
@@ -401,7 +345,7 @@ def write_value(
     for part in parts:
         if isinstance(part, Node):
             put_string(out, _RAW_ID.pack(part.ms, part.seq))
-            put_string(out, spell_backlens(part.data, target.newer_backlens))
+            put_string(out, convert_backlens(part.data, target.newer_backlens))
         elif isinstance(part, Counters):
             _put_counters(out, part, kind, losses)
         elif isinstance(part, GroupPart):
@@ -415,7 +359,7 @@ def write_value(
         _put_messages(out, messages)
     elif messages is not None:
         count = sum(len(one.messages) for one in messages.producers)
-        losses.add("message of a producer", count, newer=True)
+        losses.add("tracked message of a producer", count, newer=True)
     yield bytes(out)
 
 
@@ -434,16 +378,16 @@ def _put_counters(out: bytearray, counters: Counters, kind: int, losses: Losses)
         _put_id(out, deleted)
         put_length(out, added)
     elif deleted != (0, 0) or added != counters.length:
-        losses.add("stream whose max_deleted_id and entries_added are lost", newer=True)
+        losses.add("stream without its max_deleted_id and entries_added", newer=True)
     put_length(out, counters.groups)
 
 
 def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> Iterator[bytes]:
-    """Append a group to `out`; yield what that has gathered, where it is much."""
-    nobodys = NOBODY
+    """Append a group to `out`; yield the content of `out` whenever it has grown large."""
+    substitute = NOBODY  # index of the consumer that gets the unowned entries
     if group.zone and kind < TYPE_5:
-        losses.add("pending entry of nobody, now of a consumer", len(group.zone), newer=True)
-        nobodys = len(group.consumers)
+        losses.add(UNOWNED_LOSS, len(group.zone), newer=True)
+        substitute = len(group.consumers)
         group = _with_owner(group)
     put_string(out, group.name)
     _put_id(out, group.last_id)
@@ -457,9 +401,9 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> I
         out += raw
         out += _TIME.pack(one.delivery_time)
         put_length(out, one.delivery_count)
-        place = nobodys if one.consumer == NOBODY else one.consumer
-        if place != NOBODY:
-            owned[place] += raw
+        owner = substitute if one.consumer == NOBODY else one.consumer
+        if owner != NOBODY:
+            owned[owner] += raw
         if len(out) >= _PIECE:
             yield bytes(out)
             out.clear()
@@ -480,9 +424,9 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> I
 
 
 def _with_owner(group: GroupPart) -> GroupPart:
-    """Return a group with one more consumer, for the entries that nobody owns.
+    """Return the group with one more consumer, which gets the unowned entries.
 
-    Their delivery time is 0, so that XAUTOCLAIM gives them to the next who asks.
+    Their delivery time is 0, so the next XAUTOCLAIM of any consumer returns them.
     """
     name = NOBODYS_OWNER
     taken = {consumer.name for consumer in group.consumers}

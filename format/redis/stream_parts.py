@@ -1,14 +1,16 @@
-"""A whole stream in parts, as it travels between stores, files and Redis servers.
+"""A whole stream in parts, for transfers between stores, files and Redis servers.
 
-The order is always the same, and it is that of Redis's own formats:
+The parts have the order of Redis's own formats:
 
     Node *          its macro nodes, ascending
-    Counters        what XINFO says of it, and how many groups follow
+    Counters        its counters as in XINFO STREAM, and the number of groups
     GroupPart *     its groups by name, each with consumers and pending entries
-    Messages        what idempotent XADD remembers; may be missing
+    Messages        the tracked messages of idempotent XADD; may be missing
 
-Whoever has a stream gives out an iterator of parts, whoever takes one consumes it in this order.
-So a stream of any size moves with one node, or one group, in memory.
+A source returns an iterator of parts, and a sink consumes it in this order. So a stream of any size
+is transferred with one node, or one group, in memory.
+
+The `problem_of_*` functions check the values of parts that came from outside.
 """
 
 from __future__ import annotations
@@ -16,17 +18,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
+from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.node.node import NodeIds
-from streamkeep.format.rows.extension import DEFAULT_DURATION, DEFAULT_MAXSIZE
-from streamkeep.format.rows.group_records import NEVER
+from streamkeep.format.rows.extension import (
+    DEFAULT_DURATION,
+    DEFAULT_MAXSIZE,
+    MOST_DURATION,
+    MOST_MAXSIZE,
+)
+from streamkeep.format.rows.group_records import NEVER, UNKNOWN
+from streamkeep.format.rows.nacks import MAX_COUNT, OWNED
 
 Id = tuple[int, int]
 
-NOBODY: Final = -1  # `consumer` of a pending entry that nobody owns
+NOBODY: Final = -1  # `consumer` of an unowned pending entry
+MAX_TIME: Final = OWNED - 1  # the highest delivery time that a NACK of ours can store
+_I64_MAX: Final = (1 << 63) - 1
 
 
 class Node(NamedTuple):
-    """One macro node: its key, its listpack, and what a check of every byte found; None: none."""
+    """One macro node: its key, its listpack, and the result of `check.validate` if it was run."""
 
     ms: int
     seq: int
@@ -35,7 +46,7 @@ class Node(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The counters of a stream. None: the source does not say; see `format/redis/stream_dump`."""
+    """The counters of a stream; None for those that the source does not contain."""
 
     length: int
     last_id: Id
@@ -64,19 +75,23 @@ class Pending(NamedTuple):
 
 
 class PendingEntries(Protocol):
-    """The pending entries of a group, as often as they are asked for: a list, or read each time."""
+    """The pending entries of a group: a list, or an object that reads them at each iteration."""
 
     def __iter__(self) -> Iterator[Pending]:
-        """Yield them, ascending by ID."""
+        """Yield the pending entries, ascending by ID."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of pending entries."""
 
 
 class GroupPart(NamedTuple):
-    """One group. `pending` ascends by ID; `zone` are the IDs that nobody owns, oldest first.
+    """One group.
 
-    `entries_read` is -1 when unknown, and None when the source does not say.
+    Attributes:
+        last_id: last_delivered_id.
+        entries_read: -1 if unknown; None if the source does not contain it.
+        pending: ascending by ID.
+        zone: IDs of the unowned pending entries, in the order in which they were given back.
     """
 
     name: bytes
@@ -88,7 +103,7 @@ class GroupPart(NamedTuple):
 
 
 class ProducerPart(NamedTuple):
-    """One producer: (message ID, ms, seq) of what is remembered of it, oldest first."""
+    """One producer: (message ID, ms, seq) of its tracked messages, oldest first."""
 
     name: bytes
     messages: list[tuple[bytes, int, int]]
@@ -108,3 +123,65 @@ NO_MESSAGES: Final = Messages(DEFAULT_DURATION, DEFAULT_MAXSIZE, [], 0, 0)
 
 Part = Node | Counters | GroupPart | Messages
 Parts = Iterator[Part]
+
+
+def problem_of_counters(counters: Counters, last_slot: Id | None) -> str:
+    """Return the first problem of the counters of a stream; "" if there is none.
+
+    Args:
+        last_slot: ID of the last slot of the last node; None for a stream without nodes.
+    """
+    last = counters.last_id
+    if max(last) > MAX or min(last) < 0:
+        return f"last_generated_id {last[0]}-{last[1]} is out of range"
+    if last_slot is not None and last_slot > last:
+        return "last_generated_id {}-{} is below the entry {}-{}".format(*last, *last_slot)
+    deleted = counters.max_deleted_id
+    if deleted is not None and not (0, 0) <= deleted <= last:
+        return "max_deleted_id {}-{} is above last_generated_id {}-{}".format(*deleted, *last)
+    added = counters.entries_added
+    if added is not None and not counters.length <= added <= _I64_MAX:
+        return f"entries_added is {added}, expected at least the length, {counters.length}"
+    return ""
+
+
+def problem_of_group(group: GroupPart) -> str:
+    """Return the first problem of the numbers of a group; "" if there is none."""
+    if not (0, 0) <= group.last_id <= (MAX, MAX):
+        return "last_delivered_id {}-{} is out of range".format(*group.last_id)
+    if group.entries_read is not None and not UNKNOWN <= group.entries_read <= _I64_MAX:
+        return f"entries_read is {group.entries_read}, expected {UNKNOWN} to {_I64_MAX}"
+    for consumer in group.consumers:
+        if consumer.seen_time < 0 or consumer.active_time < NEVER:
+            return f"consumer {consumer.name!r} has a time before 1970"
+    for one in group.pending:
+        if not 0 <= one.delivery_time <= MAX_TIME:
+            return f"the delivery time of {one.ms}-{one.seq} is {one.delivery_time}, out of range"
+        if not 0 <= one.delivery_count <= MAX_COUNT:
+            return f"the delivery count of {one.ms}-{one.seq} is {one.delivery_count}, out of range"
+    return ""
+
+
+def problem_of_messages(found: Messages) -> str:
+    """Return the first problem of producers and messages; "" if there is none."""
+    if not 1 <= found.duration <= MOST_DURATION:
+        return f"idmp-duration is {found.duration}, expected 1 to {MOST_DURATION}"
+    if not 1 <= found.maxsize <= MOST_MAXSIZE:
+        return f"idmp-maxsize is {found.maxsize}, expected 1 to {MOST_MAXSIZE}"
+    if not (0 <= found.added <= MAX and 0 <= found.duplicates <= MAX):
+        return f"iids-added {found.added} or iids-duplicates {found.duplicates} is out of range"
+    names: set[bytes] = set()
+    for producer in found.producers:
+        name, messages = producer
+        if name in names:
+            return f"producer {name!r} is repeated"
+        names.add(name)
+        if len(messages) > found.maxsize:
+            problem = f"{len(messages)} messages, expected at most {found.maxsize}"
+            return f"producer {name!r} has {problem}"
+        iids = {iid for iid, _, _ in messages}
+        if len(iids) < len(messages):
+            return f"producer {name!r} repeats a message"
+        if any(max(ms, seq) > MAX for _, ms, seq in messages):
+            return f"producer {name!r} has a message with an ID out of range"
+    return ""

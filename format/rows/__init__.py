@@ -1,4 +1,4 @@
-"""Rows of the tables: streams, groups, pending entries, idempotence, settings.
+"""Rows of the tables: streams, groups, pending entries, idempotency, settings.
 
-May import: `format.core`. For the rest: the record types and their encoders and decoders.
+May import: `format.core`. Other rooms may use the record types, their encoders and decoders.
 """

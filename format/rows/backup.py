@@ -1,7 +1,7 @@
-"""The row `backup` of `meta`: which state of which store a backup is a copy of.
+"""The row `backup` of `meta`: the snapshot that a backup is a copy of.
 
-While the newest commit of the copy is the one that wrote the row, nobody has changed the copy, and
-the next backup may take its place. Whoever opens the copy and writes has a store of its own.
+As long as the commit that wrote the row is the newest commit of the copy, the copy is an unchanged
+backup and the next backup may replace it. After any later write it is a store in its own right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKUP_ROW: Final = Layout(
 
 
 class BackupRow(NamedTuple):
-    """What a backup says of itself; see `BACKUP_ROW`."""
+    """The source of a backup; see `BACKUP_ROW`."""
 
     time_ms: int
     epoch: int
@@ -38,5 +38,5 @@ class BackupRow(NamedTuple):
 def decode_backup(body: bytes, where: str) -> BackupRow:
     """Parse the body of the row; raise CorruptionError."""
     if len(body) != BACKUP_ROW.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, not {BACKUP_ROW.size}")
+        raise CorruptionError(where, f"a row of {len(body)} bytes, expected {BACKUP_ROW.size}")
     return BackupRow(*BACKUP_ROW.struct.unpack(body))

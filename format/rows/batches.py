@@ -1,8 +1,8 @@
-"""Which batch of an application a store has taken last: a row of `meta`, so that none counts twice.
+"""Rows of `meta` with the last batch that an application applied, so that none is applied twice.
 
-An application that writes in numbered batches, such as a Spark query, may repeat one when it does
-not know whether the store has it. The number is set in the transaction that applies the batch. The
-row stands under `batch:` and the application's name, by the rule of names (`keys.name_key`).
+An application that writes in numbered batches, such as a Spark query, repeats a batch if it does
+not know whether it was stored. The transaction that applies a batch also stores its number. The
+key of the row is `batch:` and the application's name (`keys.name_key`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH_ROW: Final = Layout(
     "batch row",
     (
         Field("batch", "Q", "number of the newest batch that was applied"),
-        Field("time_ms", "Q", "when that was, Unix time"),
+        Field("time_ms", "Q", "Unix time at which it was applied"),
     ),
 )
 
@@ -38,9 +38,10 @@ def decode_batch(body: bytes, db_key: bytes) -> tuple[int, int, bytes]:
     """Return batch, time and application of a row; raise CorruptionError."""
     where = "meta batch row"
     if len(body) < BATCH_ROW.size:
-        raise CorruptionError(where, f"{len(body)} bytes, at least {BATCH_ROW.size} expected")
+        raise CorruptionError(where, f"{len(body)} bytes, expected at least {BATCH_ROW.size}")
     batch, time_ms = BATCH_ROW.struct.unpack_from(body)
     application = body[BATCH_ROW.size :]
     if batch_key(application) != db_key:
-        raise CorruptionError(where, f"it is of application {application!r}, its key of another")
+        problem = f"the row names application {application!r}, its key another one"
+        raise CorruptionError(where, problem)
     return batch, time_ms, application

@@ -1,7 +1,7 @@
-"""What stands behind the fixed part of a stream record: settings that most streams do not have.
+"""The extension of a stream record: optional sections with settings that most streams lack.
 
-A sequence of sections: tag u8, size u16, then as many bytes. A section that is not there stands
-for the defaults. Sections that this version does not know are kept as they are.
+It follows the fixed part of the record. Each section is a tag (u8), a size (u16) and that many
+bytes. A missing section means the defaults. Sections with an unknown tag are kept unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESTORING: Final = 3  # `format/rows/restoring.py`
 SECTION_HEAD: Final = Layout(
     "section head",
     (
-        Field("tag", "B", "which section it is"),
+        Field("tag", "B", "kind of section"),
         Field("size", "H", "bytes that follow"),
     ),
 )
@@ -32,18 +32,19 @@ def split_sections(extension: bytes, where: str) -> dict[int, bytes]:
     at = 0
     while at < len(extension):
         if at + _HEAD.size > len(extension):
-            raise CorruptionError(where, "a section of the stream record is cut off")
+            raise CorruptionError(where, "a section of the stream record is truncated")
         tag, size = _HEAD.unpack_from(extension, at)
         at += _HEAD.size
         if at + size > len(extension) or tag in sections:
-            raise CorruptionError(where, f"section {tag} of the stream record is cut off or double")
+            problem = "is repeated" if tag in sections else "is truncated"
+            raise CorruptionError(where, f"section {tag} of the stream record {problem}")
         sections[tag] = extension[at : at + size]
         at += size
     return sections
 
 
 def join_sections(sections: dict[int, bytes]) -> bytes:
-    """Return the bytes of sections, ascending by tag."""
+    """Return the encoded sections, ascending by tag."""
     return b"".join(_HEAD.pack(tag, len(data)) + data for tag, data in sorted(sections.items()))
 
 
@@ -64,7 +65,7 @@ def without_section(extension: bytes, tag: int) -> bytes:
 IDEMPOTENCE_SECTION: Final = Layout(
     "idempotence",
     (
-        Field("number", "Q", "prefix of its rows in the three tables; 0: there are none yet"),
+        Field("number", "Q", "prefix of its rows in the three tables; 0: no rows yet"),
         Field("duration", "I", "idmp-duration, in seconds"),
         Field("maxsize", "I", "idmp-maxsize, per producer"),
         Field("next_producer", "I", "number of the next producer, from 1 on"),
@@ -72,7 +73,7 @@ IDEMPOTENCE_SECTION: Final = Layout(
         Field("tracked", "Q", "iids-tracked"),
         Field("added", "Q", "iids-added"),
         Field("duplicates", "Q", "iids-duplicates"),
-        Field("swept", "I", "producer whose expired messages were looked for last"),
+        Field("swept", "I", "producer whose expired messages were removed last"),
     ),
 )
 
@@ -102,24 +103,25 @@ class Idempotence:
         """Return the section.
 
         Raises:
-            CorruptionError: more was forgotten than it had said that there was.
+            CorruptionError: a counter fell below zero, because it had been wrong before.
         """
         if min(self.producers, self.tracked) < 0:
             problem = f"{self.producers} producers with {self.tracked} messages"
             raise CorruptionError("stream record", f"{problem}; run `streamkeep repair`")
-        self.added %= _U64  # RESTORE may have set these two as high as they go
+        self.added %= _U64  # RESTORE may have set both counters to 2^64 - 1
         self.duplicates %= _U64
         values = [getattr(self, field.name) for field in IDEMPOTENCE_SECTION.fields]
         return IDEMPOTENCE_SECTION.struct.pack(*values)
 
 
 def idempotence_of(extension: bytes, where: str) -> Idempotence:
-    """Return what a stream record says of idempotent XADD."""
+    """Return the idempotence section of a stream record; the defaults if it has none."""
     found = Idempotence()
     data = split_sections(extension, where).get(IDEMPOTENCE)
     if data is not None:
         if len(data) != IDEMPOTENCE_SECTION.size:
-            raise CorruptionError(where, f"an idempotence section of {len(data)} bytes")
+            problem = f"{len(data)} bytes, expected {IDEMPOTENCE_SECTION.size}"
+            raise CorruptionError(where, f"idempotence section of {problem}")
         values = IDEMPOTENCE_SECTION.struct.unpack(data)
         for field, value in zip(IDEMPOTENCE_SECTION.fields, values, strict=True):
             setattr(found, field.name, value)

@@ -1,7 +1,7 @@
 """Rows of `groups` and `consumers`.
 
-A row of `groups` or `consumers` is found by name and ends with the whole name. Consumers have a
-second row that leads from number to name, under group number, 02, consumer number.
+The key of a row contains the name, and the row ends with the whole name. Each consumer has a
+second row that maps its number to its name, under group number, 02, consumer number.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows.nacks import ORDERS, OWNED
 
-UNKNOWN: Final = -1  # entries_read that nobody knows
-NEVER: Final = -1  # active_time of a consumer that was never given anything
+UNKNOWN: Final = -1  # entries_read that cannot be determined
+NEVER: Final = -1  # active_time of a consumer that never received an entry
 
 GROUP_RECORD: Final = Layout(
     "group record",
     (
-        Field("number", "Q", "the group"),
+        Field("number", "Q", "number of the group"),
         Field("last_ms", "Q", "last_delivered_id"),
         Field("last_seq", "Q", ""),
         Field("entries_read", "q", "entries read; -1 when unknown"),
         Field("pending", "Q", "NACKs in the PEL"),
-        Field("nacked", "Q", "those among them that nobody owns"),
-        Field("next_order", "Q", "update counter of the order of delivery"),
+        Field("nacked", "Q", "unowned NACKs among them"),
+        Field("next_order", "Q", "next update counter for the order of delivery"),
         Field("last_order_time", "Q", "ordering time of the newest update"),
         Field("next_consumer", "I", "number of the next consumer, from 1 on"),
         Field("consumers", "I", "number of consumers"),
@@ -48,7 +48,7 @@ GROUP_RECORD: Final = Layout(
 CONSUMER_RECORD: Final = Layout(
     "consumer record",
     (
-        Field("number", "I", "the consumer, within its group"),
+        Field("number", "I", "number of the consumer in its group"),
         Field("seen_time", "q", "Unix milliseconds of the last attempt"),
         Field("active_time", "q", "Unix milliseconds of the last success; -1: never"),
         Field("pending", "Q", "NACKs that it owns"),
@@ -85,7 +85,8 @@ def _low32(value: int) -> i32:
 def decode_consumer(body: bytes, where: str) -> Consumer:
     """Parse the body of a consumer's row."""
     if len(body) < CONSUMER_RECORD.size:
-        raise CorruptionError(where, f"consumer record of {len(body)} bytes")
+        problem = f"consumer record of {len(body)} bytes, expected at least {CONSUMER_RECORD.size}"
+        raise CorruptionError(where, problem)
     number, seen, active, pending = CONSUMER_RECORD.struct.unpack_from(body)
     check_number(number, LAST_MEMBER, where)
     consumer = Consumer(body[CONSUMER_RECORD.size :], number, seen)
@@ -109,9 +110,7 @@ class GroupRecord:
         self.last_order_time = 0
         self.next_consumer = 1
         self.consumers = 0
-        self.inline_nacks = (
-            b""  # the NACKs, while they are few; they have no rows of their own then
-        )
+        self.inline_nacks = b""  # all NACKs while there are few; `pel` has no rows then
 
     def last_id(self) -> tuple[int, int]:
         """Return last_delivered_id."""
@@ -130,7 +129,7 @@ class GroupRecord:
         write_i64_be(writer, bits(self.last_order_time))
         write_i32_be(writer, _low32(self.next_consumer))
         write_i32_be(writer, _low32(self.consumers))
-        write_i16_be(writer, i16(len(self.inline_nacks)))  # far below 2^15
+        write_i16_be(writer, i16(len(self.inline_nacks)))  # at most INLINE_NACKS: below 2^15
         writer.write(self.inline_nacks)
         writer.write(self.name)
         return writer.getvalue()
@@ -139,7 +138,8 @@ class GroupRecord:
 def decode_group(body: bytes, where: str) -> GroupRecord:
     """Parse the body of a group's row, laid out as `GROUP_RECORD`."""
     if len(body) < GROUP_RECORD.size:
-        raise CorruptionError(where, f"group record of {len(body)} bytes")
+        problem = f"group record of {len(body)} bytes, expected at least {GROUP_RECORD.size}"
+        raise CorruptionError(where, problem)
     group = GroupRecord(
         b"",
         unsigned(read_i64_be(body, 0)),
@@ -156,12 +156,13 @@ def decode_group(body: bytes, where: str) -> GroupRecord:
     check_number(group.number, LAST_NUMBER, where)
     check_number(group.consumers, LAST_MEMBER, where)
     if group.next_order > ORDERS or group.last_order_time >= OWNED:
-        problem = f"update counter {group.next_order}, ordering time {group.last_order_time}"
-        raise CorruptionError(where, f"{problem}: no group comes so far")
+        found = f"update counter {group.next_order}, ordering time {group.last_order_time}"
+        raise CorruptionError(where, f"{found}: the limit is 2^47")
     inline_size = int(i64(read_i16_be(body, 72)) & 0xFFFF)
     name_at = GROUP_RECORD.size + inline_size
     if len(body) < name_at:
-        raise CorruptionError(where, f"group record of {len(body)} bytes, at least {name_at}")
+        problem = f"group record of {len(body)} bytes, expected at least {name_at}"
+        raise CorruptionError(where, problem)
     group.inline_nacks = body[GROUP_RECORD.size : name_at]
     group.name = body[name_at:]
     return group

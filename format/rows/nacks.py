@@ -1,15 +1,15 @@
-"""NACK pages: the pending entries of a group, some dozens per row.
+"""NACK pages: the pending entries of a group, up to 43 per row.
 
-A page is a sorted array of NACKs of fixed size, so that finding one is a binary search and adding
-or removing one is a cut, without decoding the others. A group's pages are disjoint: an ID belongs
-to the last page whose key is not above it. The key is the ID that the page began with; it stays
-when that NACK goes.
+A page is a sorted array of NACKs of fixed size: a NACK is found by binary search, and is added or
+removed without decoding the others. The pages of a group are disjoint: an ID belongs to the last
+page whose key is not above it. The key is the first ID that the page had when it was created; it
+does not change when that NACK is removed.
 
-Order of delivery is a number that is compared as bytes: the ordering time with its top bit set,
-then an update counter of the group. A NACK that nobody owns has the ordering time 0, so that the
-NACK zone comes first, in the order in which entries were given back; behind it the owned ones by
-time, and of equal times the later update behind. The ordering time is the delivery time, except
-that an update "now" never sorts before an earlier update, should the clock have gone back.
+The order of delivery is 12 bytes that are compared as such: the ordering time with its top bit
+set, then an update counter of the group. An unowned NACK has the ordering time 0. So the unowned
+NACKs come first, in the order in which they were given back, then the owned NACKs by time and, for
+equal times, by update counter. The ordering time is the delivery time, except that an update with
+the current time never sorts before an earlier one, even if the clock went back.
 
 Compiled by mypyc.
 """
@@ -39,37 +39,39 @@ NACK: Final = Layout(
     (
         Field("ms", "Q", "entry ID"),
         Field("seq", "Q", ""),
-        Field("order_time", "6s", "u48: 0 in the NACK zone, else 2^47 + ordering time"),
+        Field("order_time", "6s", "u48: 2^47 + ordering time; 0 if unowned"),
         Field("order", "6s", "u48: update counter of the group"),
-        Field("delivery_time", "6s", "u48: Unix milliseconds; 0 when nobody owns it"),
-        Field("delivery_count", "Q", "how often it was delivered"),
-        Field("consumer", "I", "number of the owner; 0: nobody"),
+        Field("delivery_time", "6s", "u48: Unix milliseconds; 0 if unowned"),
+        Field("delivery_count", "Q", "number of deliveries"),
+        Field("consumer", "I", "number of the owner; 0 if unowned"),
     ),
 )
 SIZE: Final[i64] = NACK.size
 NACK_SIZE: Final = NACK.size
 PAGE_NACKS: Final = 43  # two pages with their keys fill one LMDB leaf
-INLINE_NACKS: Final = 16  # so many stand in the row of the group itself
+INLINE_NACKS: Final = 16  # up to this number they are stored in the row of the group
 
 ORDER_KEY_AT: Final[i64] = 16
 _TIME_AT: Final[i64] = 28
 _COUNT_AT: Final[i64] = 34
 _CONSUMER_AT: Final[i64] = 42
 
-OWNED: Final = 1 << 47
-ORDERS: Final = 1 << 47  # the update counter of a NACK is below; no group comes near
-MAX_COUNT: Final = (1 << 63) - 1
+OWNED: Final = 1 << 47  # bit of the ordering time; every time is below
+ORDERS: Final = 1 << 47  # every update counter is below; no group comes near
+MAX_COUNT: Final = (1 << 63) - 1  # of deliveries
+
+_EMPTY: Final = "the page is empty, expected at least one NACK"
 
 
 class Nack:
     """One pending entry.
 
     Attributes:
-        ms, seq: its ID.
-        consumer: number of the owner; 0 for nobody.
-        delivery_time: Unix milliseconds; 0 when nobody owns it.
-        delivery_count: how often it was delivered.
-        order_key: 12 bytes; the smaller, the earlier in the order of delivery.
+        ms, seq: the entry ID.
+        consumer: number of the owner; 0 if unowned.
+        delivery_time: Unix milliseconds; 0 if unowned.
+        delivery_count: number of deliveries.
+        order_key: 12 bytes that sort in the order of delivery.
     """
 
     def __init__(
@@ -97,18 +99,18 @@ class Nack:
         return int.from_bytes(self.order_key[6:], "big")
 
     def idle_ms(self, now_ms: int) -> int:
-        """Return for how long it has been pending: not less than 0, should the clock go back."""
+        """Return the milliseconds since delivery; 0 if the clock went back."""
         return max(0, now_ms - self.delivery_time)
 
 
 def make_order_key(owned: bool, order_time: int, order: int) -> bytes:
-    """Return the order of delivery of a NACK, 12 bytes that sort."""
+    """Return the 12 bytes that sort a NACK in the order of delivery."""
     time = OWNED | order_time if owned else 0
     return (time << 48 | order).to_bytes(12, "big")
 
 
 def order_time(order_key: bytes) -> int:
-    """Return the ordering time of an owned NACK; 0 for one that nobody owns."""
+    """Return the ordering time of an owned NACK; 0 for an unowned one."""
     time = int.from_bytes(order_key[:6], "big")
     return time & ~OWNED
 
@@ -141,7 +143,7 @@ def encode_run(
     order_time: int,
     first_order: int,
 ) -> bytes:
-    """Return NACKs of entries delivered to one consumer at once, for the first time."""
+    """Return the NACKs of entries that one call delivers to a consumer for the first time."""
     writer = BytesWriter()
     start = bits((OWNED | order_time) << 16)
     order = i64(first_order)
@@ -163,7 +165,13 @@ def encode_run(
 
 
 class Removed:
-    """A page after some NACKs were taken out; `owners` says how many each consumer had."""
+    """A page after `remove_ids`.
+
+    Attributes:
+        data: the remaining NACKs.
+        owners: how many of the removed NACKs each consumer owned; 0 is unowned.
+        count: how many NACKs were removed.
+    """
 
     def __init__(self, data: bytes, owners: dict[int, int], count: int) -> None:
         self.data = data
@@ -172,7 +180,7 @@ class Removed:
 
 
 def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
-    """Take the NACKs out of a page whose ID is in `ids`, ascending and without duplicates."""
+    """Remove from a page the NACKs with these IDs, which are ascending and without duplicates."""
     owners: dict[int, int] = {}
     kept: list[bytes] = []
     removed: i64 = 0
@@ -181,7 +189,7 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
     size: i64 = len(page) // SIZE * SIZE
     at: i64 = 0
     kept_from: i64 = 0
-    owner: i64 = 0  # of the last ones that were found
+    owner: i64 = 0  # owner of the last NACKs found, and how many they are
     owned: i64 = 0
     while at < size and index < total:
         one = ids[index]
@@ -228,10 +236,11 @@ def _low32(value: i64) -> i32:
 
 
 def decode_nack(page: bytes, index: int) -> Nack:
-    """Return the NACK at a place of a page."""
+    """Return the NACK at an index of a page; raise CorruptionError beyond its end."""
     at: i64 = i64(index) * SIZE
     if at + SIZE > len(page) or at < 0:
-        raise CorruptionError("NACK page", f"no NACK {index} in {len(page)} bytes")
+        problem = f"NACK {index} is out of range ({len(page) // NACK_SIZE} NACKs)"
+        raise CorruptionError("NACK page", problem)
     time: i64 = (i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF) << 32
     time |= i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF
     return Nack(
@@ -245,9 +254,9 @@ def decode_nack(page: bytes, index: int) -> Nack:
 
 
 def count_nacks(page: bytes) -> int:
-    """Return the number of NACKs in a page; raise CorruptionError for a torn one."""
+    """Return the number of NACKs in a page; raise CorruptionError for a truncated page."""
     if len(page) % NACK_SIZE:
-        raise CorruptionError("NACK page", f"{len(page)} bytes are no whole number of NACKs")
+        raise CorruptionError("NACK page", f"{len(page)} bytes, expected a multiple of {NACK_SIZE}")
     return len(page) // NACK_SIZE
 
 
@@ -268,25 +277,25 @@ def position_of(page: bytes, ms: int, seq: int) -> int:
 
 
 def id_at(page: bytes, index: int) -> tuple[int, int]:
-    """Return the ID of the NACK at a place of a page."""
+    """Return the ID of the NACK at an index of a page."""
     at: i64 = i64(index) * SIZE
     return unsigned(read_i64_be(page, at)), unsigned(read_i64_be(page, at + 8))
 
 
 def find(page: bytes, ms: int, seq: int) -> int:
-    """Return the place of the NACK `ms-seq` in a page, or -1."""
+    """Return the index of the NACK `ms-seq` in a page, or -1."""
     index = position_of(page, ms, seq)
     at: i64 = i64(index) * SIZE
     return index if page[at : at + 16] == pack_id(ms, seq) else -1
 
 
 def consumer_at(page: bytes, index: int) -> int:
-    """Return the number of the owner of the NACK at a place of a page."""
+    """Return the number of the owner of the NACK at an index of a page."""
     return int(_consumer(page, i64(index) * SIZE))
 
 
 def owns(page: bytes, consumer: int) -> bool:
-    """Say whether a consumer owns a NACK of a page."""
+    """Return whether a consumer owns a NACK of a page."""
     wanted: i64 = i64(consumer)
     at: i64 = 0
     while at + SIZE <= len(page):
@@ -309,7 +318,7 @@ def owners_of(page: bytes) -> set[int]:
 
 
 def count_owners(page: bytes) -> dict[int, int]:
-    """Return how many NACKs of a page each consumer owns; 0 is nobody."""
+    """Return how many NACKs of a page each consumer owns; 0 counts the unowned ones."""
     owners: dict[int, int] = {}
     at: i64 = _CONSUMER_AT
     while at + 4 <= len(page):
@@ -320,9 +329,9 @@ def count_owners(page: bytes) -> dict[int, int]:
 
 
 def first_order_key(page: bytes) -> bytes:
-    """Return the lowest order key of a page; raise CorruptionError for an empty or torn one."""
+    """Return the lowest order key of a page; raise CorruptionError for an empty or cut page."""
     if count_nacks(page) == 0:
-        raise CorruptionError("NACK page", "it holds nothing")
+        raise CorruptionError("NACK page", _EMPTY)
     lowest: i64 = 0  # offset of the NACK
     high = read_i64_be(page, ORDER_KEY_AT)
     low: i64 = i64(read_i32_be(page, ORDER_KEY_AT + 8)) & 0xFFFFFFFF
@@ -345,14 +354,16 @@ def validate_page(page: bytes, ms: int, seq: int) -> None:
     for index in range(count):
         nack = decode_nack(page, index)
         if previous is not None and nack.id() <= previous:
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} does not rise")
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is out of order")
         if nack.id() < (ms, seq):
             raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is below the page's key")
         owned = nack.order_key[0] & 0x80 != 0
         if owned != (nack.consumer != 0):
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: zone and owner differ")
+            problem = "only one of order key and owner says that it is owned"
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
         if nack.delivery_count > MAX_COUNT:
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: the count is too high")
+            problem = f"delivery count {nack.delivery_count}, expected at most {MAX_COUNT}"
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
         if nack.delivery_time >= OWNED or nack.order() >= ORDERS or nack.consumer > LAST_MEMBER:
             problem = "time, update counter or owner is too high"
             raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
@@ -360,14 +371,14 @@ def validate_page(page: bytes, ms: int, seq: int) -> None:
 
 
 class PageFacts:
-    """What a sound page holds.
+    """Facts about a valid page, for fsck.
 
     Attributes:
         last: the ID of its last NACK.
         highest_order: the highest update counter.
-        owners: how many NACKs each consumer owns; 0 is nobody.
-        misplaced: NACKs that are sorted by a time before their delivery, or that nobody owns and
-            that have a time.
+        owners: how many NACKs each consumer owns; 0 counts the unowned ones.
+        misplaced: NACKs whose ordering time is before their delivery, and unowned NACKs that have
+            a time.
     """
 
     def __init__(self) -> None:
@@ -378,11 +389,11 @@ class PageFacts:
 
 
 def examine_page(page: bytes, ms: int, seq: int) -> PageFacts:
-    """Check a page as `validate_page` does, and that it holds something; return what it holds."""
+    """Check a page as `validate_page` does, and that it is not empty; return facts about it."""
     validate_page(page, ms, seq)
     count = count_nacks(page)
     if count == 0:
-        raise CorruptionError("NACK page", "it holds nothing")
+        raise CorruptionError("NACK page", _EMPTY)
     facts = PageFacts()
     owners = facts.owners
     for index in range(count):

@@ -1,6 +1,6 @@
-"""Rows of `producers`, `idempotency` and `idempotency_order`: which message became which entry.
+"""Rows of `producers`, `idempotency` and `idempotency_order`: the entry that each message became.
 
-Keys begin with the number that the stream's idempotence section names.
+Keys begin with the `number` in the stream's idempotence section.
 
     producers          number, name of the producer           PRODUCER_ROW, whole name
     producers          number, 02, producer number            whole name
@@ -22,8 +22,8 @@ from streamkeep.format.core.layout import Field, Layout
 PRODUCER_ROW: Final = Layout(
     "producer row",
     (
-        Field("number", "I", "the producer, within its stream"),
-        Field("tracked", "Q", "messages of it that are remembered"),
+        Field("number", "I", "number of the producer in its stream"),
+        Field("tracked", "Q", "number of its messages that are tracked"),
         Field("next_order", "Q", "order of its next message, from 0 on"),
     ),
 )
@@ -33,7 +33,7 @@ MESSAGE_ROW: Final = Layout(
     (
         Field("ms", "Q", "ID of the entry that the message became"),
         Field("seq", "Q", ""),
-        Field("order", "Q", "when it came, among the messages of its producer"),
+        Field("order", "Q", "its position among the messages of its producer"),
     ),
 )
 
@@ -47,7 +47,7 @@ order_key = _ORDER.pack  # number, producer number, order
 
 
 class Producer(NamedTuple):
-    """One producer of a stream: its number, how many messages are tracked, the next order."""
+    """One producer of a stream: number, tracked messages, order of the next message."""
 
     number: int
     tracked: int
@@ -57,16 +57,16 @@ class Producer(NamedTuple):
         """Return the body of its row.
 
         Raises:
-            CorruptionError: more was forgotten than it had said that there was.
+            CorruptionError: the counter fell below zero, because it had been wrong before.
         """
         if self.tracked < 0:
-            problem = f"{self.tracked} messages; run `streamkeep repair`"
+            problem = f"{self.tracked} tracked messages; run `streamkeep repair`"
             raise CorruptionError("producer row", problem)
         return _PRODUCER.pack(*self) + name
 
 
 class Message(NamedTuple):
-    """One tracked message: the entry it became, and when it came among the producer's."""
+    """One tracked message: ID of its entry, order among its producer's messages, message ID."""
 
     ms: int
     seq: int
@@ -84,14 +84,15 @@ def message_key(number: int, producer: int, iid: bytes) -> bytes:
 
 
 def producer_prefix(number: int, producer: int) -> bytes:
-    """Return what the keys of a producer's messages begin with."""
+    """Return the prefix of the keys of a producer's messages."""
     return _PREFIX.pack(number, producer)
 
 
 def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
     """Parse a row of `producers`; return the producer and its name."""
     if len(body) < _PRODUCER.size:
-        raise CorruptionError(where, f"a producer's row of {len(body)} bytes")
+        problem = f"producer row of {len(body)} bytes, expected at least {_PRODUCER.size}"
+        raise CorruptionError(where, problem)
     producer = Producer(*_PRODUCER.unpack_from(body))
     check_number(producer.number, LAST_MEMBER, where)
     check_number(producer.tracked, LAST_NUMBER, where)
@@ -102,33 +103,35 @@ def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
 def decode_message(body: bytes, where: str) -> Message:
     """Parse a row of `idempotency` or `idempotency_order`."""
     if len(body) < _MESSAGE.size:
-        raise CorruptionError(where, f"a message's row of {len(body)} bytes")
+        problem = f"message row of {len(body)} bytes, expected at least {_MESSAGE.size}"
+        raise CorruptionError(where, problem)
     ms, seq, order = _MESSAGE.unpack_from(body)
     check_number(order, LAST_NUMBER, where)
     return Message(ms, seq, order, body[_MESSAGE.size :])
 
 
 def decode_ordered(db_key: bytes, body: bytes, where: str) -> Message:
-    """Parse a row of `idempotency_order`, which stands under the order of its message."""
+    """Parse a row of `idempotency_order` and check that its key has the order of its message."""
     message = decode_message(body, where)
-    if message.order != unpack_order_key(db_key)[2]:
-        raise CorruptionError(where, f"the row holds the message with the order {message.order}")
+    order = unpack_order_key(db_key)[2]
+    if message.order != order:
+        raise CorruptionError(where, f"message with order {message.order}, expected {order}")
     return message
 
 
 def unpack_order_key(data: bytes) -> tuple[int, int, int]:
     """Return number, producer number and order of a key in `idempotency_order`."""
     if len(data) != _ORDER.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, not {_ORDER.size}")
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_ORDER.size}")
     number, producer, order = _ORDER.unpack(data)
     check_number(producer, LAST_MEMBER, "LMDB key")
     return number, producer, order
 
 
 def content_iid(flat: list[bytes]) -> bytes:
-    """Return the message ID that IDMPAUTO makes from field, value, field, value, ...
+    """Return the message ID that IDMPAUTO makes from `[field, value, ...]`, as Redis makes it.
 
-    It does not depend on the order of the pairs: sum and xor of their hashes, halves crossed.
+    It combines sum and xor of the pairs' hashes, so it does not depend on the order of the pairs.
     """
     sum_low = sum_high = xor_low = xor_high = 0
     for name, value in zip(flat[0::2], flat[1::2], strict=True):
@@ -136,10 +139,10 @@ def content_iid(flat: list[bytes]) -> bytes:
         low, high = digest % _HALF, digest // _HALF
         sum_low, sum_high = (sum_low + low) % _HALF, (sum_high + high) % _HALF
         xor_low, xor_high = xor_low ^ low, xor_high ^ high
-    low_half = sum_low ^ _turned(xor_high)
-    high_half = sum_high ^ _turned(xor_low)
+    low_half = sum_low ^ _rotated(xor_high)
+    high_half = sum_high ^ _rotated(xor_low)
     return low_half.to_bytes(8, "little") + high_half.to_bytes(8, "little")
 
 
-def _turned(value: int) -> int:
+def _rotated(value: int) -> int:
     return (value << 1 | value >> 63) % _HALF

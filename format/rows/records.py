@@ -1,9 +1,9 @@
 """The stream record, and the small rows of `meta`, `keys` and `garbage`.
 
-The stream record holds the counters of one stream. It is stored in front of the stream's tail
-node, in one envelope under the stream's number, because every append changes both.
+The stream record holds the counters of one stream. It is stored before the stream's tail node, in
+one envelope under the stream's number, because every append changes both.
 
-Compiled by mypyc: encoding the record is part of every append.
+Compiled by mypyc: every append encodes the record.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ STREAM_RECORD: Final = Layout(
     "stream record",
     (
         Field("length", "Q", "live entries"),
-        Field("last_ms", "Q", "last_generated_id: never falls"),
+        Field("last_ms", "Q", "last_generated_id: never decreases"),
         Field("last_seq", "Q", ""),
-        Field("first_ms", "Q", "ID of the first live entry, 0-0 when there is none"),
+        Field("first_ms", "Q", "ID of the first live entry; 0-0 if there is none"),
         Field("first_seq", "Q", ""),
-        Field("last_live_ms", "Q", "ID of the last live entry, 0-0 when there is none"),
+        Field("last_live_ms", "Q", "ID of the last live entry; 0-0 if there is none"),
         Field("last_live_seq", "Q", ""),
         Field("max_deleted_ms", "Q", "highest ID ever deleted (trimming does not count)"),
         Field("max_deleted_seq", "Q", ""),
         Field("entries_added", "Q", "entries ever added"),
-        Field("sealed_nodes", "Q", "macro nodes in `nodes`, so without the tail node"),
+        Field("sealed_nodes", "Q", "macro nodes in `nodes`, which excludes the tail node"),
         Field("sealed_bytes", "Q", "bytes of their listpacks"),
         Field("tombstones", "Q", "tombstones in all nodes, the tail node included"),
         Field("node_max_bytes", "I", "stream-node-max-bytes; 4294967295: nodes fill pages"),
         Field("node_max_entries", "I", "stream-node-max-entries; 0: no limit"),
         Field(
-            "flags", "I", "1: there is no tail node, and the newest one in `nodes` may have room"
+            "flags", "I", "1: there is no tail node, and the newest node in `nodes` may have room"
         ),
     ),
 )
@@ -68,7 +68,7 @@ class StreamRecord:
         self.node_max_bytes = node_max_bytes
         self.node_max_entries = node_max_entries
         self.flags = 0
-        self.extension = b""  # what later format versions add; kept as it is
+        self.extension = b""  # optional sections, see `extension`; unknown ones are kept
 
     def first_id(self) -> tuple[int, int]:
         """Return the ID of the first live entry, 0-0 when there is none."""
@@ -94,7 +94,7 @@ class StreamRecord:
         """Append the record as `STREAM_RECORD` lays it out.
 
         Raises:
-            CorruptionError: a counter that was wrong would leave its bounds now.
+            CorruptionError: a counter is out of its bounds, because it had been wrong before.
         """
         if not 0 <= self.length <= LAST_NUMBER or self.entries_added > MAX:
             problem = f"length {self.length}, entries_added {self.entries_added}"
@@ -117,16 +117,17 @@ class StreamRecord:
         writer.write(self.extension)
 
     def encode(self) -> bytes:
-        """Return the bytes that stand in the envelope."""
+        """Return the record as it is stored in the envelope."""
         writer = BytesWriter()
         self.put(writer)
         return writer.getvalue()
 
 
 def decode_stream_record(data: bytes, where: str) -> StreamRecord:
-    """Parse a stream record, laid out as `STREAM_RECORD`; raise CorruptionError when too short."""
+    """Parse a stream record, laid out as `STREAM_RECORD`; raise CorruptionError."""
     if len(data) < _RECORD_SIZE:
-        raise CorruptionError(where, f"stream record of {len(data)} bytes, not {_RECORD_SIZE}")
+        problem = f"stream record of {len(data)} bytes, expected at least {_RECORD_SIZE}"
+        raise CorruptionError(where, problem)
     record = StreamRecord(_u32(data, 104), _u32(data, 108))
     record.length = unsigned(read_i64_be(data, 0))
     record.last_ms = unsigned(read_i64_be(data, 8))
@@ -143,7 +144,7 @@ def decode_stream_record(data: bytes, where: str) -> StreamRecord:
     record.tombstones = unsigned(read_i64_be(data, 96))
     record.flags = _u32(data, 112)
     if record.flags & ~REOPEN:
-        raise CorruptionError(where, f"flags 0x{record.flags:x}, at most 0x{REOPEN:x} expected")
+        raise CorruptionError(where, f"flags 0x{record.flags:x}, expected at most 0x{REOPEN:x}")
     record.extension = data[_RECORD_SIZE:]
     return record
 
@@ -163,7 +164,7 @@ def encode_number(number: int) -> bytes:
 def decode_number(body: bytes, where: str) -> int:
     """Parse the body of a number in `meta`."""
     if len(body) != 8:
-        raise CorruptionError(where, f"a counter of {len(body)} bytes, not 8")
+        raise CorruptionError(where, f"a number of {len(body)} bytes, expected 8")
     number: int = _U64.unpack(body)[0]
     return number
 
@@ -174,19 +175,19 @@ def encode_key_row(number: int, name: bytes) -> bytes:
 
 
 def decode_counter(body: bytes, where: str) -> int:
-    """Parse the body of a counter of `meta`: the number that is given next, from 1 on."""
+    """Parse the body of a counter in `meta`: the next number to give, at least 1."""
     number = decode_number(body, where)
     check_number(number, LAST_NUMBER + 1, where)
     if number == 0:
-        raise CorruptionError(where, "the next number would be 0, which is none")
+        raise CorruptionError(where, "the next number is 0, expected at least 1")
     return number
 
 
-LAST_EPOCH: Final = (1 << 32) - 2  # so that the next one fits, too
+LAST_EPOCH: Final = (1 << 32) - 2  # the next one still fits a u32
 
 
 def decode_epoch(body: bytes, where: str) -> int:
-    """Parse the body of the row of `meta` that holds the epoch."""
+    """Parse the body of the row `epoch` in `meta`."""
     epoch = decode_number(body, where)
     if not 1 <= epoch <= LAST_EPOCH:
         raise CorruptionError(where, f"epoch {epoch}, expected 1 to {LAST_EPOCH}")
@@ -197,16 +198,16 @@ UUID_SIZE: Final = 16
 
 
 def decode_uuid(body: bytes, where: str) -> bytes:
-    """Return the identity of a store, the body of a row of `meta`."""
+    """Return the UUID of a store, the body of a row in `meta`."""
     if len(body) != UUID_SIZE:
-        raise CorruptionError(where, f"a store UUID of {len(body)} bytes, not {UUID_SIZE}")
+        raise CorruptionError(where, f"a store UUID of {len(body)} bytes, expected {UUID_SIZE}")
     return body
 
 
 def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
     """Parse the body of a `keys` row."""
     if len(body) < 8:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, at least 8 expected")
+        raise CorruptionError(where, f"a row of {len(body)} bytes, expected at least 8")
     number: int = _U64.unpack_from(body)[0]
     check_number(number, LAST_NUMBER, where)
     return number, body[8:]
@@ -214,26 +215,28 @@ def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
 
 # --- garbage ------------------------------------------------------------------------------------
 
-STREAM_NODES: Final = 1  # the nodes of a stream that was deleted
-GROUP_ROWS: Final = 2  # consumers and pending entries of a group that was destroyed
-IDEMPOTENCE_ROWS: Final = 3  # producers and messages that a stream has forgotten
+# Kinds of garbage. Permanent.
+STREAM_NODES: Final = 1  # the nodes of a deleted stream
+GROUP_ROWS: Final = 2  # consumers and pending entries of a destroyed group
+IDEMPOTENCE_ROWS: Final = 3  # producers and messages of a deleted stream or of an old setting
 ARCHIVE_FILE: Final = 4  # a file below archive/ that no row names any more; its path follows
 
 _GARBAGE: Final = struct.Struct(">BQ")
 
 
 def encode_garbage(kind: int, number: int) -> bytes:
-    """Return the body of a `garbage` row: what is to be removed, and its number."""
+    """Return the body of a `garbage` row: kind, and number of what is to be removed."""
     return _GARBAGE.pack(kind, number)
 
 
 def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
-    """Parse the body of a `garbage` row; of a file, see `decode_file_garbage`."""
+    """Return kind and number of a `garbage` row; see `decode_file_garbage` for a file's path."""
     if len(body) < _GARBAGE.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
+        problem = f"a row of {len(body)} bytes, expected at least {_GARBAGE.size}"
+        raise CorruptionError(where, problem)
     kind, number = _GARBAGE.unpack_from(body)
     if kind != ARCHIVE_FILE and len(body) != _GARBAGE.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_GARBAGE.size}")
+        raise CorruptionError(where, f"a row of {len(body)} bytes, expected {_GARBAGE.size}")
     check_number(number, LAST_NUMBER, where)
     return kind, number
 
@@ -244,7 +247,7 @@ def encode_file_garbage(path: str) -> bytes:
 
 
 def decode_file_garbage(body: bytes, where: str) -> str:
-    """Return the path below archive/ of a file that is garbage."""
+    """Return the path of a garbage file, relative to archive/."""
     try:
         path = body[_GARBAGE.size :].decode()
     except UnicodeDecodeError:
@@ -255,7 +258,7 @@ def decode_file_garbage(body: bytes, where: str) -> str:
 
 
 def is_safe_path(path: str) -> bool:
-    """Say whether a relative path stays below the folder that it is relative to."""
+    """Return whether a relative path cannot lead out of the folder that it is relative to."""
     for part in path.split("/"):
         if part in ("", ".", ".."):
             return False

@@ -1,8 +1,9 @@
-"""A stream that is being restored from an archive: section 3 of its record, until it is whole.
+"""Section 3 of a stream record: the progress of restoring the stream from an archive.
 
-The section says what is being restored, and how far it has come: the stream's last ID when the
-last step was committed. Whoever finds it and asks for the same again goes on there. A stream whose
-last ID is another one was appended to meanwhile, and cannot be finished in order.
+The section names what is being restored and the stream's last ID after the last committed step. A
+restore that was interrupted resumes there if it is asked for the same range again. If the stream's
+last ID differs, somebody has appended to the stream and the restore cannot continue in order. The
+section is removed when the restore is complete.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ RESTORING_SECTION: Final = Layout(
     "restoring",
     (
         Field("store_uuid", "16s", "the store that the archive belongs to"),
-        Field("stream_number", "Q", "the stream there"),
+        Field("stream_number", "Q", "number of the stream in that store"),
         Field("start_ms", "Q", "first ID asked for"),
         Field("start_seq", "Q", ""),
         Field("end_ms", "Q", "last ID asked for, included"),
@@ -29,7 +30,7 @@ RESTORING_SECTION: Final = Layout(
 
 
 class Restoring(NamedTuple):
-    """What is being restored into a stream, and how far; see `RESTORING_SECTION`."""
+    """The source and the progress of a restore; see `RESTORING_SECTION`."""
 
     store_uuid: bytes
     stream_number: int
@@ -45,8 +46,8 @@ class Restoring(NamedTuple):
         """First ID asked for."""
         return self.start_ms, self.start_seq
 
-    def same_as(self, other: Restoring) -> bool:
-        """Say whether the other one restores the same, however far it has come."""
+    def same_source(self, other: Restoring) -> bool:
+        """Return whether both restore the same range of the same stream; progress may differ."""
         return self[:6] == other[:6]
 
     def encode(self) -> bytes:
@@ -55,10 +56,11 @@ class Restoring(NamedTuple):
 
 
 def restoring_of(extension: bytes, where: str) -> Restoring | None:
-    """Return what is being restored into a stream; None for nothing."""
+    """Return the restoring section of a stream record; None if it has none."""
     data = split_sections(extension, where).get(RESTORING)
     if data is None:
         return None
     if len(data) != RESTORING_SECTION.size:
-        raise CorruptionError(where, f"a restoring section of {len(data)} bytes")
+        problem = f"{len(data)} bytes, expected {RESTORING_SECTION.size}"
+        raise CorruptionError(where, f"restoring section of {problem}")
     return Restoring(*RESTORING_SECTION.struct.unpack(data))

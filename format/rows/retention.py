@@ -1,8 +1,8 @@
-"""Retention: how much of a stream stays, and what becomes of the rest. Section 2 of its record.
+"""Section 2 of a stream record: retention, the limits beyond which a stream is trimmed.
 
-A stream without the section keeps everything that no command removes, and archives nothing. The
-limits hold together: what one of them forbids goes. Trimming by retention is trimming like any
-other: with `archive` on, what goes is archived.
+A stream without the section is trimmed by commands only, and nothing is archived. All limits apply
+at once: an entry beyond any of them is trimmed. With `archive` set, trimmed entries are archived,
+whether retention or a command trimmed them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows.extension import RETENTION, split_sections, with_section
 
-NONE: Final = (1 << 64) - 1  # of a limit: there is none
+NONE: Final = (1 << 64) - 1  # stored for a limit that is not set
 
 # Bits of `flags`. Permanent.
 _ARCHIVE: Final = 1
@@ -26,33 +26,33 @@ RETENTION_SECTION: Final = Layout(
     "retention",
     (
         Field("maxlen", "Q", "most live entries; 2^64-1 in this and the other limits: no limit"),
-        Field("max_age_ms", "Q", "how much older than now the time in an ID may be"),
-        Field("max_bytes", "Q", "most bytes of all listpacks; one node always stays"),
-        Field("archive_max_age_ms", "Q", "how much older than now the last ID of a segment may be"),
-        Field("keep_max_bytes", "Q", "bytes of listpacks up to which groups are waited for"),
+        Field("max_age_ms", "Q", "maximum age of an entry, by the time in its ID"),
+        Field("max_bytes", "Q", "most bytes of all listpacks; the newest node always stays"),
+        Field("archive_max_age_ms", "Q", "maximum age of a segment, by the time in its last ID"),
+        Field("keep_max_bytes", "Q", "bytes of listpacks up to which trimming waits for groups"),
         Field(
             "flags",
             "I",
-            "1: archive; 2: whole nodes only (`~`); 4: wait for groups; 8: beyond keep_max_bytes "
-            "trim all the same, rather than refuse entries",
+            "1: archive; 2: whole nodes only (`~`); 4: wait for groups; 8: above keep_max_bytes "
+            "trim instead of refusing entries",
         ),
     ),
 )
 
 
 class Retention(NamedTuple):
-    """The retention of one stream; None stands for no limit.
+    """The retention of one stream; a limit of None is not set.
 
     Attributes:
-        maxlen: how many entries stay.
-        max_age_ms: how old entries get, by the time in their IDs.
-        max_bytes: how much the macro nodes take; whole nodes go, and the newest always stays.
-        archive: whether what is trimmed, by whatever command, goes to the archive.
+        maxlen: maximum number of live entries.
+        max_age_ms: maximum age of entries in milliseconds, by the time in their IDs.
+        max_bytes: maximum size of all macro nodes; whole nodes are trimmed, never the newest.
+        archive: whether trimmed entries are archived, also those that a command trims.
         keep_unacknowledged: whether retention waits until every group has read and acknowledged.
-        approximate: whether `maxlen` and `max_age_ms` remove whole nodes only.
-        archive_max_age_ms: how old archived entries get; then their segments are dropped.
-        keep_max_bytes: how much the nodes may take while groups are waited for.
-        when_full: what happens beyond that: "refuse" new entries, or "trim" all the same.
+        approximate: whether `maxlen` and `max_age_ms` trim whole nodes only.
+        archive_max_age_ms: maximum age of a segment in milliseconds; older ones are dropped.
+        keep_max_bytes: maximum size of the macro nodes while retention waits for groups.
+        when_full: what happens above `keep_max_bytes`: "refuse" new entries, or "trim" the stream.
     """
 
     maxlen: int | None = None
@@ -87,10 +87,11 @@ NO_RETENTION: Final = Retention()
 def decode_retention(data: bytes, where: str) -> Retention:
     """Parse the section; raise CorruptionError."""
     if len(data) != RETENTION_SECTION.size:
-        raise CorruptionError(where, f"a retention section of {len(data)} bytes")
+        problem = f"{len(data)} bytes, expected {RETENTION_SECTION.size}"
+        raise CorruptionError(where, f"retention section of {problem}")
     *limits, flags = RETENTION_SECTION.struct.unpack(data)
     if flags & ~_KNOWN:
-        raise CorruptionError(where, f"retention flags 0x{flags:x}, at most 0x{_KNOWN:x} expected")
+        raise CorruptionError(where, f"retention flags 0x{flags:x}, expected at most 0x{_KNOWN:x}")
     maxlen, max_age_ms, max_bytes, archive_max_age_ms, keep_max_bytes = (
         None if limit == NONE else limit for limit in limits
     )
@@ -108,7 +109,7 @@ def decode_retention(data: bytes, where: str) -> Retention:
 
 
 def retention_of(extension: bytes, where: str) -> Retention | None:
-    """Return what a stream record says of retention; None where it says nothing."""
+    """Return the retention section of a stream record; None if it has none."""
     data = split_sections(extension, where).get(RETENTION)
     return None if data is None else decode_retention(data, where)
 
@@ -116,6 +117,6 @@ def retention_of(extension: bytes, where: str) -> Retention | None:
 def with_retention(extension: bytes, retention: Retention) -> bytes:
     """Return the extension with this retention.
 
-    Once a stream has the section it stays: it may have been archiving before.
+    The section is kept even with the defaults: it shows that the stream may have archived before.
     """
     return with_section(extension, RETENTION, retention.encode())

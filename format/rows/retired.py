@@ -1,12 +1,11 @@
-"""Rows of `retired`: trimmed macro nodes that no segment holds yet.
+"""Rows of `retired`: trimmed macro nodes that are not in a segment yet.
 
-A row stands under stream number and node key and is the envelope that stood in `nodes`, perhaps
-with more of its slots marked. What history shows of it (`node_marks.history_form`) is what the
-archive is still owed.
+The key is stream number and node key; the value is the envelope from `nodes`, possibly with more
+slots marked. The archiver copies the node's history form (`tombstones.history_form`) to a segment.
 
-A stream that is deleted leaves its rows behind, but takes along its name, which its segments are
-to carry. So the name goes into a row of its own, under the ID 0-0, which is no node's, until the
-archiver has taken the last node.
+Deleting a stream leaves its rows in `retired` but removes its name, which segments contain. So the
+name is kept in a row under the ID 0-0, which no node has, until the archiver has copied the last
+node.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def former_name_key(stream_number: int) -> bytes:
 
 
 def is_former_name(ms: int, seq: int) -> bool:
-    """Say whether a row under this ID is not a node but the name of a deleted stream."""
+    """Return whether a row with this ID holds the name of a deleted stream instead of a node."""
     return ms == 0 and seq == 0
 
 

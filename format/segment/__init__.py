@@ -1,4 +1,5 @@
-"""Archive segments: `segment` reads them, `writer` writes, `remains` reads damaged ones.
+"""Archive segments: `segment` reads them, `writer` writes them, `remains` reads damaged ones.
 
-`manifest` is the row that names a segment. May import: `format.core`, `format.node`, `format.rows`.
+`index` has the parts after the blocks, `manifest` the row that names a segment. May import:
+`format.core`, `format.node`, `format.rows`.
 """

@@ -1,15 +1,15 @@
-"""The manifest: one row of `segments` for each archive file, and the IDs that were erased.
+"""The manifest: a row of `segments` for each archive file, and one of `erasures` for each erasure.
 
-A row of `segments` stands under stream number and first ID. Its body is the layout below, then
-the path of the file below `archive/`, then the stream's whole key as it was when the segment was
-written: streams are renamed and deleted, and segments outlive them.
+The key of a row of `segments` is stream number and first ID. Its body is the layout below, the
+path of the file below `archive/`, and the stream's whole key at the time when the segment was
+written, because segments outlive the renaming and the deletion of their stream.
 
-Always true: the segments of one stream do not overlap; no two rows have the same `sequence`,
-which rises with every change of the manifest, so that whoever follows it sees what is new; a
-file whose checksum is not that of its row is not the segment that the row means.
+Always true: the segments of one stream do not overlap; no two rows have the same `sequence`, which
+increases with every change of the manifest, so that a follower finds new rows; a file belongs to a
+row only if its checksum matches.
 
-A row of `erasures` stands under stream number and ID of an entry that was erased, and says when.
-It outlives the entry in every copy: what restores or adopts segments leaves these IDs out.
+The key of a row of `erasures` is stream number and ID of an erased entry. The row is kept, so that
+restoring or adopting an older copy of a segment leaves out the entry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows.records import is_safe_path
 from streamkeep.format.segment.segment import Segment
 
-# Where a segment came from. Permanent.
+# Origins of a segment. Permanent.
 ARCHIVED: Final = 0
 ADOPTED: Final = 1
 REWRITTEN: Final = 2
@@ -39,10 +39,10 @@ SEGMENT_RECORD: Final = Layout(
         Field("nodes", "Q", "macro nodes"),
         Field("size_bytes", "Q", "bytes of the file"),
         Field("raw_bytes", "Q", "bytes of its envelopes, uncompressed"),
-        Field("checksum", "Q", "of the file's trailer; stands for the whole file"),
+        Field("checksum", "Q", "checksum of the file's trailer; covers the whole file"),
         Field("sequence", "Q", "number of this change of the manifest"),
         Field("created_ms", "Q", "Unix time at which the row was written"),
-        Field("erased", "Q", "entries that erasures have taken out of it"),
+        Field("erased", "Q", "entries that erasures have removed from it"),
         Field("epoch", "I", "epoch of the store when the row was written"),
         Field("origin", "B", "0: archived here, 1: adopted, 2: rewritten by an erasure"),
         Field("path_size", "H", "bytes of the path below `archive/` that follows"),
@@ -87,7 +87,7 @@ class SegmentRecord(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The place for errors."""
+        """The name of the segment in errors."""
         return f"segment {self.path}"
 
     def db_key(self) -> bytes:
@@ -137,16 +137,16 @@ def record_of(
 def decode_segment_record(db_key: bytes, body: bytes, where: str) -> SegmentRecord:
     """Parse a row of `segments`; raise CorruptionError.
 
-    The path is one that stays below `archive/`, whoever wrote it.
+    A path that leads out of `archive/` counts as damage.
     """
     place = unpack_node_key(db_key)
     if len(body) < SEGMENT_RECORD.size:
-        problem = f"a row of {len(body)} bytes, at least {SEGMENT_RECORD.size} expected"
+        problem = f"a row of {len(body)} bytes, expected at least {SEGMENT_RECORD.size}"
         raise CorruptionError(where, problem)
     *values, path_size = SEGMENT_RECORD.struct.unpack_from(body)
     key_at = SEGMENT_RECORD.size + path_size
     if key_at > len(body):
-        raise CorruptionError(where, f"the path of {path_size} bytes is cut off")
+        raise CorruptionError(where, f"the path of {path_size} bytes is truncated")
     try:
         path = body[SEGMENT_RECORD.size : key_at].decode()
     except UnicodeDecodeError:
@@ -159,9 +159,9 @@ def decode_segment_record(db_key: bytes, body: bytes, where: str) -> SegmentReco
     for number in (record.sequence, record.created_ms, record.erased):
         check_number(number, LAST_NUMBER, where)
     if record.first_id > record.last_id or record.entries == 0:
-        raise CorruptionError(where, "its last ID is below its first, or it has no entries")
+        raise CorruptionError(where, "the last ID is below the first, or there are no entries")
     if record.origin >= len(ORIGINS):
-        raise CorruptionError(where, f"origin {record.origin}, at most {len(ORIGINS) - 1} expected")
+        raise CorruptionError(where, f"origin {record.origin}, expected at most {len(ORIGINS) - 1}")
     return record
 
 
@@ -176,8 +176,8 @@ def encode_erasure(time_ms: int) -> bytes:
 
 
 def decode_erasure(body: bytes, where: str) -> int:
-    """Return when the entry was erased, in Unix milliseconds."""
+    """Return the time of the erasure in Unix milliseconds."""
     if len(body) != _ERASURE.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, not {_ERASURE.size}")
+        raise CorruptionError(where, f"a row of {len(body)} bytes, expected {_ERASURE.size}")
     time_ms: int = _ERASURE.unpack(body)[0]
     return time_ms

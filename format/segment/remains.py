@@ -1,12 +1,11 @@
-"""What can be read of a segment that is damaged: nodes without the index, and parts of blocks.
+"""Reading a damaged segment: its sound nodes, without the index and from damaged blocks.
 
-The index and the trailer stand at the end of the file, where a cut takes them away, and a checksum
-tells only that a block is damaged, not which of its nodes. But blocks are zstd frames, which begin
-with a magic number and can be decompressed up to the damage, and each envelope in them has a
-checksum of its own. So the file is searched for frames, and of each frame every envelope is taken
-that is whole. Nothing else is believed.
+Index and trailer are at the end of the file and are lost when the file is truncated. The checksum
+of a block does not tell which of its nodes are damaged. But blocks are zstd frames, which begin
+with a magic number and can be decompressed up to the damage, and each envelope in them has its own
+checksum. So `remains` searches the file for frames and yields every envelope that passes its check.
 
-Memory is bounded by `_MOST_RAW`, whatever a frame promises.
+Memory is limited by `_MAX_RAW`, whatever size a frame states.
 """
 
 from __future__ import annotations
@@ -19,26 +18,27 @@ import zstandard
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import Envelope, decode_envelope
-from streamkeep.format.segment.segment import DICTIONARY_MAGIC, envelope_length
+from streamkeep.format.segment.index import DICTIONARY_MAGIC
+from streamkeep.format.segment.segment import envelope_length
 
 ReadAt = Callable[[int, int], bytes]
 
 _FRAME_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_MOST_RAW: Final = 64 << 20
+_MAX_RAW: Final = 64 << 20
 _STEP: Final = 1 << 20
-_PIECE: Final = 4 << 10  # what zstd gives of a damaged piece is lost with it
-_MOST_HEADER: Final = 18
+_PIECE: Final = 4 << 10  # small, because zstd returns nothing of a piece with damage in it
+_MAX_HEADER: Final = 18
 
 
 def remains(
     read_at: ReadAt, size: int, start: int = 0, end: int | None = None
 ) -> Iterator[Envelope]:
-    """Yield every whole envelope in the blocks of a segment, in the order of the file.
+    """Yield every sound envelope in the blocks of a segment, in the order of the file.
 
     Args:
-        read_at: reads (offset, size); it may return less at the end, and raise CorruptionError.
-        size: of the file.
-        start, end: look only at blocks that begin between them.
+        read_at: reads (offset, size); may return less at the end, and may raise CorruptionError.
+        size: size of the file in bytes.
+        start, end: offsets; only blocks that begin between them are read.
     """
     dictionaries: dict[int, zstandard.ZstdCompressionDict] = {}
     at = _find(read_at, size, start, _FRAME_MAGIC)
@@ -49,12 +49,12 @@ def remains(
 
 
 def _find(read_at: ReadAt, size: int, at: int, wanted: bytes) -> int | None:
-    """Return the next place of some bytes."""
+    """Return the offset of the next occurrence of `wanted`; None if there is none."""
     while at < size:
         try:
             piece = read_at(at, min(_STEP + len(wanted), size - at))
         except CorruptionError:
-            piece = b""  # a bad sector
+            piece = b""  # an unreadable sector: go on after it
         place = piece.find(wanted)
         if place >= 0:
             return at + place
@@ -68,18 +68,18 @@ def _decompress(
     at: int,
     dictionaries: dict[int, zstandard.ZstdCompressionDict],
 ) -> tuple[bytes, int]:
-    """Return what a frame holds, up to damage, and the size of the frame; 0 for a damaged one."""
+    """Return the content of a frame up to the damage, and its size; 0 if it is damaged."""
     raw: list[bytes] = []
     length = 0
     start = at
     try:
-        header = read_at(at, min(_MOST_HEADER, size - at))
+        header = read_at(at, min(_MAX_HEADER, size - at))
         identifier = zstandard.get_frame_parameters(header).dict_id
         dictionary = _dictionary(read_at, size, identifier, dictionaries)
         decompressor = zstandard.ZstdDecompressor(
-            dict_data=dictionary, max_window_size=_MOST_RAW
+            dict_data=dictionary, max_window_size=_MAX_RAW
         ).decompressobj()
-        while at < size and length < _MOST_RAW:
+        while at < size and length < _MAX_RAW:
             piece = read_at(at, min(_PIECE, size - at))
             raw.append(decompressor.decompress(piece))
             length += len(raw[-1])
@@ -99,7 +99,10 @@ def _dictionary(
     identifier: int,
     known: dict[int, zstandard.ZstdCompressionDict],
 ) -> zstandard.ZstdCompressionDict | None:
-    """Return the dictionary that a frame needs; None when it needs none."""
+    """Return the dictionary that a frame needs; None if it needs none.
+
+    The first call reads all dictionary frames of the file into `known`.
+    """
     if not identifier:
         return None
     at = None if known else _find(read_at, size, 0, DICTIONARY_MAGIC)
@@ -117,6 +120,6 @@ def _dictionary(
 def _envelopes(raw: bytes) -> Iterator[Envelope]:
     at = 0
     while (length := envelope_length(raw, at)) and at + length <= len(raw):
-        with suppress(CorruptionError):  # the next one, where this one says it ends, may be whole
+        with suppress(CorruptionError):  # the length may be right and the next envelope sound
             yield decode_envelope(raw[at : at + length], "segment")
         at += length

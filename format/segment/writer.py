@@ -1,7 +1,7 @@
-"""Writing segments: nodes in, the bytes of a file out. See `format/segment/segment.py`.
+"""Writing segments from nodes. See `format/segment/segment.py` for the format.
 
-Memory is bounded by one block and the index. Blocks come out as they fill, so a file can be written
-while it grows; it is a segment only when `finish` was written behind them.
+Needs memory for one block and the index. The caller writes each block to the file as it is
+returned; the file is a segment only after the bytes of `finish` have been written as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.segment.segment import (
+from streamkeep.format.segment.index import (
     CHECKSUM_SIZE,
     VERSION,
     Block,
@@ -33,12 +33,12 @@ DEFAULT_BLOCK_BYTES: Final = 256 << 10
 
 
 class SegmentWriter:
-    """Makes the bytes of a segment: those of each `add`, then those of `finish`, in this order.
+    """Encodes a segment: the file is the results of all `add` calls, then that of `finish`.
 
     Attributes:
-        size: bytes handed out so far.
-        raw_size, entries, nodes: what was added so far.
-        trailer: of the finished segment.
+        size: bytes returned so far.
+        raw_size, entries, nodes: bytes of envelopes, entries and nodes added so far.
+        trailer: the trailer, after `finish`; None before.
     """
 
     def __init__(
@@ -58,11 +58,10 @@ class SegmentWriter:
 
         Args:
             key: the stream's whole key.
-            file_number: as `Trailer` has it.
-            level: zstd's, from negative (fast) to 22.
-            block_bytes: a block ends before it would have more bytes uncompressed; a bigger node
-                is a block alone.
-            dictionary: a zstd dictionary; it is stored in the segment.
+            file_number: number of the file in its store, as in `Trailer`.
+            level: compression level of zstd, from negative (fast) to 22.
+            block_bytes: maximum uncompressed size of a block; a larger node gets its own block.
+            dictionary: a zstd dictionary, which is stored in the segment.
         """
         self.size = 0
         self.raw_size = 0
@@ -81,7 +80,7 @@ class SegmentWriter:
             write_checksum=True,
             write_content_size=True,
         )
-        self._held: list[bytes] = []  # envelopes of the block to come
+        self._held: list[bytes] = []  # envelopes of the current block
         self._held_size = 0
         self._held_entries = 0
         self._held_first: Id = (0, 0)
@@ -89,7 +88,7 @@ class SegmentWriter:
 
     @property
     def first_id(self) -> Id | None:
-        """ID of the first entry added; None before there is one."""
+        """ID of the first entry; None before the first `add`."""
         blocks = self._index.blocks
         if blocks:
             return blocks[0].first_id
@@ -97,32 +96,31 @@ class SegmentWriter:
 
     @property
     def last_id(self) -> Id | None:
-        """ID of the last entry added; None before there is one."""
+        """ID of the last entry; None before the first `add`."""
         return self._last
 
     def add(self, envelope: bytes, where: str) -> bytes:
-        """Add a node as it stands in `nodes` or `retired`; return what the file goes on with.
+        """Add the history form of a row of `nodes` or `retired`; return the next bytes to write.
 
-        Of the node only what history shows is kept; a node of which that leaves nothing adds
-        nothing.
+        A node whose entries were all deleted adds nothing.
 
         Args:
-            where: the place of the node, for errors.
+            where: names the node in errors.
 
         Raises:
-            CorruptionError: the node is damaged, of another stream, or not above the last one.
-                The writer goes on as if it had not been added.
+            CorruptionError: the node is damaged, of another stream, or not above the last node.
+                The writer is unchanged and can be used on.
         """
         found = decode_envelope(envelope, where)
         if found.number != self._index.stream_number:
-            problem = f"a node of stream {found.number}, not {self._index.stream_number}"
+            problem = f"a node of stream {found.number}, expected {self._index.stream_number}"
             raise CorruptionError(where, problem)
         data = history_form(found.listpack, found.ms, found.seq, found.trimmed)
         if not data:
             return b""
         ids = validate(data, found.ms, found.seq)
         if self._last is not None and (found.ms, found.seq) <= self._last:
-            raise CorruptionError(where, f"its key is not above {text_of(self._last)}")
+            raise CorruptionError(where, f"the key is not above {text_of(self._last)}")
         if data is not found.listpack or found.record or found.trimmed:
             envelope = encode_envelope(
                 found.number,
@@ -150,13 +148,13 @@ class SegmentWriter:
         return out
 
     def finish(self) -> bytes:
-        """Return the rest of the file.
+        """Return the rest of the file: the last block, dictionary, index, trailer and seek table.
 
         Raises:
-            ValueError: nothing was added; there is no empty segment.
+            ValueError: nothing was added; a segment has at least one entry.
         """
         if self._last is None:
-            raise ValueError("a segment holds at least one entry")
+            raise ValueError("a segment needs at least one entry")
         block = self._end_block() if self._held else b""
         dictionary = dictionary_frame(self._dictionary)
         index = self._index.encode()
@@ -183,7 +181,7 @@ class SegmentWriter:
         return block + rest
 
     def _end_block(self) -> bytes:
-        """Compress the envelopes held; return the block."""
+        """Compress the current block and return it."""
         assert self._last is not None
         data = self._compressor.compress(b"".join(self._held))
         block = Block(

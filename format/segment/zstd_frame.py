@@ -1,9 +1,9 @@
-"""What a zstd frame can hold, told before it is decompressed.
+"""The maximum content of a zstd frame, found without decompressing it.
 
-A frame states the size of its content, and whoever decompresses it allocates as much. A frame of a
-few bytes may state gigabytes. But its content stands in blocks of at most 128 KiB, each behind a
-header of three bytes (little-endian): the lowest bit says that it is the last one, the next two are
-its kind, the other 21 its size.
+A frame states the size of its content, and zstd allocates that much memory, so a few bytes can
+claim gigabytes. But the content is in blocks of at most 128 KiB. Each has a header of three bytes
+(little-endian): the lowest bit marks the last block, the next two are its kind, the other 21 its
+size.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Final
 
 import zstandard
 
-_MOST_BLOCK: Final = 128 << 10
+_MAX_BLOCK: Final = 128 << 10
 _HEADER_SIZE: Final = 3
 _RAW: Final = 0
-_REPEATED: Final = 1  # one byte, as often as the size says
+_REPEATED: Final = 1  # a single byte, repeated `size` times
 
-MOST_RATIO: Final = _MOST_BLOCK // (_HEADER_SIZE + 1)
+MAX_RATIO: Final = _MAX_BLOCK // (_HEADER_SIZE + 1)
 
 
-def most_content(frame: bytes) -> int:
-    """Return how many bytes a zstd frame may decompress to, by the headers of its blocks.
+def max_content(frame: bytes) -> int:
+    """Return the maximum number of bytes that a zstd frame can decompress to.
 
     Raises:
-        ZstdError: this is no frame.
+        ZstdError: this is not a zstd frame.
     """
-    most = 0
+    total = 0
     at = zstandard.frame_header_size(frame)
     last = False
     while not last and at + _HEADER_SIZE <= len(frame):
         header = int.from_bytes(frame[at : at + _HEADER_SIZE], "little")
         last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-        most += min(size, _MOST_BLOCK) if kind in (_RAW, _REPEATED) else _MOST_BLOCK
+        total += min(size, _MAX_BLOCK) if kind in (_RAW, _REPEATED) else _MAX_BLOCK
         at += _HEADER_SIZE + (1 if kind == _REPEATED else size)
-    return most
+    return total

@@ -1,4 +1,5 @@
-"""Backups: a copy of a store in use, as of one commit, complete or not there at all.
+"""Backups: copies of a store in use, each as of one commit.
 
-May import: `recovery.fsck`, `engine`, `format`. For the rest: `backup.backup`, `BackupReport`.
+May import: `recovery.fsck`, `engine`, `format`. Other rooms may use `backup.backup` and
+`BackupReport`.
 """

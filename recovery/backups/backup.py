@@ -1,15 +1,16 @@
-"""Backups: a copy of a store in use, as of one commit, complete or not there at all.
+"""Backups: a copy of a store in use, as of one commit. The target gets all of it or nothing.
 
-The copy is made beside the target, in `.NAME.backup`, checked there like any other store, and
-takes the target's name when it is whole. It is an ordinary store: closed, healthy, with the next
-epoch, open to every command. A lock on the folder keeps two backups to one target apart; what a
-killed one left in the folder is used, as far as it is whole.
+1. Copy the archive into the folder `.NAME.backup` beside the target, while the archiver may run.
+2. Under the archive's lock, take a snapshot, copy the segments written since, and copy the data
+   file of that snapshot without its free pages (`engine/admin/copying.py`).
+3. Check the copy with fsck.
+4. Rename the folder to the target.
 
-The data file is copied anew each time, without its free pages (`engine/admin/copying.py`). Segments
-of the archive never change: one that stands in the earlier backup with the size and the checksum
-that the manifest names is linked, not copied. Both passes over the archive take that way: the first
-copies what there is while the archiver works on, the second holds the archive's lock for the few
-that have come since, so that the files are those of the snapshot that is copied.
+Segments never change. One that the earlier backup contains, with the size and checksum of the
+manifest, is linked instead of copied. A lock on the folder excludes a second backup to the same
+target. If a process was killed, the next backup uses the sound segments in the folder.
+
+The backup is an ordinary store, closed and healthy, with the next epoch.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.store import check
 
 META_BACKUP: Final = b"backup"
-Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
 
-_EXCHANGE: Final = 2  # renameat2: both names change places
+_EXCHANGE: Final = 2  # flag of renameat2: swap both names
 _TRIES: Final = 5
 
 
 class BackupReport(NamedTuple):
-    """What a backup did.
+    """The result of a backup.
 
-    Args:
-        path: the backup.
-        epoch: of the backup, one above that of the store.
-        commit_number: the commit of the store that it shows.
-        data_bytes: size of its data file; `store_bytes` is that of the store.
-        copied_segments, copied_bytes: archive files that were copied,
-        kept_segments, kept_bytes: and those that the earlier backup had.
+    Attributes:
+        path: path of the backup.
+        epoch: epoch of the backup, one above that of the store.
+        commit_number: the commit of the store that was copied.
+        store_bytes, data_bytes: used size of the store's data file, and size of the backup's.
+        copied_segments, copied_bytes: number and size of archive files that were copied.
+        kept_segments, kept_bytes: number and size of those that the earlier backup had.
     """
 
     path: Path
@@ -92,22 +93,23 @@ def backup(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> BackupReport:
-    """Copy a store, in use or not, to `target`; an earlier backup there is replaced as a whole.
+    """Copy a store, in use or not, to `target`, and replace an earlier backup there.
 
-    The backup shows one commit, that of the moment when its data file was begun. Others read and
-    write meanwhile; pages that they free are not used again until it is done.
+    The backup is durable on return and shows the newest commit at the time when the copy of the
+    data file began. The store can be read and written during the backup, but LMDB cannot reuse
+    pages that are freed during the copy of the data file.
 
     Args:
         store: an open store, or the path of one.
-        target: a folder that is missing or empty, or an earlier backup of this store. The folder
-            above it must exist.
-        verify: check the whole copy with fsck before it takes the target's name.
+        target: a folder that is missing or empty, or an earlier backup of this store. Its parent
+            folder must exist.
+        verify: check the whole copy with fsck before it replaces the target.
 
     Raises:
-        StoreError: the target is something else, or was written to since it was a backup.
-        StoreLockedError: the target is open, or another backup to it runs.
-        CorruptionError: the store is damaged; an earlier backup is left as it was.
-        StoreFullError: no room; likewise.
+        StoreError: the target is something else, or was changed since it was made.
+        StoreLockedError: the target is open, or another backup to it is running.
+        CorruptionError: the store is damaged; an earlier backup is unchanged.
+        StoreFullError: the disk is full; an earlier backup is unchanged.
     """
     if not isinstance(store, Store):
         with Store(store, readonly=True) as opened:
@@ -118,7 +120,7 @@ def backup(
     aside = f".{place.name}.backup-old"
     with _working_in(parent, place.name) as staging:
         if not parent.exists(place.name) and parent.has_folder(aside):
-            parent.rename(aside, place.name)  # a backup was killed while it took the name
+            parent.rename(aside, place.name)  # a backup was killed while it renamed the folders
         earlier = _check_target(store, place)
         job = _Job(store, staging, earlier, progress)
         report = job.copy(clock or Clock())
@@ -127,7 +129,7 @@ def backup(
             _verify(staging.path, progress)
         failpoints.hit("backup:checked")
         with nullcontext() if earlier is None else _unused(earlier):
-            _take_name(parent, staging.path.name, place.name, aside)
+            _rename_to_target(parent, staging.path.name, place.name, aside)
         failpoints.hit("backup:named")
     return report._replace(path=place)
 
@@ -137,19 +139,25 @@ def backup(
 
 def _check_apart(source: Path, target: Path) -> None:
     if not target.parent.is_dir():
-        raise StoreError(f"{target.parent}: no such folder; make it first")
+        raise StoreError(f"{target.parent}: no such folder; create it first")
     here, there = source.resolve(), target.resolve()
     if here == there or here in there.parents or there in here.parents:
-        raise StoreError(f"{target}: a backup cannot stand in its store, or around it")
+        problem = "a backup cannot be inside its store, or contain it"
+        raise StoreError(f"{target}: {problem}; choose another target")
 
 
 def _check_target(store: Store[Any], place: Path) -> Folder | None:
-    """Return the earlier backup of the store, if there is one; raise for anything else."""
+    """Return the earlier backup of the store at `place`; None if the folder is missing or empty.
+
+    Raises:
+        NotAStoreError, StoreError: the folder is not an unchanged backup of this store.
+    """
     earlier = find_folder(place)
     if earlier is None or not earlier.names():
         return None
     if not earlier.exists(DATA_FILE):
-        raise NotAStoreError(f"{place}: not a backup; the target must be missing, empty, or one")
+        expected = "the target must be missing, empty, or an earlier backup"
+        raise NotAStoreError(f"{place}: not a backup; {expected}")
     with Store(place, readonly=True) as found, found.snapshot() as snapshot:
         txn = snapshot.txn
         body = txn.get_row(META, META_BACKUP, "meta")
@@ -158,18 +166,18 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
         changed = body is None or decode_backup(body, "meta").own_commit != txn.raw.id()
     if changed:
         raise StoreError(
-            f"{place}: a store that was written to, no mere backup any more; choose another target"
+            f"{place}: a backup that was changed since it was made; choose another target"
         )
     return earlier
 
 
 @contextmanager
 def _unused(store: Folder) -> Iterator[None]:
-    """Hold the lock of a store that nobody has open."""
+    """Hold the exclusive lock of a backup; raise StoreLockedError if a process has it open."""
     lock = CheckpointFile(store, readonly=False)
     try:
         if not lock.try_exclusive():
-            raise StoreLockedError(f"{store.path}: the earlier backup is open; close it")
+            raise StoreLockedError(f"{store.path}: the earlier backup is open; close it first")
         yield
     finally:
         lock.close()
@@ -193,19 +201,19 @@ def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
                     staging.remove_any(left)
             yield staging
         finally:
-            parent.remove_any(staging.path.name)  # by now it may be the earlier backup
+            parent.remove_any(staging.path.name)  # after an exchange this is the earlier backup
             parent.sync()
     finally:
         os.close(handle)
 
 
-def _take_name(parent: Folder, staging: str, place: str, aside: str) -> None:
-    """Give the copy the target's name; an earlier backup is removed afterwards."""
+def _rename_to_target(parent: Folder, staging: str, place: str, aside: str) -> None:
+    """Rename the copy to the target; the earlier backup is removed afterwards."""
     if not parent.has_folder(place) or not parent.folder(place).names():
         parent.rename(staging, place)
         parent.sync()
         return
-    if _exchange(parent, staging, place):  # the earlier one stands in the staging folder now
+    if _exchange(parent, staging, place):  # the earlier backup is now in the staging folder
         parent.sync()
         failpoints.hit("backup:exchanged")
         return
@@ -218,7 +226,7 @@ def _take_name(parent: Folder, staging: str, place: str, aside: str) -> None:
 
 
 def _exchange(parent: Folder, one: str, other: str) -> bool:
-    """Have two folders change names in one step; say whether the system can."""
+    """Swap the names of two folders atomically; return False if the system cannot."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
@@ -231,10 +239,10 @@ def _exchange(parent: Folder, one: str, other: str) -> bool:
 
 
 class _Job:
-    """One copy.
+    """The copy of one backup.
 
     Args:
-        earlier: a backup whose segments may be used.
+        earlier: an earlier backup, whose segments may be linked.
     """
 
     def __init__(
@@ -244,8 +252,8 @@ class _Job:
         self.staging = staging
         self.earlier = earlier
         self.progress = progress
-        self.copied: dict[str, int] = {}  # bytes by path below archive/
-        self.kept: dict[str, int] = {}
+        self.copied: dict[str, int] = {}  # path below archive/ -> size of a copied segment
+        self.kept: dict[str, int] = {}  # the same for linked segments
 
     def copy(self, clock: Clock) -> BackupReport:
         """Copy everything as of one commit."""
@@ -253,13 +261,13 @@ class _Job:
             try:
                 with self.store.snapshot() as snapshot:
                     records = list(iter_segments(snapshot.txn))
-                self._copy_segments(records, last=False)  # holds no pages meanwhile
+                self._copy_segments(records, last=False)  # after the snapshot: it pins no pages
                 break
             except MissingSegmentError:
-                continue  # the archive has moved on
+                continue  # the archiver has replaced the segment
         for _ in range(_TRIES):
             try:
-                with self._archive_still(), self.store.snapshot() as snapshot:
+                with self._locked_archive(), self.store.snapshot() as snapshot:
                     records = list(iter_segments(snapshot.txn))
                     wanted = self._copy_segments(records, last=True)
                     return self._copy_data(snapshot, wanted, clock)
@@ -267,8 +275,8 @@ class _Job:
                 missing = error
         raise missing
 
-    def _archive_still(self) -> Any:
-        """Hold the archive's lock, if there is an archive that this process may lock."""
+    def _locked_archive(self) -> Any:
+        """Hold the archive's lock, if there is an archive and this process may lock it."""
         environment = self.store._environment
         if environment.folder.has_folder(ARCHIVE_FOLDER) and os.access(
             environment.path / ARCHIVE_FOLDER, os.W_OK
@@ -277,17 +285,17 @@ class _Job:
         return nullcontext()
 
     def _copy_segments(self, records: list[SegmentRecord], *, last: bool) -> dict[str, int]:
-        """Have segments in the copy; return their sizes by path.
+        """Copy or link the segments; return their sizes by path.
 
         Args:
-            last: remove all others.
+            last: whether to remove all other segments and to sync the folders.
         """
         total = sum(record.size_bytes for record in records)
         done = 0
         for record in records:
             self._copy_segment(record)
             done += record.size_bytes
-            self._tell("archive", done, total)
+            self._report("archive", done, total)
         wanted = {record.path: record.size_bytes for record in records}
         if last and self.staging.has_folder(ARCHIVE_FOLDER):
             for path in self.staging.files_below(ARCHIVE_FOLDER):
@@ -310,7 +318,7 @@ class _Job:
                 self.copied[record.path] = record.size_bytes
             return
         self.staging.make_folder(name.rpartition("/")[0])
-        self.staging.remove(name)  # what is there is not whole
+        self.staging.remove(name)  # a file that is there is not the segment
         if self.earlier is not None and _is_there(self.earlier, record):
             try:
                 self.earlier.link(name, self.staging)
@@ -321,7 +329,7 @@ class _Job:
         try:
             _copy_segment(self.store._environment.folder, self.staging, name)
         except FileNotFoundError:
-            raise MissingSegmentError(record.where, "the file is not there") from None
+            raise MissingSegmentError(record.where, "the file does not exist") from None
         self.copied[record.path] = record.size_bytes
         segment = open_stored(self.staging, record.path, record.where)
         check_means(record, segment)
@@ -347,7 +355,7 @@ class _Job:
             raw,
             self.staging,
             rows,
-            lambda done: self._tell("data", min(done, total), total),
+            lambda done: self._report("data", min(done, total), total),
         )
         failpoints.hit("backup:data")
         own_epoch = finish_copy(self.staging, clock)
@@ -367,13 +375,13 @@ class _Job:
             sum(kept.values()),
         )
 
-    def _tell(self, what: str, done: int, total: int) -> None:
+    def _report(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
 
 
 def _is_there(store: Folder, record: SegmentRecord) -> bool:
-    """Say whether a file is the segment that a row names, by size and checksum."""
+    """Return whether a folder contains the segment of a row, by size and checksum."""
     try:
         check_means(record, open_stored(store, record.path, record.where))
     except CorruptionError:
@@ -382,7 +390,7 @@ def _is_there(store: Folder, record: SegmentRecord) -> bool:
 
 
 def _copy_segment(source: Folder, target: Folder, name: str) -> None:
-    """Copy a file of the archive; it is on disk on return, under its name only when it is whole."""
+    """Copy a file of the archive, sync it, and only then give it its name."""
     temporary = name + TEMPORARY
     copy_file(source, name, target, temporary)
     handle = target.open(temporary, os.O_RDWR)
@@ -394,7 +402,7 @@ def _copy_segment(source: Folder, target: Folder, name: str) -> None:
 
 
 def _verify(staging: Path, progress: Progress | None) -> None:
-    """Check the copy; what is wrong with it was wrong with the store."""
+    """Check the copy; raise CorruptionError for damage, which the store must have as well."""
     from streamkeep.recovery.fsck.progress import Progress as Checked
 
     moved = Checked(

@@ -1,5 +1,5 @@
-"""Checking a store: one generator of findings per invariant, and the catalogue of all codes.
+"""Checks of a store: one generator of findings per invariant, and the catalogue of all codes.
 
-`store.check` runs every check; each module is named after what it checks. Never changes a store.
-May import: `recovery.pages`, `engine`, `format`.
+`store.check` runs every check; each module is named after what it checks. Nothing here changes a
+store. May import: `recovery.pages`, `engine`, `format`.
 """

@@ -1,12 +1,12 @@
-"""Checks of the archive: rows of the manifest and of what is retired, and the files themselves.
+"""Checks of the archive: rows of the manifest, retired nodes, and segment files.
 
-Where entries are is checked by ranges of IDs: segments, retired nodes and live nodes of a stream
-follow each other without touching, so that each entry is in one place. Of live nodes only those
-beside archived ones have to be read for that.
+Each entry must be in one place: segments, retired nodes and live nodes of a stream must not
+overlap. The check compares ranges of IDs, and reads only those live nodes that are next to
+archived entries.
 
-Files are opened for their trailer and index; unless the check is a quick one, they are read to the
-last byte. While somebody uses the store, files come and go: what looks wrong is held against the
-newest manifest before it is reported.
+A quick check reads trailer and index of each file, a full check every byte. While other processes
+use the store, files come and go, so a problem is reported only if the newest manifest still names
+the file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _LIVE: Final = 2
 
 
 def check_archive(source: Source, scope: Scope) -> Iterator[Finding]:
-    """Check everything that is archived, and on its way there."""
+    """Check the archived entries and the retired nodes of all streams."""
     tables = source.tables
     if tables is None:
         return
@@ -83,7 +83,7 @@ def check_archive(source: Source, scope: Scope) -> Iterator[Finding]:
 
 
 def check_retired(tables: Tables) -> Iterator[Finding]:
-    """SK306: every retired node can be read, and has something for the archive."""
+    """SK306: every retired node can be read and has a trimmed entry."""
     cursor = tables.cursor(RETIRED)
     found = cursor.first()
     while found:
@@ -102,10 +102,10 @@ def _check_retired(db_key: bytes, value: bytes) -> None:
         return
     envelope = decode_envelope(value, where)
     if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq) or envelope.record:
-        raise CorruptionError(where, f"the envelope is of {envelope.ms}-{envelope.seq}")
+        raise CorruptionError(where, f"the envelope is of node {envelope.ms}-{envelope.seq}")
     data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
     if not data:
-        raise CorruptionError(where, "nothing of it was trimmed")
+        raise CorruptionError(where, "none of its entries was trimmed")
     validate(data, ms, seq)
 
 
@@ -118,21 +118,21 @@ def _retired_place(db_key: bytes) -> str:
 
 
 class _Place(NamedTuple):
-    """Where some entries of a stream are: from which ID on, and in what."""
+    """A segment or a node with some entries of a stream."""
 
     first: Id
     kind: int
-    last: Id | None  # None of a node: it has to be read
+    last: Id | None  # None for a node that must be read for it
     where: str
 
 
 def check_places(tables: Tables) -> Iterator[Finding]:
-    """SK304, SK305: what is archived, retired and live has no ID in common."""
+    """SK304, SK305: segments, retired nodes and live nodes of a stream do not overlap."""
     numbers = set(numbers_in(tables, RETIRED))
     numbers.update(row.stream_number for row in Rows(tables).under(SEGMENT_SHAPE))
     for number in sorted(numbers):
         before: _Place | None = None
-        reach: Id = (0, 0)  # the last ID of `before`, and of those before it
+        reach: Id = (0, 0)  # the highest ID of `before` and of all places before it
         for place in heapq.merge(
             _segment_places(tables, number),
             _node_places(tables, RETIRED, number, _RETIRED),
@@ -143,7 +143,7 @@ def check_places(tables: Tables) -> Iterator[Finding]:
                 reach = max(reach, _end_of(tables, number, before))
                 if place.first <= reach:
                     same = before.kind == place.kind == _SEGMENT
-                    problem = f"it begins at {StreamId(*place.first)}, within {before.where}"
+                    problem = f"begins at {StreamId(*place.first)}, within {before.where}"
                     yield finding("SK304" if same else "SK305", place.where, problem)
             before = place
 
@@ -168,7 +168,7 @@ def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator
 
 
 def _tail_place(tables: Tables, number: int) -> Iterator[_Place]:
-    """Yield the newest node, which stands with the record."""
+    """Yield the tail node, which is stored with the stream record."""
     try:
         value = tables.get(STREAMS, pack_number(number))
         stream = None if value is None else decode_stream(number, b"", value)
@@ -181,7 +181,7 @@ def _tail_place(tables: Tables, number: int) -> Iterator[_Place]:
 
 
 def _end_of(tables: Tables, number: int, place: _Place) -> Id:
-    """Return the last ID of a place; its first where it cannot be read."""
+    """Return the last ID of a place; its first ID if it cannot be read."""
     if place.last is not None:
         return place.last
     table = RETIRED if place.kind == _RETIRED else NODES
@@ -196,7 +196,7 @@ def _end_of(tables: Tables, number: int, place: _Place) -> Id:
 
 
 def check_manifest(tables: Tables) -> Iterator[Finding]:
-    """SK308, SK309: sequences and streams of rows were given, and sequences once."""
+    """SK308, SK309: no sequence is repeated; sequences and stream numbers are not given again."""
     rows = Rows(tables)
     seen: dict[int, str] = {}
     streams = 0
@@ -215,7 +215,7 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
     except CorruptionError:
         return  # reported by check_counter
     if streams >= following and tables.complete(META):
-        problem = f"there is an archive of stream number {streams}, the next would be {following}"
+        problem = f"the next stream number is {following}, but {streams} has an archive"
         yield finding("SK309", f"meta {NEXT_STREAM.decode()}", problem)
 
 
@@ -223,7 +223,7 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
 
 
 def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Finding]:
-    """SK301, SK302, SK303, SK307, SK310: each row has its file, whole, without what was erased."""
+    """SK301, SK302, SK303, SK307, SK310: each row has its sound file, without erased entries."""
     for row in Rows(tables).under(SEGMENT_SHAPE):
         found = list(_check_file(tables, row, source.folder, scope))
         scope.progress.advance(0)
@@ -247,7 +247,7 @@ def _check_file(
     except CorruptionError as error:
         yield finding("SK303", row.where, error.problem)
         return
-    told = record_of(
+    expected = record_of(
         segment,
         stream_number=row.stream_number,
         path=row.path,
@@ -258,8 +258,8 @@ def _check_file(
         origin=row.origin,
         erased=row.erased,
     )
-    if told != row:
-        names = [name for name in told._fields if getattr(told, name) != getattr(row, name)]
+    if expected != row:
+        names = [name for name in row._fields if getattr(expected, name) != getattr(row, name)]
         yield finding("SK307", row.where, f"the row differs from the file in {', '.join(names)}")
     if scope.quick:
         return
@@ -273,7 +273,7 @@ def _problem_of(error: StreamkeepError) -> str:
 
 
 def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Iterator[Finding]:
-    """SK310: a segment has no entry that was erased, unless the erasure is still to be finished."""
+    """SK310: a segment has no erased entry, unless the erasure is not finished yet."""
     if tables.get(META, META_SCRUB) is not None:
         return
     read = -1
@@ -290,14 +290,16 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
                 nodes = []  # reported above
             read = number
         if any(has_live(node.listpack, node.ms, node.seq, *wanted) for node in nodes):
-            yield finding("SK310", row.where, f"it has {StreamId(*wanted)}, which was erased")
+            yield finding(
+                "SK310", row.where, f"contains entry {StreamId(*wanted)}, which was erased"
+            )
 
 
 def _is_current(source: Source, row: SegmentRecord) -> bool:
-    """Say whether the newest manifest names the file of a row.
+    """Return whether the newest manifest still names the file of a row.
 
-    A store that needs recovery is looked at as of its checkpoint; the journal behind that may
-    well have taken the row away, and its file is gone then.
+    False for a store that needs recovery: it is checked as of its checkpoint, and a later commit in
+    the journal may have removed the row and the file.
     """
     if source.torn:
         return False
@@ -309,25 +311,25 @@ def _is_current(source: Source, row: SegmentRecord) -> bool:
 
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
-    """SK311, SK312, SK313: files of the archive are named by one row, of one kind."""
+    """SK311, SK312, SK313: each file is named either by the manifest or as garbage."""
     rows = Rows(tables)
     named = {row.path for row in rows.under(SEGMENT_SHAPE)}
     doomed = {row.path for row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
     for path in sorted(named & doomed):
-        yield finding("SK313", f"segment {path}", "it is listed as garbage")
+        yield finding("SK313", f"segment {path}", "the file is listed as garbage")
     if source.torn or rows.unreadable:
         return
     for path in source.folder.files_below(ARCHIVE_FOLDER):
         if path == ARCHIVE_LOCK or path in named or path in doomed:
             continue
         if path.endswith(TEMPORARY):
-            yield finding("SK312", f"file {path}", "a segment that was not finished")
+            yield finding("SK312", f"file {path}", "an unfinished segment")
         elif not _named_by_now(source, path):
             yield finding("SK311", f"file {path}", "no row of the manifest names it")
 
 
 def _named_by_now(source: Source, path: str) -> bool:
-    """Say whether a file was named, or went, since the check began."""
+    """Return whether a file was removed, or is named now, since the check began."""
     if not source.folder.exists(stored_name(path)):
         return True
     with open_source(source.path) as newest:

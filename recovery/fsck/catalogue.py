@@ -1,7 +1,7 @@
-"""Every finding code: what it means, how bad it is, what to do.
+"""Every finding code: its severity, its meaning, and the advice for the user.
 
-Codes are permanent: SK0 the store, SK1 streams, SK2 groups and what is pending,
-SK25 and up: idempotent XADD, SK3 the archive.
+Codes are permanent: SK0 the store, SK1 streams, SK2 groups and pending entries, SK25 and SK26
+idempotent XADD, SK3 the archive.
 """
 
 from __future__ import annotations
@@ -21,449 +21,168 @@ class Kind(NamedTuple):
     advice: str
 
 
-_REBUILD: Final = "`streamkeep repair STORE --output NEW` rebuilds it without loss"
-_SALVAGE: Final = (
-    "`streamkeep repair STORE --output NEW` saves what is readable and says what is lost"
+NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
+REBUILD: Final = "`streamkeep repair STORE --output NEW` rebuilds it without loss"
+SALVAGE: Final = (
+    "`streamkeep repair STORE --output NEW` saves what is readable and lists what is lost"
 )
 
-CATALOGUE: Final[dict[str, Kind]] = {
-    "SK001": Kind(
-        Severity.ERROR,
-        "a row cannot be decoded, or its checksum is wrong",
-        _SALVAGE,
-    ),
-    "SK002": Kind(
-        Severity.ERROR,
-        "a row of `meta` is missing or damaged",
-        _REBUILD,
-    ),
-    "SK003": Kind(
-        Severity.ERROR,
-        "a meta page of `data.mdb` is damaged, or the file cannot be read",
-        _SALVAGE,
-    ),
-    "SK004": Kind(
-        Severity.ERROR,
-        "a page of `data.mdb` is damaged",
-        _SALVAGE,
-    ),
-    "SK005": Kind(
-        Severity.ERROR,
-        "a page of `data.mdb` is used twice, or used and free",
-        _SALVAGE,
-    ),
-    "SK006": Kind(
-        Severity.WARNING,
-        "pages of `data.mdb` are neither used nor free: room that is lost",
-        _REBUILD,
-    ),
-    "SK007": Kind(
-        Severity.WARNING,
-        "LMDB's counters of a table are wrong",
-        _REBUILD,
-    ),
-    "SK008": Kind(
-        Severity.WARNING,
-        "a sub-database that the format does not have",
-        _REBUILD,
-    ),
-    "SK009": Kind(
-        Severity.ERROR,
-        "a sub-database is missing",
-        _SALVAGE,
-    ),
-    "SK010": Kind(
-        Severity.ERROR,
-        "the name of a stream stands under the key of another name",
-        _REBUILD,
-    ),
-    "SK011": Kind(
-        Severity.WARNING,
-        "two names lead to the same stream",
-        _REBUILD,
-    ),
-    "SK012": Kind(
-        Severity.ERROR,
-        "a name leads to a stream that has no record",
-        _SALVAGE,
-    ),
-    "SK013": Kind(
-        Severity.WARNING,
-        "a stream record has no name",
-        _SALVAGE,
-    ),
-    "SK014": Kind(
-        Severity.ERROR,
-        "a counter of `meta` would give a number again that is in use",
-        _REBUILD,
-    ),
-    "SK015": Kind(
-        Severity.WARNING,
-        "garbage of a stream that still exists",
-        _REBUILD,
-    ),
-    "SK020": Kind(
-        Severity.ERROR,
-        "there is no checkpoint: a power loss could not be recovered from",
-        _REBUILD,
-    ),
-    "SK021": Kind(
-        Severity.WARNING,
+_KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
+    # the store
+    ("SK001", ERROR, "a row cannot be decoded, or its checksum is wrong", SALVAGE),
+    ("SK002", ERROR, "a row of `meta` is missing or damaged", REBUILD),
+    ("SK003", ERROR, "a meta page of `data.mdb` is damaged, or the file is unreadable", SALVAGE),
+    ("SK004", ERROR, "a page of `data.mdb` is damaged", SALVAGE),
+    ("SK005", ERROR, "a page of `data.mdb` is used twice, or used and free", SALVAGE),
+    ("SK006", WARNING, "pages of `data.mdb` are neither used nor free: lost space", REBUILD),
+    ("SK007", WARNING, "LMDB's counters of a table are wrong", REBUILD),
+    ("SK008", WARNING, "`data.mdb` has a sub-database that no format version has", REBUILD),
+    ("SK009", ERROR, "a sub-database is missing", SALVAGE),
+    ("SK010", ERROR, "a row with the name of a stream has the key of another name", REBUILD),
+    ("SK011", WARNING, "two names refer to the same stream", REBUILD),
+    ("SK012", ERROR, "a name refers to a stream that has no record", SALVAGE),
+    ("SK013", WARNING, "a stream record has no name", SALVAGE),
+    ("SK014", ERROR, "a counter of `meta` would give a number that is in use", REBUILD),
+    ("SK015", WARNING, "the nodes of an existing stream are listed as garbage", REBUILD),
+    ("SK020", ERROR, "there is no checkpoint, without which recovery is impossible", REBUILD),
+    (
+        "SK021",
+        WARNING,
         "one of the two checkpoints is damaged",
-        "the next checkpoint replaces it: open the store for writing once, and check again",
+        "open the store for writing once, which writes a new checkpoint; then check again",
     ),
-    "SK022": Kind(
-        Severity.NOTE,
+    (
+        "SK022",
+        NOTE,
         "the store needs recovery, as after a power loss",
-        "open the store for writing once: that recovers it; then check again",
+        "open the store for writing once, which recovers it; then check again",
     ),
-    "SK023": Kind(
-        Severity.ERROR,
-        "the checkpoint is that of another store",
-        _REBUILD,
+    ("SK023", ERROR, "the checkpoint belongs to another store", REBUILD),
+    ("SK024", ERROR, "the journal has a gap or damage: recovery would end there", SALVAGE),
+    (
+        "SK025",
+        NOTE,
+        "the folder of the store contains an unknown file",
+        "move the file elsewhere if you know it; the store does not need it",
     ),
-    "SK024": Kind(
-        Severity.ERROR,
-        "the journal breaks off before its end: a recovery would lose what follows",
-        _SALVAGE,
+    (
+        "SK026",
+        WARNING,
+        "`data.mdb` lacks commits that the journal has, although the machine was not rebooted: the "
+        "kernel lost unwritten pages, or the files were copied while in use",
+        "open the store for writing once, which replays the commits; then check again, and look "
+        "for disk errors in the system log",
     ),
-    "SK025": Kind(
-        Severity.NOTE,
-        "something that is no file of a store stands in its folder",
-        "move it elsewhere if you know it; nothing of the store depends on it",
-    ),
-    "SK026": Kind(
-        Severity.WARNING,
-        "`data.mdb` lacks commits that the journal holds, though the machine was not booted: the "
-        "system has lost pages that it had not written, or the files were copied in use",
-        "open the store for writing once: that replays them; then check again, and look for errors "
-        "of the disk in the system's log",
-    ),
-    "SK101": Kind(
-        Severity.WARNING,
-        "the length is not the number of live entries",
-        _REBUILD,
-    ),
-    "SK102": Kind(
-        Severity.WARNING,
-        "first_id is not the ID of the first live entry",
-        _REBUILD,
-    ),
-    "SK103": Kind(
-        Severity.WARNING,
-        "last live ID is not the ID of the last live entry",
-        _REBUILD,
-    ),
-    "SK104": Kind(
-        Severity.ERROR,
-        "an ID is above last_generated_id: XADD may repeat it",
-        _REBUILD,
-    ),
-    "SK105": Kind(
-        Severity.WARNING,
-        "entries_added is below the length",
-        _REBUILD,
-    ),
-    "SK106": Kind(
-        Severity.WARNING,
-        "max_deleted_id is above last_generated_id",
-        _REBUILD,
-    ),
-    "SK107": Kind(
-        Severity.WARNING,
-        "number or size of the sealed nodes is wrong",
-        _REBUILD,
-    ),
-    "SK108": Kind(
-        Severity.WARNING,
-        "the number of tombstones is wrong",
-        _REBUILD,
-    ),
-    "SK110": Kind(
-        Severity.ERROR,
-        "a macro node is damaged",
-        _SALVAGE,
-    ),
-    "SK111": Kind(
-        Severity.ERROR,
-        "IDs do not rise from one macro node to the next",
-        _SALVAGE,
-    ),
-    "SK112": Kind(
-        Severity.WARNING,
-        "a macro node of a stream that does not exist",
-        _SALVAGE,
-    ),
-    "SK113": Kind(
-        Severity.WARNING,
-        "a slot is marked as trimmed, but is no tombstone",
-        _REBUILD,
-    ),
-    "SK114": Kind(
-        Severity.ERROR,
-        "a macro node stands in the wrong place",
-        _SALVAGE,
-    ),
-    "SK201": Kind(
-        Severity.ERROR,
-        "an entry is pending for a consumer that does not exist",
-        _SALVAGE,
-    ),
-    "SK202": Kind(
-        Severity.ERROR,
-        "a group stands under the key of another name",
-        _REBUILD,
-    ),
-    "SK203": Kind(
-        Severity.WARNING,
-        "a group of a stream that does not exist",
-        _SALVAGE,
-    ),
-    "SK204": Kind(
-        Severity.ERROR,
-        "two groups have the same number",
-        _SALVAGE,
-    ),
-    "SK205": Kind(
-        Severity.WARNING,
-        "garbage of a group that still exists",
-        _REBUILD,
-    ),
-    "SK206": Kind(
-        Severity.WARNING,
-        "consumers or pending entries of a group that does not exist",
-        _SALVAGE,
-    ),
-    "SK207": Kind(
-        Severity.WARNING,
-        "the number of pending entries is wrong",
-        _REBUILD,
-    ),
-    "SK208": Kind(
-        Severity.WARNING,
-        "the number of pending entries that nobody owns is wrong",
-        _REBUILD,
-    ),
-    "SK209": Kind(
-        Severity.WARNING,
-        "the number of consumers is wrong",
-        _REBUILD,
-    ),
-    "SK210": Kind(
-        Severity.WARNING,
-        "the number of pending entries of a consumer is wrong",
-        _REBUILD,
-    ),
-    "SK211": Kind(
-        Severity.ERROR,
-        "a NACK page is damaged",
-        _SALVAGE,
-    ),
-    "SK212": Kind(
-        Severity.ERROR,
-        "IDs do not rise from one NACK page to the next",
-        _SALVAGE,
-    ),
-    "SK213": Kind(
-        Severity.ERROR,
-        "NACKs stand in the row of their group, and in pages as well",
-        _SALVAGE,
-    ),
-    "SK214": Kind(
-        Severity.WARNING,
-        "a NACK is sorted into the order of delivery by a wrong time",
-        _REBUILD,
-    ),
-    "SK215": Kind(
-        Severity.WARNING,
-        "the update counter of a group is not above that of a NACK",
-        _REBUILD,
-    ),
-    "SK216": Kind(
-        Severity.WARNING,
-        "entries_read is below -1",
-        _REBUILD,
-    ),
-    "SK221": Kind(
-        Severity.ERROR,
-        "a consumer stands under the key of another name",
-        _REBUILD,
-    ),
-    "SK222": Kind(
-        Severity.WARNING,
-        "name and number of a consumer do not lead to each other",
-        _REBUILD,
-    ),
-    "SK223": Kind(
-        Severity.WARNING,
-        "the number of a consumer would be given again",
-        _REBUILD,
-    ),
-    "SK231": Kind(
-        Severity.WARNING,
-        "a NACK page is missing in `pel_order`",
-        _REBUILD,
-    ),
-    "SK232": Kind(
-        Severity.WARNING,
-        "a row of `pel_order` names no page by its earliest NACK",
-        _REBUILD,
-    ),
-    "SK233": Kind(
-        Severity.WARNING,
-        "a NACK page is missing in `consumer_pel`",
-        _REBUILD,
-    ),
-    "SK234": Kind(
-        Severity.WARNING,
-        "a row of `consumer_pel` names no page with NACKs of its consumer",
-        _REBUILD,
-    ),
-    "SK251": Kind(
-        Severity.ERROR,
-        "a producer stands under the key of another name",
-        _REBUILD,
-    ),
-    "SK252": Kind(
-        Severity.WARNING,
-        "name and number of a producer do not lead to each other",
-        _REBUILD,
-    ),
-    "SK253": Kind(
-        Severity.WARNING,
-        "the number of a producer would be given again",
-        _REBUILD,
-    ),
-    "SK254": Kind(
-        Severity.WARNING,
-        "pids-tracked is not the number of producers",
-        _REBUILD,
-    ),
-    "SK255": Kind(
-        Severity.WARNING,
-        "iids-tracked is not the number of messages",
-        _REBUILD,
-    ),
-    "SK256": Kind(
-        Severity.WARNING,
-        "the number of messages of a producer is wrong",
-        _REBUILD,
-    ),
-    "SK257": Kind(
-        Severity.WARNING,
-        "a producer has no messages, or more than idmp-maxsize",
-        _REBUILD,
-    ),
-    "SK258": Kind(
-        Severity.ERROR,
-        "a message stands under the key of another one",
-        _REBUILD,
-    ),
-    "SK259": Kind(
-        Severity.WARNING,
-        "`idempotency` and `idempotency_order` do not agree",
-        _REBUILD,
-    ),
-    "SK260": Kind(
-        Severity.WARNING,
-        "the next message of a producer would get an order that is in use",
-        _REBUILD,
-    ),
-    "SK261": Kind(
-        Severity.WARNING,
-        "messages of a producer that does not exist",
-        _SALVAGE,
-    ),
-    "SK262": Kind(
-        Severity.ERROR,
-        "two streams keep their messages under the same number",
-        _SALVAGE,
-    ),
-    "SK263": Kind(
-        Severity.WARNING,
-        "garbage of messages that a stream still remembers",
-        _REBUILD,
-    ),
-    "SK264": Kind(
-        Severity.WARNING,
-        "producers or messages of a stream that does not exist",
-        _SALVAGE,
-    ),
-    "SK301": Kind(
-        Severity.ERROR,
+    # streams
+    ("SK101", WARNING, "the length differs from the number of live entries", REBUILD),
+    ("SK102", WARNING, "first_id is not the ID of the first live entry", REBUILD),
+    ("SK103", WARNING, "last live ID is not the ID of the last live entry", REBUILD),
+    ("SK104", ERROR, "an ID is above last_generated_id, so XADD may give it again", REBUILD),
+    ("SK105", WARNING, "entries_added is below the length", REBUILD),
+    ("SK106", WARNING, "max_deleted_id is above last_generated_id", REBUILD),
+    ("SK107", WARNING, "the number or the size of the sealed nodes is wrong", REBUILD),
+    ("SK108", WARNING, "the number of tombstones is wrong", REBUILD),
+    ("SK110", ERROR, "a macro node is damaged", SALVAGE),
+    ("SK111", ERROR, "the IDs of a macro node are not above those of the node before", SALVAGE),
+    ("SK112", WARNING, "a macro node belongs to a stream that does not exist", SALVAGE),
+    ("SK113", WARNING, "a slot is marked as trimmed but is not a tombstone", REBUILD),
+    ("SK114", ERROR, "a macro node has the key of another node or stream", SALVAGE),
+    # groups and pending entries
+    ("SK201", ERROR, "an entry is pending for a consumer that does not exist", SALVAGE),
+    ("SK202", ERROR, "a row with the name of a group has the key of another name", REBUILD),
+    ("SK203", WARNING, "a group belongs to a stream that does not exist", SALVAGE),
+    ("SK204", ERROR, "two groups have the same number", SALVAGE),
+    ("SK205", WARNING, "the rows of an existing group are listed as garbage", REBUILD),
+    ("SK206", WARNING, "consumers or NACKs belong to a group that does not exist", SALVAGE),
+    ("SK207", WARNING, "the number of pending entries is wrong", REBUILD),
+    ("SK208", WARNING, "the number of unowned pending entries is wrong", REBUILD),
+    ("SK209", WARNING, "the number of consumers is wrong", REBUILD),
+    ("SK210", WARNING, "the number of pending entries of a consumer is wrong", REBUILD),
+    ("SK211", ERROR, "a NACK page is damaged", SALVAGE),
+    ("SK212", ERROR, "the IDs of a NACK page are not above those of the page before", SALVAGE),
+    ("SK213", ERROR, "a group has NACKs both in its own row and in pages", SALVAGE),
+    ("SK214", WARNING, "a NACK has a wrong time in its order of delivery", REBUILD),
+    ("SK215", WARNING, "the update counter of a group is not above that of a NACK", REBUILD),
+    ("SK216", WARNING, "entries_read is below -1", REBUILD),
+    ("SK221", ERROR, "a row with the name of a consumer has the key of another name", REBUILD),
+    ("SK222", WARNING, "name and number of a consumer contradict each other", REBUILD),
+    ("SK223", WARNING, "the number of a consumer would be given again", REBUILD),
+    ("SK231", WARNING, "`pel_order` has no row for a NACK page", REBUILD),
+    ("SK232", WARNING, "a row of `pel_order` does not name a page by its earliest NACK", REBUILD),
+    ("SK233", WARNING, "`consumer_pel` has no row for a NACK page and one of its owners", REBUILD),
+    ("SK234", WARNING, "a row of `consumer_pel` names a page without its consumer", REBUILD),
+    # idempotent XADD
+    ("SK251", ERROR, "a row with the name of a producer has the key of another name", REBUILD),
+    ("SK252", WARNING, "name and number of a producer contradict each other", REBUILD),
+    ("SK253", WARNING, "the number of a producer would be given again", REBUILD),
+    ("SK254", WARNING, "pids-tracked differs from the number of producers", REBUILD),
+    ("SK255", WARNING, "iids-tracked differs from the number of messages", REBUILD),
+    ("SK256", WARNING, "the number of messages of a producer is wrong", REBUILD),
+    ("SK257", WARNING, "a producer has no messages, or more than idmp-maxsize", REBUILD),
+    ("SK258", ERROR, "a row of a message has the key of another message", REBUILD),
+    ("SK259", WARNING, "`idempotency` and `idempotency_order` contradict each other", REBUILD),
+    ("SK260", WARNING, "a producer's next message would get an order that is in use", REBUILD),
+    ("SK261", WARNING, "messages belong to a producer that does not exist", SALVAGE),
+    ("SK262", ERROR, "two streams store their messages under the same number", SALVAGE),
+    ("SK263", WARNING, "messages that a stream still tracks are listed as garbage", REBUILD),
+    ("SK264", WARNING, "producers or messages belong to a stream that does not exist", SALVAGE),
+    # the archive
+    (
+        "SK301",
+        ERROR,
         "a segment file that the manifest names is missing",
-        "`streamkeep archive adopt STORE FILE` takes a copy of it back; " + _SALVAGE,
+        "`streamkeep archive adopt STORE FILE` restores it from a copy; " + SALVAGE,
     ),
-    "SK302": Kind(
-        Severity.ERROR,
-        "a segment file is damaged",
-        "put a copy of the file in its place; " + _SALVAGE,
+    ("SK302", ERROR, "a segment file is damaged", "replace the file with a sound copy; " + SALVAGE),
+    (
+        "SK303",
+        ERROR,
+        "a file contains another segment than the manifest says",
+        "replace it with the right file; " + SALVAGE,
     ),
-    "SK303": Kind(
-        Severity.ERROR,
-        "a file holds another segment than the manifest says",
-        "put the right file in its place; " + _SALVAGE,
-    ),
-    "SK304": Kind(
-        Severity.ERROR,
-        "two segments of a stream overlap",
-        _SALVAGE,
-    ),
-    "SK305": Kind(
-        Severity.ERROR,
-        "archived, retired and live nodes of a stream overlap",
-        _SALVAGE,
-    ),
-    "SK306": Kind(
-        Severity.ERROR,
-        "a retired node is damaged, or has nothing that was trimmed",
-        _SALVAGE,
-    ),
-    "SK307": Kind(
-        Severity.WARNING,
-        "a row of the manifest differs from what its file says",
-        _REBUILD,
-    ),
-    "SK308": Kind(
-        Severity.WARNING,
-        "two rows of the manifest have the same sequence",
-        _REBUILD,
-    ),
-    "SK309": Kind(
-        Severity.WARNING,
-        "the archive is of a stream whose number would be given again",
-        _REBUILD,
-    ),
-    "SK310": Kind(
-        Severity.ERROR,
-        "a segment has an entry that was erased",
+    ("SK304", ERROR, "two segments of a stream overlap", SALVAGE),
+    ("SK305", ERROR, "archived, retired and live nodes of a stream overlap", SALVAGE),
+    ("SK306", ERROR, "a retired node is damaged, or none of its entries was trimmed", SALVAGE),
+    ("SK307", WARNING, "a row of the manifest differs from its segment file", REBUILD),
+    ("SK308", WARNING, "two rows of the manifest have the same sequence", REBUILD),
+    ("SK309", WARNING, "the number of an archived stream would be given again", REBUILD),
+    (
+        "SK310",
+        ERROR,
+        "a segment contains an erased entry",
         "`streamkeep erase STORE KEY ID` erases it again",
     ),
-    "SK311": Kind(
-        Severity.NOTE,
-        "a file below `archive/` that no row of the manifest names",
-        "`streamkeep archive adopt STORE FILE` takes a segment in; else it may be removed",
+    (
+        "SK311",
+        NOTE,
+        "no row of the manifest names a file below `archive/`",
+        "`streamkeep archive adopt STORE FILE` adds a segment to the archive; otherwise remove it",
     ),
-    "SK312": Kind(
-        Severity.NOTE,
-        "a segment that was not finished",
-        "nothing; whoever works on the archive next removes it",
+    (
+        "SK312",
+        NOTE,
+        "a segment file was not finished",
+        "nothing to do: the next archiver removes it",
     ),
-    "SK313": Kind(
-        Severity.ERROR,
-        "a segment file is named by the manifest and listed as garbage",
+    (
+        "SK313",
+        ERROR,
+        "the manifest names a segment file that is listed as garbage",
         "`streamkeep archive export STORE FOLDER` saves the file before the store is opened again",
     ),
+)
+CATALOGUE: Final[dict[str, Kind]] = {
+    code: Kind(severity, meaning, advice) for code, severity, meaning, advice in _KINDS
 }
 
 
 def finding(code: str, where: str, problem: str) -> Finding:
-    """Return a finding with the severity that the catalogue gives its code."""
+    """Return a finding with the severity of its code."""
     return Finding(code, CATALOGUE[code].severity, where, problem)
 
 
 def guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield the findings of one check; damage that it meets is one more, and ends it."""
+    """Yield the findings of one check. A CorruptionError ends the check and becomes a finding."""
     try:
         yield from findings
     except CorruptionError as error:

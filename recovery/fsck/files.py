@@ -1,4 +1,4 @@
-"""Checks of the files beside `data.mdb`: checkpoints, the journal, and what is not ours."""
+"""Checks of the files beside `data.mdb`: checkpoints, the journal, and unknown files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.source import Source
 
-LOST_AND_FOUND: Final = "lost+found"  # the folder of what a repair could not put back
+LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belongs nowhere
 _KNOWN: Final = frozenset(
     (
         DATA_FILE,
@@ -36,7 +36,7 @@ _KNOWN: Final = frozenset(
 
 
 def check_files(source: Source) -> Iterator[Finding]:
-    """Check what stands in the folder of a store."""
+    """Check the files in the folder of a store."""
     yield from check_identity(source)
     yield from check_journal(source)
     yield from check_strays(source)
@@ -52,12 +52,12 @@ def check_identity(source: Source) -> Iterator[Finding]:
     except CorruptionError:
         return  # reported by check_meta
     if store_uuid is not None and store_uuid != slot.store_uuid:
-        problem = f"it is of store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
+        problem = f"belongs to store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
         yield finding("SK023", CHECKPOINT_FILE, problem)
 
 
 def check_journal(source: Source) -> Iterator[Finding]:
-    """SK024: what a recovery would replay is there without a gap, and can be read."""
+    """SK024: the journal after the checkpoint has no gap and can be read."""
     slot = source.slot
     if slot is None or not source.torn:
         return
@@ -72,12 +72,12 @@ def check_journal(source: Source) -> Iterator[Finding]:
             yield finding("SK024", where, f"{error.problem} at byte {error.offset}")
     end = reader.position.commit_number
     for number, header in files_after_gap(folder, slot, end).items():
-        problem = f"it begins with commit {header.first_commit}, those before end at {end}"
+        problem = f"begins with commit {header.first_commit}, the files before it end at {end}"
         yield finding("SK024", f"journal file {number}", problem)
 
 
 def check_strays(source: Source) -> Iterator[Finding]:
-    """SK025: nothing stands in the folder that is not the store's."""
+    """SK025: the folder contains only files of the store."""
     for name in source.folder.names():
         if name not in _KNOWN:
-            yield finding("SK025", name, "it is no file of a store, and stays untouched")
+            yield finding("SK025", name, "unknown file, left as it is")

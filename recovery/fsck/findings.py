@@ -1,4 +1,4 @@
-"""What a check reports: one problem, at one place."""
+"""Findings: each is one problem at one place."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 
 class Severity(IntEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
-    NOTE = 0  # worth knowing; nothing is wrong
-    WARNING = 1  # derived data is wrong: repair rebuilds it without loss
+    NOTE = 0  # for information; nothing is damaged
+    WARNING = 1  # derived data is wrong; repair rebuilds it without loss
     ERROR = 2  # primary data is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem, at one place; `code` is permanent and explained by the catalogue."""
+    """One problem at one place. `code` is permanent; the catalogue explains it."""
 
     code: str
     severity: Severity
@@ -39,7 +39,7 @@ class Finding:
 
 
 def quoted(name: bytes) -> str:
-    """Return a name as findings show it: as text where it is one that can be printed."""
+    """Return a name as findings show it: as quoted text if it is printable UTF-8, else as bytes."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

@@ -1,14 +1,16 @@
-"""Checks of consumer groups: names and numbers, pending entries, and the indexes over them.
+"""Checks of consumer groups: names and numbers, pending entries, and the two indexes of the PEL.
 
-Each group's pages are walked once; the walk yields what is wrong with them and collects
-`GroupFacts`, against which the group record is held. The pages are walked again to count what each
-consumer owns, once for every `_COUNTED` consumers. Then each row of the two indexes is held against
-the page that it names. Memory is bounded by one page, and those counts.
+1. One walk over the pages of a group yields findings about them and collects `GroupFacts`.
+2. The group record is compared with these facts.
+3. More walks count the NACKs of each consumer, for `_COUNTED` consumers at a time.
+4. Each row of the two indexes is compared with the page that it names.
 
-What Redis lets happen is no finding. A group's last_delivered_id may be any ID (XGROUP SETID),
-entries_read may be above entries_added (in what an older Redis dumped), and a pending ID may be
-above last_delivered_id (SETID, FORCE), gone from the stream, and even above its last_generated_id:
-XSETID may go back in a stream whose entries were all trimmed.
+Needs memory for one page and for those counts.
+
+States that Redis allows are not findings. last_delivered_id may be any ID (XGROUP SETID),
+entries_read may be above entries_added (in dumps of older versions), and a pending ID may be above
+last_delivered_id (SETID, FORCE), may be deleted from the stream, and may even be above
+last_generated_id, because XSETID may lower it in an empty stream.
 """
 
 from __future__ import annotations
@@ -72,26 +74,26 @@ from streamkeep.recovery.pages.tree import Tables
 
 _ROWS_OF_GROUPS: Final = (CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER)
 _CONSUMER: Final = MemberKind("consumer", CONSUMER_SHAPE, "SK221", "SK222", "SK223")
-_COUNTED: Final = 50_000  # consumers whose NACKs are counted at a time
-_REMEMBERED: Final = 10_000  # consumers of which we remember whether they exist
+_COUNTED: Final = 50_000  # consumers whose NACKs are counted in one walk
+_CACHED: Final = 10_000  # consumers whose existence is cached
 
 
 @dataclass(slots=True)
 class GroupFacts:
-    """What the pages of one group really hold."""
+    """Facts counted over the pages of one group."""
 
     pending: int = 0
     nacked: int = 0
     highest: StreamId | None = None
-    highest_order: int = -1  # of the update counters
-    damaged: bool = False  # a page could not be read, so counts are not comparable
+    highest_order: int = -1  # the highest update counter
+    damaged: bool = False  # a page could not be read, so the counts are incomplete
 
 
 # --- all groups of the store --------------------------------------------------------------------
 
 
 def check_group_numbers(tables: Tables) -> Iterator[Finding]:
-    """SK202 to SK206: names, numbers and streams of groups; nothing belongs to no group."""
+    """SK202 to SK206: names, numbers and streams of groups; all rows belong to a group."""
     rows = Rows(tables)
     numbers = SortedPairs()
     for row in rows.under(GROUP_SHAPE):
@@ -99,7 +101,7 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
         prefix = pack_number(row.stream)
         where = f"stream {row.stream} group {quoted(record.name)}"
         if name_key(prefix, record.name) != row.db_key:
-            yield finding("SK202", where, "it stands under the key of another name")
+            yield finding("SK202", where, "the row has the key of another name")
         if tables.lacks(STREAMS, prefix):
             yield finding("SK203", where, f"stream {row.stream} does not exist")
         numbers.add(record.number, row.stream)
@@ -115,14 +117,13 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
         if known.has(number):
             yield finding("SK205", f"group {number}", "its rows are listed as garbage")
     if not rows.all_of(GROUPS, GARBAGE):
-        return  # the number of a group is not known, and what is left may be its rows
+        return  # the other rows may belong to a group whose number could not be read
     for table in _ROWS_OF_GROUPS:
         known, doomed = numbers.firsts(), garbage.firsts()
         for number in numbers_in(tables, table):
             if not known.has(number) and not doomed.has(number):
-                yield finding(
-                    "SK206", f"group {number}", f"rows of {TABLES[table].name} without it"
-                )
+                problem = f"it does not exist, but has rows in {TABLES[table].name}"
+                yield finding("SK206", f"group {number}", problem)
 
 
 # --- one group ----------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Fin
     facts = GroupFacts()
     yield from walk_pages(rows, where, record, facts)
     if facts.damaged or not rows.all_of(*_ROWS_OF_GROUPS):
-        return  # what is left would only repeat what was said
+        return  # counts without the damaged rows would only repeat that they are damaged
     for check in RECORD_CHECKS:
         yield from check(where, record, facts)
     yield from check_consumers(rows, where, record)
@@ -161,12 +162,12 @@ def pages_of(rows: Rows, record: GroupRecord) -> Iterator[PageRow]:
 
 
 def walk_pages(rows: Rows, where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK201, SK211 to SK214, SK231, SK233: each page is sound, above the one before, indexed."""
+    """SK201, SK211 to SK214, SK231, SK233: each page is sound, in order, and indexed."""
     owners = Owners(rows, record.number)
     for page in pages_of(rows, record):
         if page.db_key and record.inline_nacks:
             facts.damaged = True
-            yield finding("SK213", where, "NACKs stand in its row, and in pages as well")
+            yield finding("SK213", where, "there are NACKs in its row, and in pages as well")
             return
         place = (
             f"{where} NACK page {page.ms}-{page.seq}" if page.db_key else f"{where} inline NACKs"
@@ -178,7 +179,7 @@ def walk_pages(rows: Rows, where: str, record: GroupRecord, facts: GroupFacts) -
             yield finding("SK211", place, error.problem)
             continue
         if facts.highest is not None and (page.ms, page.seq) <= facts.highest:
-            yield finding("SK212", place, f"the page before holds {facts.highest}")
+            yield finding("SK212", place, f"the page before it contains ID {facts.highest}")
         facts.pending += sum(found.owners.values())
         facts.nacked += found.owners.get(0, 0)
         facts.highest = StreamId(*found.last)
@@ -189,7 +190,7 @@ def walk_pages(rows: Rows, where: str, record: GroupRecord, facts: GroupFacts) -
 
 
 def _check_nacks(where: str, page: PageRow, found: PageFacts, owners: Owners) -> Iterator[Finding]:
-    """SK201, SK214: owners exist; a NACK is sorted by its delivery time or later."""
+    """SK201, SK214: owners exist; no ordering time is before the delivery time."""
     missing = {consumer for consumer in found.owners if consumer and owners.lacks(consumer)}
     for index in range(count_nacks(page.data) if missing else 0):
         nack = decode_nack(page.data, index)
@@ -198,12 +199,12 @@ def _check_nacks(where: str, page: PageRow, found: PageFacts, owners: Owners) ->
             yield finding("SK201", f"{where} pel {nack.ms}-{nack.seq}", problem)
     for nack in found.misplaced:
         time, sorted_by = nack.delivery_time, order_time(nack.order_key)
-        problem = f"its delivery time is {time}, its ordering time {sorted_by}"
+        problem = f"the delivery time is {time}, the ordering time is {sorted_by}"
         yield finding("SK214", f"{where} pel {nack.ms}-{nack.seq}", problem)
 
 
 class Owners:
-    """Which consumers of a group exist."""
+    """Looks up whether consumers of a group exist."""
 
     def __init__(self, rows: Rows, group: int) -> None:
         self._rows = rows
@@ -211,10 +212,10 @@ class Owners:
         self._known: dict[int, bool] = {}
 
     def lacks(self, consumer: int) -> bool:
-        """Say whether there is surely no consumer with this number."""
+        """Return whether there is certainly no consumer with this number."""
         found = self._known.get(consumer)
         if found is None:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _CACHED:
                 self._known.clear()
             found = self._known[consumer] = self._look(consumer)
         return found
@@ -233,19 +234,19 @@ class Owners:
 
 
 def _check_indexed(rows: Rows, where: str, page: PageRow, group: int) -> Iterator[Finding]:
-    """SK231, SK233: both indexes know a page."""
+    """SK231, SK233: both indexes have rows for a page."""
     earliest = first_order_key(page.data)
     row = rows.get(ORDER_SHAPE, pack_number(group) + earliest)
     if row is None:
         named = not rows.lacks(ORDER_SHAPE, pack_number(group) + earliest)
-    else:  # of two pages with the same earliest order, it names one; else it is wrong itself
+    else:  # damage: two pages have the same earliest order, or the row itself is wrong (SK232)
         other = None if row.page_key == page.db_key else rows.get(PAGE_SHAPE, row.page_key)
         named = other is None or not _begins_with(other.data, earliest)
     if not named:
-        yield finding("SK231", where, "no row of pel_order names it by its earliest NACK")
+        yield finding("SK231", where, "pel_order has no row for its earliest NACK")
     for consumer in sorted(owners_of(page.data)):
         if rows.lacks(OWNED_SHAPE, owned_key(group, consumer, page.ms, page.seq)):
-            problem = f"no row of consumer_pel names it for consumer number {consumer}"
+            problem = f"consumer_pel has no row for it and consumer number {consumer}"
             yield finding("SK233", where, problem)
 
 
@@ -253,7 +254,7 @@ def _begins_with(page: bytes, order_key: bytes) -> bool:
     try:
         return first_order_key(page) == order_key
     except CorruptionError:
-        return False  # reported where that page is walked
+        return False  # `walk_pages` reports it
 
 
 # --- the indexes against the pages --------------------------------------------------------------
@@ -265,7 +266,7 @@ def check_order_rows(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]
         page = rows.get(PAGE_SHAPE, row.page_key)
         if page is None or first_order_key(page.data) != row.order_key:
             place = f"{where} pel_order {row.order_key.hex()}"
-            problem = f"it is not the earliest NACK of a page {_shown(row.page_key)}"
+            problem = f"not the earliest NACK of a page {_page_id(row.page_key)}"
             yield finding("SK232", place, problem)
 
 
@@ -274,12 +275,12 @@ def check_owned_rows(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]
     for row in rows.under(OWNED_SHAPE, prefix):
         page = rows.get(PAGE_SHAPE, row.page_key)
         if page is None or not owns(page.data, row.consumer):
-            place = f"{where} consumer_pel {_shown(row.page_key)}"
-            problem = f"consumer number {row.consumer} owns nothing of such a page"
+            place = f"{where} consumer_pel {_page_id(row.page_key)}"
+            problem = f"consumer number {row.consumer} owns no NACK of such a page"
             yield finding("SK234", place, problem)
 
 
-def _shown(page_key: bytes) -> str:
+def _page_id(page_key: bytes) -> str:
     _, ms, seq = unpack_node_key(page_key)
     return f"{ms}-{seq}"
 
@@ -290,22 +291,23 @@ Check = Callable[[str, GroupRecord, GroupFacts], Iterator[Finding]]
 
 
 def check_pending(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK207, SK208: the group counts its NACKs, and those that nobody owns."""
+    """SK207, SK208: the counts of all NACKs and of unowned NACKs are right."""
     if record.pending != facts.pending:
-        problem = f"{record.pending} are pending, counted {facts.pending}"
+        problem = f"pending is {record.pending}, counted {facts.pending}"
         yield finding("SK207", where, problem)
     if record.nacked != facts.nacked:
-        problem = f"{record.nacked} belong to nobody, counted {facts.nacked}"
+        problem = f"{record.nacked} unowned NACKs, counted {facts.nacked}"
         yield finding("SK208", where, problem)
 
 
 def check_counters(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK215, SK216: what comes next is new, and what was read is a number of entries."""
+    """SK215, SK216: the next update counter is not in use; entries_read is at least -1."""
     if record.next_order <= facts.highest_order:
-        problem = f"the next update is {record.next_order}, found {facts.highest_order}"
+        problem = f"the next update counter is {record.next_order}, found {facts.highest_order}"
         yield finding("SK215", where, problem)
     if record.entries_read < UNKNOWN:
-        yield finding("SK216", where, f"entries_read is {record.entries_read}")
+        problem = f"entries_read is {record.entries_read}, expected at least {UNKNOWN}"
+        yield finding("SK216", where, problem)
 
 
 RECORD_CHECKS: tuple[Check, ...] = (check_pending, check_counters)
@@ -315,7 +317,7 @@ RECORD_CHECKS: tuple[Check, ...] = (check_pending, check_counters)
 
 
 def check_consumers(rows: Rows, where: str, record: GroupRecord) -> Iterator[Finding]:
-    """SK209, SK210: the group counts its consumers, each consumer the NACKs that it owns."""
+    """SK209, SK210: the counts of consumers, and of the NACKs that each owns, are right."""
     prefix = pack_number(record.number)
     members = SortedPairs()
     counted = 0
@@ -335,7 +337,7 @@ def check_consumers(rows: Rows, where: str, record: GroupRecord) -> Iterator[Fin
         for number, held in some.items():
             if held != owned[number]:
                 place = f"{where} consumer {_name_of(rows, prefix, number)}"
-                yield finding("SK210", place, f"it owns {held} NACKs, counted {owned[number]}")
+                yield finding("SK210", place, f"pending is {held}, counted {owned[number]}")
 
 
 def _name_of(rows: Rows, prefix: bytes, number: int) -> str:

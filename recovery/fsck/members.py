@@ -1,6 +1,7 @@
-"""Checks of names against numbers: consumers of a group, and producers of a stream.
+"""Checks that names and numbers agree: consumers of a group, and producers of a stream.
 
-Both have two rows: one under the name, with the record, and one that leads from number to name.
+Both have two rows: one with the name as its key and the record, and one that maps the number to
+the name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from streamkeep.recovery.fsck.rows import Member, NameOf, Rows, Shape
 
 
 class MemberKind(NamedTuple):
-    """Consumers or producers: their table, and the codes of what may be wrong with them."""
+    """Consumers or producers: the shape of their rows, and the codes of their findings."""
 
     noun: str
     shape: Shape[Member | NameOf]
@@ -27,7 +28,7 @@ class MemberKind(NamedTuple):
 def check_members(
     rows: Rows, kind: MemberKind, prefix: bytes, following: int, where: str
 ) -> Iterator[Finding]:
-    """SK221 to SK223, SK251 to SK253: names and numbers lead to each other.
+    """SK221 to SK223, SK251 to SK253: the rows for names and for numbers agree.
 
     Args:
         following: the number that the next member would get.
@@ -44,18 +45,18 @@ def _check_name(
 ) -> Iterator[Finding]:
     place = f"{where} {kind.noun} {quoted(member.name)}"
     if name_key(prefix, member.name) != member.db_key:
-        yield finding(kind.misplaced, place, "it stands under the key of another name")
+        yield finding(kind.misplaced, place, "the row has the key of another name")
         return
     if not 0 < member.number < following:
-        problem = f"its number is {member.number}, the next one would get {following}"
+        problem = f"the number is {member.number}, the next number is {following}"
         yield finding(kind.not_given, place, problem)
     db_key = number_key(prefix, member.number)
     if rows.lacks(kind.shape, db_key):
-        yield finding(kind.unmatched, place, f"no row names number {member.number}")
+        yield finding(kind.unmatched, place, f"there is no row for number {member.number}")
         return
     name_of = rows.get(kind.shape, db_key)
     if name_of is not None and name_of.name != member.name:
-        problem = f"number {member.number} leads to {quoted(name_of.name)}"
+        problem = f"number {member.number} has the name {quoted(name_of.name)}"
         yield finding(kind.unmatched, place, problem)
 
 
@@ -65,10 +66,10 @@ def _check_number(
     place = f"{where} {kind.noun} number {name_of.number}"
     db_key = name_key(prefix, name_of.name)
     if rows.lacks(kind.shape, db_key):
-        problem = f"it leads to {quoted(name_of.name)}, who does not exist"
+        problem = f"it has the name {quoted(name_of.name)}, which does not exist"
         yield finding(kind.unmatched, place, problem)
         return
     member = rows.get(kind.shape, db_key)
     if member is not None and member.number != name_of.number:
-        problem = f"it leads to {quoted(name_of.name)}, whose number is {member.number}"
+        problem = f"it has the name {quoted(name_of.name)}, whose number is {member.number}"
         yield finding(kind.unmatched, place, problem)

@@ -1,10 +1,9 @@
-"""Checks of idempotent XADD: producers, their messages, and the order in which these came.
+"""Checks of idempotent XADD: producers, their messages, and the order of the messages.
 
-The stream record says under which number the rows stand. Memory is bounded
-by one row.
+The stream record contains the number under which the rows are stored. Needs memory for one row.
 
-Entry IDs prove nothing here: a message may have become an entry that is gone, and after XSETID or
-XIDMPRECORD a later message may have the lower ID.
+Entry IDs are not checked: the entry of a message may have been deleted, and after XSETID or
+XIDMPRECORD a later message may have a lower ID.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK2
 
 @dataclass(slots=True)
 class MessageFacts:
-    """What the rows of one stream really hold."""
+    """Facts counted over the rows of one stream."""
 
     producers: int = 0
     tracked: int = 0
@@ -63,7 +62,7 @@ class MessageFacts:
 
 
 def check_message_numbers(tables: Tables) -> Iterator[Finding]:
-    """SK262 to SK264: each number belongs to one stream, and no rows belong to none."""
+    """SK262 to SK264: each number belongs to one stream, and all rows belong to a stream."""
     numbers = SortedPairs()
     readable = True
     cursor = tables.cursor(STREAMS)
@@ -84,9 +83,9 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     known = numbers.firsts()
     for number, _ in garbage:
         if known.has(number):
-            yield finding("SK263", f"messages {number}", "they are listed as garbage")
+            yield finding("SK263", f"messages {number}", "the rows are listed as garbage")
     if not readable or not tables.complete(STREAMS) or not tables.complete(GARBAGE):
-        return  # what is left may belong to a stream that could not be read
+        return  # the other rows may belong to a stream that could not be read
     for table in _ROWS_OF_MESSAGES:
         known, doomed = numbers.firsts(), garbage.firsts()
         for number in numbers_in(tables, table):
@@ -100,7 +99,7 @@ def _shared_numbers(numbers: SortedPairs) -> Iterator[Finding]:
     previous = 0
     for number, stream in numbers:
         if number == previous:
-            problem = f"another stream keeps its messages under the number {number}"
+            problem = f"another stream stores its messages under the number {number}"
             yield finding("SK262", f"stream {stream}", problem)
         previous = number
 
@@ -115,11 +114,11 @@ def _idempotence(stream: Stream) -> Idempotence:
 def check_messages(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    """Check what one stream remembers of its producers."""
+    """Check the producers and messages of one stream."""
     try:
         value = tables.get(STREAMS, pack_number(number))
         if value is None:
-            return  # SK012
+            return  # `check_names` reports it: SK012
         stream = decode_stream(number, name or b"", value)
     except CorruptionError:
         return  # reported by check_stream
@@ -136,7 +135,7 @@ def check_messages(
                 yield from check_producer(rows, where, state, row)
         yield from check_by_message(rows, where, state)
         yield from check_by_order(rows, where, state, facts)
-    if rows.all_of(*_ROWS_OF_MESSAGES):  # what is left would only repeat what was said
+    if rows.all_of(*_ROWS_OF_MESSAGES):  # otherwise counts would only repeat that rows are damaged
         yield from check_counts(where, state, facts)
 
 
@@ -146,7 +145,7 @@ def check_producer(
     state: Idempotence,
     producer: Member,
 ) -> Iterator[Finding]:
-    """SK256, SK257, SK260: a producer counts its messages, which are not too many."""
+    """SK256, SK257, SK260: the counters of a producer match its messages; they are not too many."""
     place = f"{where} producer {quoted(producer.name)}"
     counted, highest, before = 0, -1, rows.unreadable
     prefix = producer_prefix(state.number, producer.number)
@@ -160,28 +159,28 @@ def check_producer(
     if not 1 <= counted <= state.maxsize:
         yield finding("SK257", place, f"{counted} messages, idmp-maxsize is {state.maxsize}")
     if producer.next_order <= highest:
-        problem = f"the next message gets the order {producer.next_order}, found {highest}"
+        problem = f"the next order is {producer.next_order}, found {highest}"
         yield finding("SK260", place, problem)
 
 
 def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
-    """SK258, SK259: each message stands under its key, and has its place in the order."""
+    """SK258, SK259: each message has its own key, and a row in `idempotency_order`."""
     for row in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
         message = row.message
         place = f"{where} message {quoted(message.iid)} of producer number {row.producer}"
         if message_key(state.number, row.producer, message.iid) != row.db_key:
-            yield finding("SK258", place, "it stands under the key of another message")
+            yield finding("SK258", place, "the row has the key of another message")
             continue
         order = order_key(state.number, row.producer, message.order)
         if rows.lacks(MESSAGE_ORDER_SHAPE, order):
-            problem = f"no row of idempotency_order has its order {message.order}"
+            problem = f"idempotency_order has no row for its order {message.order}"
             yield finding("SK259", place, problem)
 
 
 def check_by_order(
     rows: Rows, where: str, state: Idempotence, facts: MessageFacts
 ) -> Iterator[Finding]:
-    """SK259, SK261: each place in the order is that of a message, of a producer that exists."""
+    """SK259, SK261: each row in the order has a message, of a producer that exists."""
     prefix = pack_number(state.number)
     previous = -1
     for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
@@ -191,7 +190,7 @@ def check_by_order(
             previous = row.producer
             if rows.lacks(PRODUCER_SHAPE, number_key(prefix, previous)):
                 place = f"{where} producer number {previous}"
-                yield finding("SK261", place, "it has messages, but does not exist")
+                yield finding("SK261", place, "it does not exist, but has messages")
         db_key = message_key(state.number, row.producer, message.iid)
         place = f"{where} order {message.order} of producer number {row.producer}"
         if rows.lacks(MESSAGE_SHAPE, db_key):
@@ -204,7 +203,7 @@ def check_by_order(
 
 
 def check_counts(where: str, state: Idempotence, facts: MessageFacts) -> Iterator[Finding]:
-    """SK254, SK255: the stream counts producers and messages."""
+    """SK254, SK255: pids-tracked and iids-tracked match the rows."""
     if state.producers != facts.producers:
         problem = f"pids-tracked is {state.producers}, counted {facts.producers}"
         yield finding("SK254", where, problem)

@@ -1,7 +1,7 @@
-"""Checks of stream names against numbers, both ways, and of what belongs to no stream.
+"""Checks that names and numbers of streams agree, and that all rows belong to a stream.
 
-Rows of `keys` are sorted by name, records by number: the numbers are sorted, and read beside the
-records. Memory does not grow with the number of streams.
+Rows of `keys` are sorted by name, records by number. The numbers of the names are sorted on disk
+and merged with the records, so the memory needed does not grow with the number of streams.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamkeep.recovery.pages.tree import Tables
 
 
 class KeyRow:
-    """A row of `keys`: a name, and the number of its stream."""
+    """A row of `keys`: the name and the number of a stream."""
 
     def __init__(self, db_key: bytes, value: bytes) -> None:
         """Parse a row; raise CorruptionError."""
@@ -39,7 +39,7 @@ class KeyRow:
 
 
 def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, name) of every row of `keys` that can be read, in the order of the keys."""
+    """Yield (number, name) of every readable row of `keys`, in the order of the keys."""
     cursor = tables.cursor(KEYS)
     found = cursor.first()
     while found:
@@ -53,14 +53,14 @@ def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
 
 
 def nameless_streams(tables: Tables) -> Iterator[int]:
-    """Yield the numbers of streams that no name leads to."""
+    """Yield the numbers of streams without a name."""
     for number, names in _names_of(tables, _numbers(tables)):
         if names == 0:
             yield number
 
 
 def check_names(tables: Tables) -> Iterator[Finding]:
-    """SK001, SK010, SK012: every row of `keys` stands in its place and leads to a stream."""
+    """SK001, SK010, SK012: every row of `keys` has the key of its name, and a stream record."""
     cursor = tables.cursor(KEYS)
     found = cursor.first()
     while found:
@@ -71,7 +71,7 @@ def check_names(tables: Tables) -> Iterator[Finding]:
             yield finding("SK001", f"key row {quoted(db_key)}", error.problem)
         else:
             if name_key(b"", row.name) != db_key:
-                problem = f"it holds the name {quoted(row.name)}"
+                problem = f"the row contains the name {quoted(row.name)}"
                 yield finding("SK010", f"key row {quoted(db_key)}", problem)
             if tables.lacks(STREAMS, pack_number(row.number)):
                 problem = f"stream number {row.number} has no record"
@@ -80,7 +80,7 @@ def check_names(tables: Tables) -> Iterator[Finding]:
 
 
 def check_numbers(tables: Tables) -> Iterator[Finding]:
-    """SK011, SK013, SK014, SK015: every stream has one name, and is no garbage."""
+    """SK011, SK013, SK014, SK015: every stream has one name and is not listed as garbage."""
     numbers = _numbers(tables)
     all_named = tables.complete(KEYS)
     garbage = Rows(tables).garbage(STREAM_NODES).firsts()
@@ -88,16 +88,16 @@ def check_numbers(tables: Tables) -> Iterator[Finding]:
     for number, names in _names_of(tables, numbers):
         highest = max(highest, number)
         if names == 0 and all_named:
-            yield finding("SK013", f"stream {number}", "no key row names it")
+            yield finding("SK013", f"stream {number}", "no row of keys refers to it")
         elif names > 1:
-            yield finding("SK011", f"stream {number}", f"{names} names lead to it")
+            yield finding("SK011", f"stream {number}", f"{names} names refer to it")
         if garbage.has(number):
             yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
     yield from check_counter(tables, NEXT_STREAM, highest)
 
 
 def check_orphans(tables: Tables) -> Iterator[Finding]:
-    """SK112: no macro node belongs to a stream that does not exist."""
+    """SK112: every macro node belongs to a stream that exists."""
     garbage = Rows(tables).garbage(STREAM_NODES).firsts()
     if not tables.complete(GARBAGE):
         return
@@ -107,7 +107,7 @@ def check_orphans(tables: Tables) -> Iterator[Finding]:
 
 
 def _numbers(tables: Tables) -> SortedPairs:
-    """Return the numbers that names lead to."""
+    """Return the stream numbers of all names."""
     numbers = SortedPairs()
     for number, _ in named_streams(tables):
         numbers.add(number)
@@ -115,7 +115,7 @@ def _numbers(tables: Tables) -> SortedPairs:
 
 
 def _names_of(tables: Tables, numbers: SortedPairs) -> Iterator[tuple[int, int]]:
-    """Yield the number of each stream record, and how many names lead to it."""
+    """Yield the number of each stream record, and how many names refer to it."""
     named = iter(numbers)
     following = next(named, None)
     cursor = tables.cursor(STREAMS)

@@ -1,15 +1,15 @@
-"""Checks of LMDB's own pages: every page of the file is used once, or free, or damage is named.
+"""Checks of LMDB's own pages: every page of the file is used once or is free.
 
-The walk goes through the free list, the main database and all tables, and reads every branch,
-every leaf, and the header of every overflow value. It marks each page in a bitmap: a page that is
-marked already is used twice, and what is not marked in the end is lost. Each edge that leads to
-damage is cut (`Tree.cut`), so that checks which come later pass over it.
+The walk covers the free list, the main database and all tables. It reads every branch, every leaf,
+and the header of every overflow value, and marks each page in a bitmap. A page that is marked twice
+is used twice; a page that is never marked is lost. The walk cuts each edge that leads to damage
+(`Tree.cut`), so that later checks skip it.
 
-What LMDB relies on, and this holds it against: numbers and flags of pages, the space that their
-nodes take, keys that rise inside a page and from leaf to leaf, keys that lie between the
-separators above them, leaves at one depth, the counters in the record of each tree, and a free
-list of pages that nothing uses. `lmdb.verify` of the Python binding does the same; it keeps a byte
-for each page in memory, and is about ten times slower. A test holds the two against each other.
+It checks everything that LMDB relies on: numbers and flags of pages, the space that nodes take, the
+order of keys in a page and from leaf to leaf, keys that lie between the separators above them, one
+depth of all leaves, the counters of each tree, and that nothing uses the pages of the free list.
+`lmdb.verify` of the Python binding checks the same, but needs a byte of memory per page and about
+ten times as long. A test compares the two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamkeep.format.log.lmdb_pages import (
     OVERFLOW,
     TABLE,
     TreePage,
-    falling_key,
+    find_unsorted,
     overflow_header,
     overflow_pages,
 )
@@ -38,7 +38,7 @@ from streamkeep.recovery.pages.tree import ROOT, Cursor, Edge, Tables, Tree
 
 Progress = Callable[[int], None]  # takes the number of pages done since the last call
 
-_SHOWN: Final = 5
+_LISTED: Final = 5  # lost pages that a finding lists
 _PIECE: Final = 1 << 20
 _REPORT_EVERY: Final = 256
 _NO_PROGRESS: Final[Progress] = lambda pages: None  # noqa: E731
@@ -46,24 +46,29 @@ _U64: Final = struct.Struct("<Q")
 
 
 class PageMap:
-    """One bit for each page of the file: whether it is accounted for."""
+    """One bit per page of the file: whether the page is marked as used or free.
+
+    Attributes:
+        pages: number of pages.
+        beyond: whether a page outside of the file was to be marked.
+    """
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
-        self.beyond = False  # a page behind the last one was to be marked
+        self.beyond = False
         self._bits = bytearray(pages // 8 + 1)
         self._bits[0] = (1 << META_PAGES) - 1
 
-    def take(self, first: int, count: int) -> str:
-        """Mark pages; return what is wrong with that, or nothing."""
+    def mark(self, first: int, count: int) -> str:
+        """Mark consecutive pages; return the problem as text, "" if there is none."""
         if not META_PAGES <= first <= self.pages - count:
             self.beyond = True
-            return f"page {first} of {self.pages} is none that may be used"
+            return f"page {first} is out of range ({self.pages} pages)"
         bits = self._bits
         if count == 1:
             mask = 1 << (first & 7)
             if bits[first >> 3] & mask:
-                return f"page {first} is used, or free, already"
+                return f"page {first} is already used or free"
             bits[first >> 3] |= mask
             return ""
         twice = -1
@@ -72,31 +77,31 @@ class PageMap:
             if bits[number >> 3] & mask:
                 twice = number
             bits[number >> 3] |= mask
-        return "" if twice < 0 else f"page {twice} is used, or free, already"
+        return "" if twice < 0 else f"page {twice} is already used or free"
 
-    def is_taken(self, number: int) -> bool:
-        """Say whether a page is marked."""
+    def is_marked(self, number: int) -> bool:
+        """Return whether a page is marked."""
         return self._bits[number >> 3] >> (number & 7) & 1 == 1
 
-    def untaken(self) -> Iterator[int]:
+    def unmarked(self) -> Iterator[int]:
         """Yield the pages that are not marked."""
-        for place, byte in enumerate(self._bits):
+        for at, byte in enumerate(self._bits):
             if byte != 0xFF:
-                for number in range(place * 8, min(place * 8 + 8, self.pages)):
-                    if not self.is_taken(number):
+                for number in range(at * 8, min(at * 8 + 8, self.pages)):
+                    if not self.is_marked(number):
                         yield number
 
 
 class PageWalk:
-    """The walk through all pages as of one commit.
+    """The walk over all pages as of one commit.
 
     Attributes:
-        map: the pages that are accounted for. Of those that are not, damage on the way to them is
-            the likely reason.
-        free_known: all of the free list could be read.
-        main_sound: nothing is wrong with the tree that leads to the tables.
-        free: the pages of the free list, if those are to be kept apart.
-        damaged: likewise the pages that something leads to, and that are not what they must be.
+        map: the pages that the walk reached. If there is damage, other pages may be unreachable
+            because of it.
+        free_known: whether the whole free list could be read.
+        main_sound: whether the main database, which contains the tables, has no finding.
+        free: the pages of the free list, with `keep_free`; else None.
+        damaged: the damaged pages that the walk reached, with `keep_free`; else None.
     """
 
     def __init__(
@@ -113,7 +118,7 @@ class PageWalk:
         self._visited = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Walk everything; yield what is wrong."""
+        """Walk over all pages and yield the findings."""
         tables = self.tables
         yield from self._walk(tables.free, "the free list", free=True)
         self.free_known = not tables.free.cut
@@ -125,7 +130,7 @@ class PageWalk:
             yield from self._walk(tables.tree(number), f"`{table.name}`")
         for unknown in tables.unknown_tables():
             where = f"sub-database {quoted(unknown)}"
-            yield finding("SK008", where, "no version of the format has it")
+            yield finding("SK008", where, "unknown in all versions of the format")
         for number in tables.missing:
             name = TABLES[number].name
             yield finding("SK009", f"sub-database `{name}`", "its record is missing or damaged")
@@ -139,34 +144,34 @@ class PageWalk:
         for number in TABLES:
             yield self.tables.tree(number)
 
-    def cut_off(self) -> str:
-        """Return how the file was cut off, as far as was walked; nothing when it was not.
+    def truncation(self) -> str:
+        """Return the problem if the file is too short for the pages reached so far, else "".
 
-        LMDB does not write pages that a commit took and gave back: a sound file may end before the
-        last page, as long as nothing uses what is missing.
+        LMDB does not write pages that a commit allocated and freed again. So a sound file may end
+        before its last page, as long as no missing page is used.
         """
         pages, size = self.tables.pages, self.tables.pages.size()
         expected = (self.tables.meta.last_page + 1) * pages.page_size
         if size >= expected or not self.map.beyond:
             return ""
-        return f"cut off at {size} bytes, its meta page speaks of {expected}"
+        return f"truncated: {size:,} bytes, expected {expected:,}"
 
     def _extent(self) -> Iterator[Finding]:
-        problem = self.cut_off()
+        problem = self.truncation()
         if problem:
             yield finding("SK004", DATA_FILE, problem)
 
     def _lost(self) -> Iterator[Finding]:
-        """SK006: pages that are neither used nor free."""
-        shown: list[int] = []
+        """SK006: every page is used or free."""
+        listed: list[int] = []
         count = 0
-        for number in self.map.untaken():
+        for number in self.map.unmarked():
             count += 1
-            if len(shown) < _SHOWN:
-                shown.append(number)
+            if len(listed) < _LISTED:
+                listed.append(number)
         if count:
-            listed = ", ".join(map(str, shown)) + (", ..." if count > len(shown) else "")
-            yield finding("SK006", DATA_FILE, f"{count} pages: {listed}")
+            numbers = ", ".join(map(str, listed)) + (", ..." if count > len(listed) else "")
+            yield finding("SK006", DATA_FILE, f"{count} lost pages: {numbers}")
 
     # --- one tree ---------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class PageWalk:
         database = tree.database
         if database.root is None:
             if any(database[1:6]):
-                yield finding("SK007", name, "it is empty, and its counters are not 0")
+                yield finding("SK007", name, "it is empty, but its counters are not 0")
             return
         walk = _TreeWalk(self, tree, name, free=free, main=main)
         yield from walk.page(ROOT, database.root, 0, None, None)
@@ -184,20 +189,20 @@ class PageWalk:
             yield from walk.counters()
 
     def visited(self) -> None:
-        """Count a page for the progress that is shown."""
+        """Count a page for the progress."""
         self._visited += 1
         if self._visited % _REPORT_EVERY == 0:
             self._progress(_REPORT_EVERY)
 
     def note_damaged(self, number: int) -> None:
-        """Remember a page that is not what it must be: what stands in it may still be read."""
+        """Remember a damaged page: repair may still read nodes in it."""
         if self.damaged is not None and number < self.damaged.pages:
-            self.damaged.take(number, 1)
+            self.damaged.mark(number, 1)
 
     # --- the free list ----------------------------------------------------------------------
 
     def _free_pages(self) -> Iterator[Finding]:
-        """SK004, SK005: each record of the free list names pages, of which none is used."""
+        """SK004, SK005: each record of the free list can be read, and none of its pages is used."""
         cursor = Cursor(self.tables.free)
         found = cursor.first()
         while found:
@@ -213,30 +218,30 @@ class PageWalk:
         where = f"LMDB page {page.number}"
         key, size = page.keys[index], page.sizes[index]
         if len(key) != 8 or size < 8 or size % 8:
-            raise CorruptionError(where, f"a record of {size} bytes under {len(key)} bytes")
+            raise CorruptionError(where, f"a record of {size} bytes with a key of {len(key)} bytes")
         pieces = self._pieces(page, index)
         first = next(pieces)
         count = _U64.unpack_from(first)[0]
         if count > size // 8 - 1:
-            raise CorruptionError(where, f"a record of {size} bytes names {count} pages")
+            raise CorruptionError(where, f"a record of {size} bytes lists {count} pages")
         left = count
         at = 8
         piece: bytes | None = first
         while piece is not None:
             for (number,) in _U64.iter_unpack(piece[at : min(len(piece), at + 8 * left)]):
                 left -= 1
-                problem = self.map.take(number, 1) if number < self.map.pages else ""
+                problem = self.map.mark(number, 1) if number < self.map.pages else ""
                 if self.free is not None and not problem:
-                    self.free.take(number, 1)
+                    self.free.mark(number, 1)
                 if number > self.tables.meta.last_page:
-                    problem = f"page {number} is behind the last page"
+                    problem = f"page {number} is after the last page"
                 if problem:
-                    self.free_known = False  # a page that should stand here is not
+                    self.free_known = False  # another page should be listed instead
                     yield finding("SK005", "the free list", problem)
             piece, at = next(pieces, None) if left else None, 0
 
     def _pieces(self, page: TreePage, index: int) -> Iterator[bytes]:
-        """Yield the value of a record in pieces: that of a big deletion may be large."""
+        """Yield the value of a record in pieces, because a big deletion makes it large."""
         size = page.sizes[index]
         if page.flags[index] != BIG:
             yield page.inline(index)
@@ -245,12 +250,14 @@ class PageWalk:
         for at in range(0, size, _PIECE):
             piece = file.read(number, min(_PIECE, size - at), skip=16 + at)
             if len(piece) != min(_PIECE, size - at):
-                raise CorruptionError(f"LMDB page {number}", "it is behind the end of the file")
+                raise CorruptionError(
+                    f"LMDB page {number}", "the page is after the end of the file"
+                )
             yield piece
 
 
 class _TreeWalk:
-    """The walk through one tree, and what it counts."""
+    """The walk over one tree, with its counts."""
 
     def __init__(self, walk: PageWalk, tree: Tree, name: str, *, free: bool, main: bool) -> None:
         self.walk = walk
@@ -260,7 +267,6 @@ class _TreeWalk:
         self.main = main
         self.branches = self.leaves = self.overflows = self.entries = 0
         self.last_key: bytes | None = None
-        self.complained = False  # of a key that does not rise: once is enough
 
     def page(
         self,
@@ -270,14 +276,14 @@ class _TreeWalk:
         low: bytes | None,
         high: bytes | None,
     ) -> Iterator[Finding]:
-        """Check a page and all below it; cut the edge to it where it is damaged.
+        """Check a page and all pages below it; cut the edge to a damaged page.
 
         Args:
-            low, high: the separators above it; its keys lie from `low` on and below `high`.
+            low, high: the separators above it; its keys must be at least `low` and below `high`.
         """
         tree, walk = self.tree, self.walk
         walk.visited()
-        problem = walk.map.take(number, 1)
+        problem = walk.map.mark(number, 1)
         if problem:
             tree.cut[edge] = (low, high)
             yield finding("SK005", self.name, problem)
@@ -307,8 +313,8 @@ class _TreeWalk:
         self, page: TreePage, keys: list[bytes], depth: int, low: bytes | None, high: bytes | None
     ) -> Iterator[Finding]:
         self.branches += 1
-        if falling_key(keys, 1, None) >= 0:
-            yield self._falling(page)
+        if find_unsorted(keys, 1, None) >= 0:
+            yield self._unsorted(page)
         for index, child in enumerate(page.children):
             below = low if index == 0 else keys[index]
             above = keys[index + 1] if index + 1 < len(keys) else high
@@ -320,8 +326,8 @@ class _TreeWalk:
         self.leaves += 1
         self.entries += len(keys)
         beyond = (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)
-        if beyond or falling_key(keys, 0, self.last_key) >= 0:
-            yield self._falling(page)
+        if beyond or find_unsorted(keys, 0, self.last_key) >= 0:
+            yield self._unsorted(page)
         self.last_key = keys[-1]
         for index, flags in enumerate(page.flags):
             if flags == BIG:
@@ -330,15 +336,16 @@ class _TreeWalk:
                 where = f"{self.name}, LMDB page {page.number}"
                 yield finding("SK004", where, f"node {index} has flags {flags}")
 
-    def _falling(self, page: TreePage) -> Finding:
+    def _unsorted(self, page: TreePage) -> Finding:
         where = f"{self.name}, LMDB page {page.number}"
-        return finding("SK004", where, "its keys do not rise, or lie beyond those above it")
+        problem = "the keys are not ascending, or not between the separators of the page above"
+        return finding("SK004", where, problem)
 
     def _big(self, page: TreePage, index: int) -> Iterator[Finding]:
-        """Check the pages of a value outside of its leaf.
+        """Check the overflow pages of a value.
 
-        A value that was replaced by a smaller one in the same transaction keeps all its pages: the
-        header says how many, and it may be more than are needed.
+        If a transaction replaces a value that it has written by a smaller one, LMDB keeps all its
+        pages. So the header may state more pages than the value needs.
         """
         file, pages = self.walk.tables.pages, self.walk.map
         number, needed = page.places[index], overflow_pages(page.sizes[index], file.page_size)
@@ -346,14 +353,15 @@ class _TreeWalk:
             number, overflow_header(number, needed)
         ):
             self.overflows += needed
-            twice = pages.take(number, needed)
+            twice = pages.mark(number, needed)
             if twice:
                 yield finding("SK005", self.name, twice)
             return
         where = f"{self.name}, LMDB page {number}"
         if not META_PAGES <= number < pages.pages:
             pages.beyond = True
-            yield finding("SK004", where, f"no such page; page {page.number} refers to it")
+            problem = f"out of range ({pages.pages} pages); page {page.number} refers to it"
+            yield finding("SK004", where, problem)
             return
         try:
             header = file.overflow_header(number)
@@ -366,18 +374,18 @@ class _TreeWalk:
             count = header.pages
         else:
             problem = (
-                f"its header says page {header.number}, flags {header.flags}, {header.pages} "
-                f"pages; {number}, {OVERFLOW}, {needed} expected"
+                f"the header says page {header.number}, flags {header.flags}, {header.pages} "
+                f"pages; expected {number}, {OVERFLOW}, {needed}"
             )
             self.walk.note_damaged(number)
             yield finding("SK004", where, problem)
         self.overflows += count
-        twice = pages.take(number, count)
+        twice = pages.mark(number, count)
         if twice:
             yield finding("SK005", self.name, twice)
 
     def counters(self) -> Iterator[Finding]:
-        """SK007: the record of the tree counts pages and rows."""
+        """SK007: the counters in the record of the tree are right."""
         stated = self.tree.database
         counted = {
             "branch pages": (stated.branch_pages, self.branches),
@@ -387,4 +395,4 @@ class _TreeWalk:
         }
         for what, (says, found) in counted.items():
             if says != found:
-                yield finding("SK007", self.name, f"its record says {says} {what}, counted {found}")
+                yield finding("SK007", self.name, f"{says} {what} in its record, counted {found}")

@@ -1,4 +1,4 @@
-"""How far a check is, and how thorough it has to be."""
+"""The progress and the thoroughness of a check."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 class Progress:
-    """How far a check is, in steps: a page of LMDB's trees, or a macro node.
+    """The progress of a check, in steps: a step is a page of LMDB's trees, or a macro node.
 
     Attributes:
-        total: steps that there are; 0 until that is known.
-        done: steps that were taken.
-        size_bytes: of the pages that the store uses.
+        total: number of steps; 0 until it is known.
+        done: steps completed.
+        size_bytes: size of all pages that the store uses.
         streams, nodes: how many were checked.
     """
 
@@ -24,19 +24,19 @@ class Progress:
         self._moved = moved
 
     def begin(self, steps: int) -> None:
-        """Begin something of so many steps."""
+        """Set the number of steps, and report the progress."""
         self.total = steps
         self.advance(0)
 
     def advance(self, steps: int) -> None:
-        """Note that steps were taken."""
+        """Add completed steps, and report the progress."""
         self.done += steps
         if self._moved is not None:
             self._moved(self)
 
 
 class Scope:
-    """What every check of a stream is told: whether to be quick, and whom to tell how far it is."""
+    """Options of the checks: `quick` reads only some entries, `progress` receives the progress."""
 
     def __init__(self, quick: bool = False, progress: Progress | None = None) -> None:
         self.quick = quick

@@ -1,8 +1,8 @@
-"""Rows as the checks read them: table by table, in key order, one at a time.
+"""Parsed rows for the checks: table by table, in key order, one at a time.
 
-A `Shape` says how the rows of one table are parsed, key and body. `check_rows` reports every row
-that does not parse. All other checks read through `Rows`, which passes over such rows and counts
-them: no problem is reported twice, and a check knows when what it counted is not comparable.
+A `Shape` says how the rows of one table are parsed. `check_rows` reports every row that cannot be
+parsed. All other checks read through `Rows`, which skips and counts such rows. So no problem is
+reported twice, and a check knows whether its counts are complete.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Shape(NamedTuple, Generic[T_co]):
-    """How the rows of a table are parsed, from key, body and place."""
+    """How the rows of a table are parsed, from key, body and the place for errors."""
 
     table: int
     parse: Callable[[bytes, bytes, str], T_co]
 
 
-# --- what the rows say --------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------
 
 
 class GroupRow(NamedTuple):
@@ -86,12 +86,12 @@ class Member(NamedTuple):
     db_key: bytes
     number: int
     name: bytes
-    held: int  # NACKs that it owns; messages of it that are tracked
-    next_order: int  # of a producer's messages
+    held: int  # how many NACKs a consumer owns, or tracked messages a producer has
+    next_order: int  # order of a producer's next message
 
 
 class NameOf(NamedTuple):
-    """The row that leads from the number of a member to its name."""
+    """The row that maps the number of a member to its name."""
 
     number: int
     name: bytes
@@ -107,7 +107,7 @@ class PageRow(NamedTuple):
 
 
 class OrderRow(NamedTuple):
-    """Which page has the NACK with an order key; `page_key` is a key of `pel`."""
+    """The page with the NACK of an order key; `page_key` is a key of `pel`."""
 
     order_key: bytes
     page_key: bytes
@@ -129,16 +129,16 @@ class MessageRow(NamedTuple):
 
 
 class GarbageRow(NamedTuple):
-    """What is being removed."""
+    """Rows or a file that are being removed."""
 
     row_number: int
     kind: int
     number: int
-    path: str  # of a file, below archive/
+    path: str  # path of a file, relative to archive/
 
 
 class ErasureRow(NamedTuple):
-    """An entry was erased."""
+    """An erased entry."""
 
     stream_number: int
     ms: int
@@ -146,7 +146,7 @@ class ErasureRow(NamedTuple):
     time_ms: int
 
 
-# --- how they are parsed ------------------------------------------------------------------------
+# --- parsing ------------------------------------------------------------------------------------
 
 
 def _parse_group(db_key: bytes, body: bytes, where: str) -> GroupRow:
@@ -178,14 +178,14 @@ def _parse_page(db_key: bytes, body: bytes, where: str) -> PageRow:
 
 def _parse_order(db_key: bytes, body: bytes, where: str) -> OrderRow:
     if len(body) != _ID_SIZE:
-        raise CorruptionError(where, f"the key of a page of {len(body)} bytes, not {_ID_SIZE}")
+        raise CorruptionError(where, f"a page key of {len(body)} bytes, expected {_ID_SIZE}")
     return OrderRow(db_key[_PREFIX_SIZE:], db_key[:_PREFIX_SIZE] + body)
 
 
 def _parse_owned(db_key: bytes, body: bytes, where: str) -> OwnedRow:
     group, consumer, ms, seq = unpack_owned_key(db_key)
     if body:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, which must be empty")
+        raise CorruptionError(where, f"a row of {len(body)} bytes, expected an empty row")
     return OwnedRow(consumer, pack_number(group) + pack_id(ms, seq))
 
 
@@ -205,7 +205,7 @@ def _parse_garbage(db_key: bytes, body: bytes, where: str) -> GarbageRow:
     if kind == ARCHIVE_FILE:
         path = decode_file_garbage(body, where)
     elif kind not in _GARBAGE_KINDS:
-        raise CorruptionError(where, f"unknown kind {kind}")
+        raise CorruptionError(where, f"unknown kind of garbage {kind}")
     return GarbageRow(unpack_number(db_key), kind, number, path)
 
 
@@ -241,22 +241,22 @@ SHAPES: Final[tuple[Shape[object], ...]] = (
 
 
 def row_place(table: int, db_key: bytes) -> str:
-    """Return how findings name a row."""
+    """Return the name of a row in findings."""
     return f"row {db_key.hex()} of {TABLES[table].name}"
 
 
 def parse_row(shape: Shape[T], db_key: bytes, value: bytes) -> T:
-    """Return what a stored row says; raise CorruptionError."""
+    """Check the key and the checksum of a stored row and parse it; raise CorruptionError."""
     where = row_place(shape.table, db_key)
     check_key(shape.table, db_key)
     return shape.parse(db_key, open_row(shape.table, db_key, value, where), where)
 
 
-# --- how they are found -------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 class Rows:
-    """The rows of one snapshot that can be read; `unreadable` counts those met that cannot."""
+    """The readable rows of one snapshot; `unreadable` counts the other rows that were met."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -276,7 +276,7 @@ class Rows:
             found = cursor.next()
 
     def get(self, shape: Shape[T], db_key: bytes) -> T | None:
-        """Return the row under a key, None when it is missing or cannot be read."""
+        """Return the row with a key; None if it is missing or cannot be read."""
         try:
             value = self.tables.get(shape.table, db_key)
             return None if value is None else parse_row(shape, db_key, value)
@@ -285,11 +285,11 @@ class Rows:
             return None
 
     def lacks(self, shape: Shape[object], db_key: bytes) -> bool:
-        """Say whether there is surely no row under a key, readable or not."""
+        """Return whether there is certainly no row with a key, readable or not."""
         return self.tables.lacks(shape.table, db_key)
 
     def all_of(self, *tables: int) -> bool:
-        """Say whether all rows met could be read, and no page of these tables is damaged."""
+        """Return whether all rows met so far and all pages of these tables can be read."""
         return self.unreadable == 0 and all(map(self.tables.complete, tables))
 
     def garbage(self, kind: int) -> SortedPairs:
@@ -312,6 +312,6 @@ def numbers_in(tables: Tables, table: int) -> Iterator[int]:
             continue
         number = int.from_bytes(prefix, "big")
         if number > LAST_NUMBER:
-            return  # nor are those behind it: reported by who checks the keys
+            return  # damage, and so is every key after it: the checks of keys report it
         yield number
         found = cursor.set_range(pack_number(number + 1))

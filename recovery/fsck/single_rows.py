@@ -1,4 +1,4 @@
-"""Checks of single rows, whatever they belong to: checksums, `meta`, garbage, tables not in use."""
+"""Checks of single rows: checksums, `meta`, garbage, and tables that are not in use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
 
 
 def check_meta(tables: Tables) -> Iterator[Finding]:
-    """SK002: every row of `meta` can be read, and what a store needs is there."""
+    """SK002: every row of `meta` can be read, and no required row is missing."""
     cursor = tables.cursor(META)
     found = cursor.first()
     while found:
@@ -45,16 +45,16 @@ def check_meta(tables: Tables) -> Iterator[Finding]:
         try:
             check_meta_row(name, open_row(META, name, cursor.value(), where), where)
         except CorruptionError as error:
-            if name not in _COUNTERS:  # those are looked at where they are needed
+            if name not in _COUNTERS:  # `check_counter` reports these
                 yield finding("SK002", where, error.problem)
         found = cursor.next()
     for name in _NEEDED:
         if tables.lacks(META, name):
-            yield finding("SK002", f"meta {name.decode()}", "it is missing")
+            yield finding("SK002", f"meta {name.decode()}", "the row is missing")
 
 
 def check_meta_row(name: bytes, body: bytes, where: str) -> None:
-    """Raise CorruptionError unless a row of `meta` can be read; one of no known name may be."""
+    """Raise CorruptionError unless a row of `meta` can be read; accept unknown names."""
     if name == META_FORMAT:
         version = decode_number(body, where)
         if not 1 <= version <= STORE_VERSION:
@@ -87,13 +87,13 @@ def check_rows(tables: Tables) -> Iterator[Finding]:
 
 
 def check_garbage(tables: Tables) -> Iterator[Finding]:
-    """SK014: no number is given to two rows of garbage."""
+    """SK014: the next number of a row of garbage is not in use."""
     numbers = (row.row_number for row in Rows(tables).under(GARBAGE_SHAPE))
     yield from check_counter(tables, NEXT_GARBAGE, max(numbers, default=0))
 
 
 def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Finding]:
-    """SK002, SK014: a counter of `meta` is above the highest number that it gave."""
+    """SK002, SK014: a counter of `meta` can be read and is above the highest number in use."""
     where = f"meta {counter.decode()}"
     try:
         body = tables.get_row(META, counter, where)
@@ -102,5 +102,5 @@ def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Find
         yield finding("SK002", where, error.problem)
         return
     if highest >= following and tables.complete(META):
-        problem = f"the next number would be {following}, {highest} is in use"
+        problem = f"the next number is {following}, but {highest} is in use"
         yield finding("SK014", where, problem)

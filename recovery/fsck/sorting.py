@@ -1,8 +1,8 @@
-"""Numbers in ascending order, however many: sorted in pieces, which stand in an unnamed file.
+"""External sorting of pairs of numbers: sorted in pieces, which are kept in a temporary file.
 
-Rows of names are sorted by name, and what they name stands under numbers. To hold one against the
-other without keeping all of either in memory, the pairs are sorted here by number, and read beside
-the other table.
+Rows with names are sorted by name, but the rows that they refer to by number. To compare them
+without keeping either in memory, the pairs are sorted here by number and merged with the other
+table.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 _PAIR: Final = struct.Struct("=QQ")
-_PIECE: Final = 50_000  # pairs that are sorted in memory
+_PIECE: Final = 50_000  # pairs that are sorted in memory at a time
 _READ: Final = 4096 * _PAIR.size
 
 Pair = tuple[int, int]
 
 
 class SortedPairs:
-    """Pairs of numbers, added in any order and read in ascending order, any number of times."""
+    """Pairs of numbers: added in any order, iterated in ascending order, any number of times."""
 
     def __init__(self) -> None:
         self._piece: list[Pair] = []
@@ -41,11 +41,11 @@ class SortedPairs:
         return heapq.merge(self._piece, *runs)
 
     def firsts(self) -> Ascending:
-        """Return the first numbers, to be asked for in ascending order."""
+        """Return the first numbers of the pairs, for look-ups in ascending order."""
         return Ascending(first for first, _ in self)
 
     def highest(self) -> int:
-        """Return the highest first number; 0 when there is none."""
+        """Return the highest first number; 0 if there is none."""
         ends = [self._piece, *([self._last(*run)] for run in self._runs)]
         return max((pair[0] for pairs in ends for pair in pairs), default=0)
 
@@ -73,14 +73,14 @@ class SortedPairs:
 
 
 class Ascending:
-    """Ascending numbers, read beside others that ascend, too."""
+    """Ascending numbers, for look-ups in ascending order."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
         self._next: int | None = next(numbers, None)
 
     def has(self, number: int) -> bool:
-        """Say whether a number is among them; each question is at or above the one before."""
+        """Return whether a number is among them; no call may ask for less than the one before."""
         while self._next is not None and self._next < number:
             self._next = next(self._numbers, None)
         return self._next == number

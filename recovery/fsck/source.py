@@ -1,16 +1,16 @@
-"""What a store is, as it lies there: which commit to look at, and how to keep it in place.
+"""The commit of a store that fsck, repair and dump read, and how its pages are kept unchanged.
 
-A store is looked at as of one commit, whose pages must not be overwritten meanwhile:
+A store is read as of one commit, whose pages must not be overwritten during the read:
 
-in use     somebody has the store open. A snapshot of LMDB pins the newest commit, and its pages
-           are read from the file, past LMDB.
-idle       nobody has it open. Likewise where LMDB's lock file is there; else the store's own lock
-           keeps everybody out.
-torn       it needs recovery (`recover`). Then the newest checkpoint is looked at, whose
-           pages nobody has touched: its meta page stands in `steady`. No copy is needed.
+in use     A process has the store open. A snapshot of LMDB pins the newest commit; its pages are
+           read from the file, without LMDB.
+idle       No process has it open. The same if LMDB's lock file exists; otherwise the store's own
+           lock keeps other processes out.
+torn       The store needs recovery (`crash_recovery`). The newest checkpoint is read instead. Its
+           meta page is in the file `steady`, and its pages have not been overwritten.
 
-LMDB is asked for a snapshot only after its meta pages were found sound; it looks into no other
-page for that. Where neither meta page is sound, the checkpoint helps out, too.
+LMDB opens a snapshot only after both meta pages were checked; it reads no other page for that. If
+both meta pages are damaged, the checkpoint is read as well.
 """
 
 from __future__ import annotations
@@ -50,16 +50,8 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.log.checkpoint import (
-    SLOT,
-    SLOT_SIZE,
-    SLOTS,
-    CheckpointSlot,
-    MetaPage,
-    decode_meta_page,
-    decode_slot,
-)
-from streamkeep.format.log.lmdb_pages import META_SIZE, meta_problem
+from streamkeep.format.log.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
+from streamkeep.format.log.meta_page import META_SIZE, MetaPage, decode_meta_page, meta_problem
 from streamkeep.format.node.envelope import FORMAT, MAGIC
 from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.fsck.catalogue import finding
@@ -74,18 +66,18 @@ _PAGE_SIZES: Final = (4096, 8192, 16384, 32768)
 _MANY_READERS: Final = 512
 _NODE_START: Final = MAGIC + bytes([FORMAT])
 _PIECE: Final = 1 << 20
-_LOOKED_AT: Final = 64 << 20  # bytes in which a store shows itself by its nodes
+_SEARCHED: Final = 64 << 20  # bytes of `data.mdb` that are searched for a macro node
 
 
 class Source:
     """A store as of one commit.
 
     Attributes:
-        found: what is wrong with its files as such: meta pages, checkpoints.
-        tables: its tables; None when no meta page of any commit is left.
-        torn: it needs recovery, and this is its newest checkpoint.
-        slot: its newest checkpoint; None when there is none.
-        replayable: commits that a recovery would replay.
+        found: findings about meta pages and checkpoints.
+        tables: its tables; None if no sound meta page is left.
+        torn: whether the store needs recovery; the commit is then that of the checkpoint.
+        slot: its newest checkpoint; None if there is none.
+        replayable: number of commits that recovery would replay.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -97,17 +89,17 @@ class Source:
         self.slot: CheckpointSlot | None = None
         self.replayable = 0
 
-    def see(self, meta: MetaPage | None) -> None:
-        """Look at the commit of a meta page."""
+    def use_commit(self, meta: MetaPage | None) -> None:
+        """Read the tables as of the commit of a meta page."""
         if meta is not None and self.folder.exists(DATA_FILE):
             self.tables = Tables(PageFile(self.folder, meta.page_size), meta)
 
     def meta_damaged(self) -> bool:
-        """Say whether a meta page is damaged, so that the newest commit may not be what is seen."""
+        """Return whether a meta page is damaged: the newest commit may then be missing."""
         return any(one.code == "SK003" for one in self.found)
 
     def raw_pages(self) -> PageFile | None:
-        """Return the data file without its trees; None when there is none. Close it."""
+        """Return the data file without its trees; None if it is missing. The caller closes it."""
         try:
             return PageFile(self.folder, _PAGE_SIZES[0])
         except OSError:
@@ -120,7 +112,7 @@ class Source:
 
 
 def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
-    """Return the meta pages that are sound, the newest last, and what is wrong with the others."""
+    """Return the sound meta pages, the newest last, and findings about the others."""
     metas: list[MetaPage] = []
     found: list[Finding] = []
     try:
@@ -130,14 +122,14 @@ def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
             if not meta_problem(first, 0, 0):
                 meta = decode_meta_page(first)
                 size = meta.page_size if meta else 0
-            for place in (0, 1):
+            for number in (0, 1):
                 data = first
-                if place:
+                if number:
                     data = _second_meta(file.fileno(), size)
-                problem = meta_problem(data, place, size)
+                problem = meta_problem(data, number, size)
                 meta = None if problem else decode_meta_page(data)
                 if meta is None:
-                    found.append(finding("SK003", f"{DATA_FILE} meta page {place}", problem))
+                    found.append(finding("SK003", f"{DATA_FILE} meta page {number}", problem))
                 else:
                     metas.append(meta)
     except OSError as error:
@@ -146,7 +138,7 @@ def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
 
 
 def _second_meta(handle: int, size: int) -> bytes:
-    """Return meta page 1; it says itself where it stands if the first one is damaged."""
+    """Return meta page 1; if page 0 is damaged (size 0), find it by trying all page sizes."""
     for page_size in (size,) if size else _PAGE_SIZES:
         data = os.pread(handle, META_SIZE, page_size)
         if size or not meta_problem(data, 1, page_size):
@@ -155,8 +147,8 @@ def _second_meta(handle: int, size: int) -> bytes:
 
 
 def read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
-    """Return the newest checkpoint, and what is wrong with the file."""
-    for _ in range(_SLOT_TRIES):  # one may be being written
+    """Return the newest checkpoint, and findings about the checkpoint file."""
+    for _ in range(_SLOT_TRIES):  # another process may be writing a slot
         newest, found = _read_slots(store)
         if not found:
             break
@@ -169,45 +161,48 @@ def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
         data = store.read(CHECKPOINT_FILE)
     except FileNotFoundError:
         return None, [finding("SK020", CHECKPOINT_FILE, "the file is missing")]
-    whole: list[CheckpointSlot] = []
+    sound: list[CheckpointSlot] = []
     damaged: list[int] = []
-    for place in range(SLOTS):
-        stored = data[place * SLOT_SIZE : place * SLOT_SIZE + SLOT.size]
+    for number in range(SLOTS):
+        stored = data[number * SLOT_SIZE : number * SLOT_SIZE + SLOT.size]
         slot = decode_slot(stored)
         if slot is not None:
-            whole.append(slot)
+            sound.append(slot)
         elif any(stored) and not stored.startswith(UNFINISHED):
-            damaged.append(place)
-    code = "SK021" if whole else "SK020"
+            damaged.append(number)
+    code = "SK021" if sound else "SK020"
     found = [
-        finding(code, f"{CHECKPOINT_FILE} slot {place}", "it is not whole") for place in damaged
+        finding(code, f"{CHECKPOINT_FILE} slot {number}", "the slot is truncated or damaged")
+        for number in damaged
     ]
-    if not whole and not damaged:
-        found.append(finding("SK020", CHECKPOINT_FILE, "it holds no checkpoint"))
-    newest = max(whole, key=age, default=None)
+    if not sound and not damaged:
+        found.append(finding("SK020", CHECKPOINT_FILE, "the file contains no checkpoint"))
+    newest = max(sound, key=age, default=None)
     return newest, found
 
 
 @contextmanager
 def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
-    """Look at the store at `path` without changing it.
+    """Open the store at `path` for reading as of one commit, without changing it.
 
     Raises:
-        UntrustedFileError: a file of it is a link, say, or belongs to a user who is not trusted.
-        NotAStoreError: there is no store.
-        StoreLockedError: another process is recovering it.
-        FormatVersionError: a newer version wrote it.
+        UntrustedFileError: a file of the store is a link, for example, or has an untrusted owner.
+        NotAStoreError: `path` does not hold a store.
+        RecoveryNeededError: a compaction was interrupted.
+        StoreLockedError: another process is recovering the store, or has it open and `lock.mdb`
+            is not writable.
+        FormatVersionError: a newer version wrote the store.
     """
     opened = registry.find(path)
     folder = _find(path, trust_owners) if opened is None else opened.folder
     if is_swapping(folder):
         raise RecoveryNeededError(
-            f"{path}: a compaction was cut off; open the store for writing once"
+            f"{path}: a compaction was interrupted; open the store for writing once to finish it"
         )
     source = Source(folder)
     if opened is not None:
         with opened.begin_read() as txn:
-            see_snapshot(source, txn)
+            use_snapshot(source, txn)
             try:
                 yield source
             finally:
@@ -215,13 +210,13 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
         return
     try:
         with _locked(folder) as (lock, alone):
-            yield from _see(source, lock, alone)
+            yield from _choose_commit(source, lock, alone)
     finally:
         source.close()
 
 
-def _see(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[Source]:
-    """Choose the commit, pin it, and yield the source."""
+def _choose_commit(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[Source]:
+    """Choose the commit to read, pin it, and yield the source."""
     path, folder = source.path, source.folder
     metas, meta_findings = read_metas(folder)
     source.slot, slot_findings = read_slots(folder)
@@ -229,8 +224,8 @@ def _see(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[S
     slot = source.slot
     newest = metas[-1] if metas else None
     if slot is None and lock is not None and lock.is_unfinished() and not has_commits(newest):
-        raise NotAStoreError(f"{path}: its creation was never finished; it holds nothing")
-    if slot is None and not metas and not _holds_nodes(folder):
+        raise NotAStoreError(f"{path}: the store is empty, its creation was not finished")
+    if slot is None and not metas and not _has_nodes(folder):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
     checkpoint_file = None if slot is None else decode_meta_page(slot.meta_page)
     if not folder.exists(DATA_FILE):
@@ -239,24 +234,24 @@ def _see(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[S
     if alone and slot is not None and checkpoint_file is not None:
         state = examine(folder, slot)
         if state.torn:
-            _see_torn(source, checkpoint_file, slot, state.ahead)
+            _use_checkpoint(source, checkpoint_file, slot, state.ahead)
             yield source
             return
     if checkpoint_file is not None and (
         newest is None or checkpoint_file.commit_number > newest.commit_number
     ):
-        source.see(checkpoint_file)  # both meta pages are damaged, or the newer one is
+        source.use_commit(checkpoint_file)  # both meta pages are damaged, or the newer one is
         yield source
         return
-    if meta_findings:  # LMDB could choose the damaged one
-        source.see(newest)
-        _check_is_ours(source)
+    if meta_findings:  # no LMDB here: it might choose the damaged meta page
+        source.use_commit(newest)
+        _check_is_store(source)
         yield source
         return
     if lock is not None and not (alone or is_listed(path) or lock.try_exclusive()):
         raise StoreLockedError(
-            f"{path}: open in another process; to look at it beside that takes permission to write "
-            f"{LOCK_FILE}; get that, or check a backup"
+            f"{path}: another process has the store open, and reading it at the same time needs "
+            f"write permission for {LOCK_FILE}; get the permission, or check a backup"
         )
     raw = _open_lmdb(folder)
     pin = None
@@ -266,9 +261,9 @@ def _see(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[S
         if pin is not None:
             newest = _meta_of(folder, pin.id())
             if lock is not None and alone:
-                lock.share()  # others may work while we look
-        source.see(newest)
-        _check_is_ours(source)
+                lock.share()  # the commit is pinned: other processes may open the store
+        source.use_commit(newest)
+        _check_is_store(source)
         yield source
     finally:
         if pin is not None:
@@ -278,15 +273,17 @@ def _see(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[S
             raw.close()
 
 
-def _see_torn(source: Source, checkpoint_file: MetaPage, slot: CheckpointSlot, ahead: int) -> None:
-    """Look at the checkpoint of a store that needs recovery.
+def _use_checkpoint(
+    source: Source, checkpoint_file: MetaPage, slot: CheckpointSlot, ahead: int
+) -> None:
+    """Read a store that needs recovery as of its checkpoint.
 
     Args:
-        ahead: commits that the journal holds and LMDB's newest meta page does not know, though the
-            machine was not booted.
+        ahead: number of commits that the journal has and `data.mdb` lacks although the machine was
+            not rebooted.
     """
     source.torn = True
-    source.see(checkpoint_file)
+    source.use_commit(checkpoint_file)
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
     reader = Reader(journal, slot, position_of(slot))
     while reader.next() is not None:
@@ -296,26 +293,26 @@ def _see_torn(source: Source, checkpoint_file: MetaPage, slot: CheckpointSlot, a
             "SK022",
             "store",
             f"checked as of the checkpoint at commit {slot.commit_number}; "
-            f"{source.replayable} commits of the journal follow",
+            f"the journal has {source.replayable} later commits",
         )
     )
     if ahead > 1:
-        problem = f"the journal holds {ahead} commits that it lacks"
+        problem = f"lacks {ahead} commits that the journal has"
         source.found.append(finding("SK026", DATA_FILE, problem))
 
 
-def see_snapshot(source: Source, txn: ReadTxn) -> None:
-    """Look at the commit of a snapshot, as long as that is open."""
+def use_snapshot(source: Source, txn: ReadTxn) -> None:
+    """Read the commit of a snapshot, which must stay open."""
     source.slot, slot_findings = read_slots(source.folder)
     source.found += slot_findings
-    source.see(_meta_of(source.folder, txn.raw.id()))
+    source.use_commit(_meta_of(source.folder, txn.raw.id()))
 
 
 def _meta_of(store: Folder, commit_number: int) -> MetaPage:
-    """Return the meta page of a pinned commit.
+    """Return the meta page of a pinned commit, or of a newer one.
 
-    Two commits meanwhile overwrite it, but not before LMDB has closed the snapshot's own commit:
-    the one that is seen then may be newer, and is pinned as well.
+    The second commit after the snapshot overwrites its meta page. The newer commit that is then
+    found is pinned as well: LMDB keeps all pages that are newer than the oldest snapshot.
     """
     newest = None
     for _ in range(_TRIES):
@@ -330,9 +327,9 @@ def _meta_of(store: Folder, commit_number: int) -> MetaPage:
 
 
 def _open_lmdb(store: Folder) -> lmdb.Environment | None:
-    """Return the environment, to pin a commit; None where LMDB's locks cannot be had.
+    """Return the LMDB environment, to pin a commit; None if its lock file cannot be used.
 
-    A lock file is not created: the store may be a copy that nobody has opened yet.
+    The lock file is not created: the store may be a copy that was never opened.
     """
     path = store.path
     if not os.access(path, os.W_OK) or not os.access(path / LOCK_FILE, os.W_OK):
@@ -344,21 +341,21 @@ def _open_lmdb(store: Folder) -> lmdb.Environment | None:
         return None
 
 
-# --- the place ----------------------------------------------------------------------------------
+# --- the folder ---------------------------------------------------------------------------------
 
 
 def _find(path: Path, trust_owners: Trusted) -> Folder:
-    """Return the folder of the store that may be at `path`; raise where there is none."""
+    """Return the folder of the store at `path`; raise NotAStoreError if there is none."""
     store = find_folder(path, trust_owners)
     if store is None:
         raise NotAStoreError(f"{path}: no such store")
     if not store.exists(DATA_FILE) and not store.exists(CHECKPOINT_FILE):
-        raise NotAStoreError(f"{path}: no store: there is no {DATA_FILE} in it")
+        raise NotAStoreError(f"{path}: not a store: it contains no {DATA_FILE}")
     check_files(store, readonly=True)
     try:
         os.close(store.open(DATA_FILE))
     except FileNotFoundError:
-        pass  # a finding
+        pass  # `read_metas` reports it
     except OSError as error:
         raise StoreError(f"{path / DATA_FILE}: {error.strerror}") from error
     return store
@@ -366,7 +363,7 @@ def _find(path: Path, trust_owners: Trusted) -> Folder:
 
 @contextmanager
 def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
-    """Hold the lock of the store; also say whether nobody else has the store open."""
+    """Hold the lock of the store; also return whether no other process has the store open."""
     lock: CheckpointFile | None = None
     with suppress(FileNotFoundError):
         try:
@@ -385,12 +382,12 @@ def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
         lock.close()
 
 
-def _holds_nodes(store: Folder) -> bool:
-    """Say whether a data file without any meta page has macro nodes among its first pages."""
+def _has_nodes(store: Folder) -> bool:
+    """Return whether the first 64 MiB of a data file without meta pages contain a macro node."""
     try:
         with os.fdopen(store.open(DATA_FILE), "rb") as file:
             end = b""
-            for _ in range(_LOOKED_AT // _PIECE):
+            for _ in range(_SEARCHED // _PIECE):
                 piece = file.read(_PIECE)
                 if _NODE_START in end + piece:
                     return True
@@ -402,8 +399,8 @@ def _holds_nodes(store: Folder) -> bool:
         return False
 
 
-def _check_is_ours(source: Source) -> None:
-    """Raise for an LMDB environment that is no store, and for a newer store."""
+def _check_is_store(source: Source) -> None:
+    """Raise for an LMDB environment of another program, and for a store of a newer version."""
     tables = source.tables
     if tables is None:
         return
@@ -414,5 +411,5 @@ def _check_is_ours(source: Source) -> None:
         body = tables.get_row(META, META_FORMAT, where)
         version = 0 if body is None else decode_number(body, where)
     except CorruptionError:
-        return  # a finding
+        return  # `check_meta` reports it
     refuse_newer(source.path, version)

@@ -1,10 +1,10 @@
-"""Check a whole store: every check, on every stream, as of one commit.
+"""Checking a whole store: every check, on every stream, as of one commit.
 
-Nothing is ever changed, and no bytes can end the process: LMDB's pages are read by `tree`, not by
-LMDB. Damage ends one check, not the run. What is damaged is reported once, by the check that is
-about it; other checks pass over it, and draw no conclusions from what they could not read.
+Nothing is changed, and no damage can crash the process: `recovery.pages` reads LMDB's file, not
+LMDB. Damage ends one check, not the run. It is reported once, by the check for it; other checks
+skip what they cannot read, and do not compare counts that lack it.
 
-The order of the findings is that of the store's own keys, so that two runs can be compared.
+Findings are in the order of the store's keys, so that two runs can be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from streamkeep.recovery.fsck.names import (
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.progress import Progress, Scope
 from streamkeep.recovery.fsck.single_rows import check_garbage, check_meta, check_rows
-from streamkeep.recovery.fsck.source import Source, open_source, see_snapshot
+from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot
 from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys
 from streamkeep.recovery.pages.tree import Tables
 
@@ -63,19 +63,19 @@ def check(
     stream: bytes | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Finding]:
-    """Yield everything that is wrong with a store.
+    """Yield a finding for every problem of a store. Changes nothing.
 
-    A store in use is checked as of the newest commit, and used on meanwhile. One that needs
-    recovery is checked as of the commit to which recovery goes back. Nothing is changed.
+    A store in use is checked as of its newest commit and can be used during the check. A store
+    that needs recovery is checked as of its checkpoint.
 
     Args:
         store: an open store, or the path of one.
-        quick: look at all rows, checksums and counts, but at the entries only in the oldest and
+        quick: check all rows, checksums and counts, but the entries of only the oldest and the
             newest node of each stream.
-        stream: check only this stream, and LMDB's pages.
+        stream: check only the stream with this name, and LMDB's pages.
 
     Raises:
-        NotAStoreError, FormatVersionError, StoreLockedError: there is nothing that can be checked.
+        NotAStoreError, FormatVersionError, StoreLockedError: the store cannot be checked.
         NoSuchKeyError: the stream does not exist.
     """
     scope = Scope(quick, progress)
@@ -83,7 +83,7 @@ def check(
         with store.snapshot() as snapshot:
             source = Source(store._environment.folder)
             try:
-                see_snapshot(source, snapshot.txn)
+                use_snapshot(source, snapshot.txn)
                 yield from check_source(source, scope, stream)
             finally:
                 source.close()
@@ -125,7 +125,7 @@ def _check_stream(
 
 
 def _check_one(tables: Tables, wanted: bytes, scope: Scope) -> Iterator[Finding]:
-    """Check the stream with a name."""
+    """Check the stream with the name `wanted`; raise NoSuchKeyError if there is none."""
     exists = False
     for number, name in named_streams(tables):
         if name == wanted:

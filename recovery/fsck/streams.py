@@ -1,11 +1,10 @@
 """Checks of stream records and macro nodes.
 
-Each stream is walked once; the walk yields what is wrong with its nodes and collects
-`StreamFacts`, against which one small check per invariant then holds the record. Memory is
-bounded by one node.
+One walk over the nodes of a stream yields findings about them and collects `StreamFacts`. Then one
+small check per invariant compares the record with these facts. Needs memory for one node.
 
-A quick check looks at envelopes, which have checksums, and at the counts in front of each node; it
-looks at entries only in the nodes at both ends of a stream.
+A quick check reads the envelopes, which have checksums, and the counts of each node; it reads
+entries only in the first and the last node of a stream.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _REPORT_EVERY: Final = 256
 
 
 def stream_place(number: int, name: bytes | None) -> str:
-    """Return how findings name a stream."""
+    """Return the name of a stream in findings; None is a stream without a name."""
     return f"stream number {number}" if name is None else f"stream {quoted(name)}"
 
 
 def check_stream_keys(tables: Tables) -> Iterator[Finding]:
-    """SK001: every key in `streams` and `nodes` is one."""
+    """SK001: every key in `streams` and `nodes` has the shape of its table."""
     for table in (STREAMS, NODES):
         for page in tables.cursor(table).leaves():
             for db_key in page.keys:
@@ -50,7 +49,7 @@ def check_stream_keys(tables: Tables) -> Iterator[Finding]:
 
 
 class NodeWalk:
-    """The walk through the nodes of one stream, oldest first; `facts` is what they hold."""
+    """The walk over the nodes of one stream, oldest first; collects `facts`."""
 
     def __init__(self, tables: Tables, stream: Stream, where: str, scope: Scope) -> None:
         self.stream = stream
@@ -61,7 +60,7 @@ class NodeWalk:
         self._progress = scope.progress
 
     def findings(self) -> Iterator[Finding]:
-        """SK110, SK111, SK113, SK114: each node is sound, in its place, above the one before."""
+        """SK110, SK111, SK113, SK114: each node is sound, has its key, is above the one before."""
         stream, facts = self.stream, self.facts
         prefix = stream.db_key
         cursor = self._tables.cursor(NODES)
@@ -76,7 +75,7 @@ class NodeWalk:
                     facts.damaged = True
                     problems = [Problem("SK110", f"{error.where}: {error.problem}")]
                 if problems:
-                    yield from self._told(StreamId(*unpack_node_key(db_key)[1:]), problems)
+                    yield from self._reported(StreamId(*unpack_node_key(db_key)[1:]), problems)
                 last_key = db_key
                 if facts.sealed_nodes % _REPORT_EVERY == 0:
                     self._progress.advance(_REPORT_EVERY)
@@ -85,16 +84,17 @@ class NodeWalk:
             yield from self._last_sealed(last_key)
         if stream.has_tail():
             key = StreamId(stream.tail_ms, stream.tail_seq)
-            yield from self._told(key, facts.add_node(*key, stream.tail_data(), stream.trimmed))
+            problems = facts.add_node(*key, stream.tail_data(), stream.trimmed)
+            yield from self._reported(key, problems)
         self._progress.streams += 1
         self._progress.nodes += facts.sealed_nodes + stream.has_tail()
 
-    def _told(self, key: StreamId, problems: list[Problem]) -> Iterator[Finding]:
+    def _reported(self, key: StreamId, problems: list[Problem]) -> Iterator[Finding]:
         for problem in problems:
             yield finding(problem.code, f"{self.where} macro node {key}", problem.text)
 
     def _last_sealed(self, db_key: bytes) -> Iterator[Finding]:
-        """A quick check has passed over the last sealed node; the IDs at its end are needed."""
+        """Read the last sealed node, which a quick check has skipped: its last IDs are needed."""
         try:
             value = self._tables.get(NODES, db_key)
             if value is None:
@@ -103,7 +103,7 @@ class NodeWalk:
         except CorruptionError:
             return  # reported already
         key = StreamId(*unpack_node_key(db_key)[1:])
-        yield from self._told(key, self.facts.end_with(*key, envelope.listpack))
+        yield from self._reported(key, self.facts.end_with(*key, envelope.listpack))
 
 
 # --- the record against the facts ---------------------------------------------------------------
@@ -118,7 +118,7 @@ def check_length(where: str, record: StreamRecord, facts: StreamFacts) -> Iterat
 
 
 def check_ends(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
-    """SK102, SK103: first_id and last live ID are those of the entries at the ends."""
+    """SK102, SK103: first_id and last live ID are those of the first and the last live entry."""
     first = StreamId(record.first_ms, record.first_seq)
     if first != facts.first:
         yield finding("SK102", where, f"first_id is {first}, found {StreamId(*facts.first)}")
@@ -129,17 +129,18 @@ def check_ends(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator
 
 
 def check_bounds(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
-    """SK104 to SK106: what the counters say of each other."""
+    """SK104 to SK106: the counters do not contradict each other."""
     last = StreamId(record.last_ms, record.last_seq)
     live = StreamId(*facts.last)
     if live > last:
-        yield finding("SK104", where, f"last_generated_id is {last}, found the entry {live}")
+        yield finding("SK104", where, f"last_generated_id is {last}, found entry {live}")
     if record.entries_added < record.length:
-        problem = f"entries_added is {record.entries_added}, length {record.length}"
+        problem = f"entries_added is {record.entries_added}, the length is {record.length}"
         yield finding("SK105", where, problem)
     deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
     if deleted > last:
-        yield finding("SK106", where, f"max_deleted_id is {deleted}, last_generated_id {last}")
+        problem = f"max_deleted_id is {deleted}, last_generated_id is {last}"
+        yield finding("SK106", where, problem)
 
 
 def check_sizes(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
@@ -147,10 +148,10 @@ def check_sizes(where: str, record: StreamRecord, facts: StreamFacts) -> Iterato
     stated = (record.sealed_nodes, record.sealed_bytes)
     counted = (facts.sealed_nodes, facts.sealed_bytes)
     if stated != counted:
-        problem = f"the record says {stated[0]} sealed nodes of {stated[1]} bytes"
-        yield finding("SK107", where, f"{problem}, counted {counted[0]} of {counted[1]}")
+        problem = f"the record states {stated[0]} sealed nodes of {stated[1]} bytes"
+        yield finding("SK107", where, f"{problem}, counted {counted[0]} of {counted[1]} bytes")
     if record.tombstones != facts.tombstones:
-        problem = f"the record says {record.tombstones} tombstones, counted {facts.tombstones}"
+        problem = f"the record states {record.tombstones} tombstones, counted {facts.tombstones}"
         yield finding("SK108", where, problem)
 
 
@@ -160,12 +161,12 @@ RECORD_CHECKS: tuple[Check, ...] = (check_length, check_ends, check_bounds, chec
 def check_stream(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    """Check one stream: its record, its nodes, and one against the other."""
+    """Check one stream: its record, its nodes, and whether they agree."""
     where = stream_place(number, name)
     try:
         value = tables.get(STREAMS, pack_number(number))
         if value is None:
-            return  # SK012
+            return  # `check_names` reports it: SK012
         stream = decode_stream(number, name or b"", value)
         retention_of(stream.record.extension, where)
         restoring_of(stream.record.extension, where)
@@ -175,6 +176,6 @@ def check_stream(
     walk = NodeWalk(tables, stream, where, scope)
     yield from walk.findings()
     if walk.facts.damaged or not tables.complete(NODES):
-        return  # the counts of what is left would only repeat what was said
+        return  # counts without the damaged nodes would only repeat that they are damaged
     for check in RECORD_CHECKS:
         yield from check(where, stream.record, walk.facts)

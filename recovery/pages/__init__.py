@@ -1,4 +1,4 @@
-"""The data file read without LMDB: pages, B+trees, and rows wherever they lie.
+"""Reading `data.mdb` without LMDB: pages (`page_file`), trees (`tree`), single rows (`raw_pages`).
 
-May import: `format`. For the rest: `page_file`, `tree`, `raw_pages`.
+May import: `engine`, `format`. Other rooms may use every public name.
 """

@@ -1,8 +1,8 @@
-"""`data.mdb` as a file of pages, read without LMDB.
+"""The pages of `data.mdb`, read without LMDB.
 
-Pages are read with pread, not mapped: a file that is shorter than its pages claim, or a bad sector,
-is an error here and not a signal that ends the process. A few hundred decoded pages are kept,
-enough for the branches of all tables.
+Pages are read with pread, not mapped: with a map, a truncated file or a bad sector would kill the
+process with SIGBUS; here it raises CorruptionError. Some hundred decoded pages are cached, enough
+for the branches of all tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamkeep.format.log.lmdb_pages import (
     decode_tree_page,
 )
 
-_KEPT_PAGES: Final = 256
+_CACHED_PAGES: Final = 256
 
 
 class PageFile:
@@ -31,7 +31,7 @@ class PageFile:
         self.page_size = page_size
         self.handle = store.open(DATA_FILE)
         self._size = self.size()
-        self._kept: dict[int, TreePage] = {}
+        self._cache: dict[int, TreePage] = {}
 
     def close(self) -> None:
         """Close the file."""
@@ -42,7 +42,7 @@ class PageFile:
         return os.fstat(self.handle).st_size
 
     def read(self, number: int, size: int, *, skip: int = 0) -> bytes:
-        """Return up to `size` bytes from byte `skip` of a page on; fewer where the file ends."""
+        """Return up to `size` bytes from byte `skip` of a page on; fewer at the end of the file."""
         try:
             return os.pread(self.handle, size, number * self.page_size + skip)
         except (OSError, OverflowError) as error:
@@ -50,16 +50,16 @@ class PageFile:
 
     def tree_page(self, number: int) -> TreePage:
         """Return a branch or leaf page; raise CorruptionError."""
-        page = self._kept.get(number)
+        page = self._cache.get(number)
         if page is None:
             page = decode_tree_page(self.read(number, self.page_size), number)
-            if len(self._kept) >= _KEPT_PAGES:
-                del self._kept[next(iter(self._kept))]  # the one that came first
-            self._kept[number] = page
+            if len(self._cache) >= _CACHED_PAGES:
+                del self._cache[next(iter(self._cache))]  # the oldest
+            self._cache[number] = page
         return page
 
     def starts_with(self, number: int, header: bytes) -> bool:
-        """Say whether a page starts with these bytes."""
+        """Return whether a page starts with these bytes."""
         try:
             return os.pread(self.handle, len(header), number * self.page_size) == header
         except OSError:
@@ -69,24 +69,25 @@ class PageFile:
         """Return the header of an overflow page; raise CorruptionError."""
         data = self.read(number, HEADER_SIZE)
         if len(data) < HEADER_SIZE:
-            raise CorruptionError(f"LMDB page {number}", "it is behind the end of the file")
+            raise CorruptionError(f"LMDB page {number}", "the page is after the end of the file")
         return decode_overflow_header(data)
 
     def overflow(self, number: int, size: int) -> bytes:
         """Return a value of `size` bytes that begins in an overflow page.
 
-        The header of the page is not looked at: the value has a checksum of its own.
+        The header of the page is not checked: the value has its own checksum.
         """
         start = number * self.page_size + HEADER_SIZE
         if start + size > self._size:
             self._size = self.size()  # it may have grown
             if start + size > self._size:
-                problem = f"a value of {size} bytes goes beyond the end of the file"
+                problem = f"a value of {size} bytes extends past the end of the file"
                 raise CorruptionError(f"LMDB page {number}", problem)
         try:
             value = os.pread(self.handle, size, start)
         except OSError as error:
             raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
         if len(value) != size:
-            raise CorruptionError(f"LMDB page {number}", f"only {len(value)} of {size} bytes")
+            problem = f"truncated: {len(value)} bytes, expected {size}"
+            raise CorruptionError(f"LMDB page {number}", problem)
         return value

@@ -1,20 +1,20 @@
-"""What stands in the pages of `data.mdb`, whatever leads to them: envelopes and rows.
+"""Finding envelopes and rows in the pages of `data.mdb`, without the trees that lead to them.
 
-When branches of a tree are gone, its leaves and the values behind them are still there. An
-envelope says which node of which stream it is, and which commit wrote it; a row's checksum covers
-its key and its table, so that trying each table tells whose it is. So every page is looked at that
-nothing leads to, or that is not what it must be:
+If branches of a tree are damaged, its leaves and overflow values are still in the file. An envelope
+names its stream, node and commit. The checksum of a row covers its key and table, so trying each
+table finds the right one. Every wanted page is read:
 
-- as the first page of an overflow value: an envelope at byte 16, across as many pages as it takes;
-- as a leaf: its nodes, by its own pointers, or, when those are damaged, at every even offset.
+- as the first page of an overflow value: an envelope at byte 16, which may span several pages;
+- as a leaf: its nodes by its pointers or, if those are damaged, at every even offset.
 
-A page may stand where another one should. Its header says which it is, and is believed if the page
-that stands there is the same, or says the reverse: then this one was copied, or both were swapped.
-Whether it is free follows from the page that it is.
+A page may have been overwritten by a copy of another page, or two pages may have been swapped. The
+number in its header is accepted as its true number if the page with that number has the same
+bytes, or has the number of this page in its header. Whether the page is free follows from its true
+number.
 
-Nothing else is believed. A value of a user may hold a copy of an envelope, at any offset: one in
-the middle of a page is taken only as the value of a node whose key is the place that it names; and
-the pages that a sound envelope covers are not looked into.
+A user's value may contain a copy of an envelope at any offset. So an envelope inside a page is only
+accepted as the value of a leaf node with the matching key, and pages that belong to a sound
+envelope are skipped.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _CHUNK: Final = 1 << 20
 _START: Final = MAGIC + bytes([FORMAT])
 _NUMBER_SIZE: Final = 8
 _FLAGS_AT: Final = 10
-_COUNT_AT: Final = 12  # of an overflow page: how many there are
+_COUNT_AT: Final = 12  # number of pages, in the header of an overflow page
 _ENVELOPES: Final = (STREAMS, NODES, RETIRED)
 
 
 class RawEnvelope(NamedTuple):
-    """A sound envelope, and the page that it stands in, or stood in before that was moved."""
+    """A sound envelope, and the true number of its page."""
 
     page: int
     envelope: Envelope
     value: bytes
-    headed: bool  # the page's header is as it must be
+    headed: bool  # whether the page's header is right
 
 
 class RawRow(NamedTuple):
-    """A sound row, and the page that it stands in, or stood in before that was moved."""
+    """A sound row, and the true number of its page."""
 
     page: int
     table: int
@@ -72,11 +72,11 @@ Raw = RawEnvelope | RawRow
 def scan_pages(
     pages: PageFile, wanted: Callable[[int], bool], progress: Callable[[int], None]
 ) -> Iterator[Raw]:
-    """Yield what stands in the pages that are wanted, in the order of the file."""
+    """Yield the envelopes and rows in the wanted pages, in the order of the file."""
     size = pages.page_size
     per_chunk = _CHUNK // size
     total = -(-pages.size() // size)
-    covered = 0  # pages below belong to an envelope that was yielded
+    covered = 0  # lower pages belong to an envelope that was yielded
     for first in range(0, total, per_chunk):
         chunk = b""
         for number in range(first, min(first + per_chunk, total)):
@@ -101,14 +101,14 @@ def scan_pages(
 
 
 def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:
-    """Return the envelope that begins in an overflow page, byte `at` of a piece of the file."""
+    """Return the envelope that begins in the overflow page at byte `at` of a chunk."""
     start = at + HEADER_SIZE
     length = int.from_bytes(chunk[start + 4 : start + 8], "big")
     if length < OVERHEAD:
         return None
     value = chunk[start : start + length]
     if len(value) == length and chunk.startswith(overflow_header(number, 1)[:_COUNT_AT], at):
-        try:  # as nearly all are
+        try:  # the usual case: all of it is in the chunk, and the header is right
             return RawEnvelope(number, decode_envelope(value, "page"), value, True)
         except CorruptionError:
             return None
@@ -132,7 +132,7 @@ def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelop
 
 
 def _origin(pages: PageFile, number: int, data: bytes) -> int:
-    """Return which page it is that stands at `number`: mostly that one."""
+    """Return the true number of the page with these bytes at `number`; usually `number` itself."""
     stated = int.from_bytes(data[:_NUMBER_SIZE], "little")
     if stated == number or not META_PAGES <= stated < pages.size() // pages.page_size:
         return number
@@ -145,7 +145,7 @@ def _origin(pages: PageFile, number: int, data: bytes) -> int:
 
 
 def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
-    """Yield what stands in a leaf, or in what may have been one, at a place in a piece."""
+    """Yield the envelopes and rows in the page at byte `at` of a chunk, if it may be a leaf."""
     size = pages.page_size
     data = chunk[at : at + size]
     if len(data) < pages.page_size or not any(data[:HEADER_SIZE]):
@@ -168,7 +168,7 @@ def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
     origin = _origin(pages, number, data)
     end = pages.size() // pages.page_size
     for node in nodes:
-        if node.big_size:  # an envelope is found where it stands: look whether it is one
+        if node.big_size:  # an envelope in overflow pages is found there, not here
             there = at + (node.big_page - number) * size + HEADER_SIZE
             if there > 0 and chunk.startswith(_START, there):
                 continue
@@ -178,7 +178,7 @@ def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
 
 
 def _node(pages: PageFile, end: int, number: int, node: LooseNode) -> Raw | None:
-    """Return what a node of a leaf holds; None when no checksum says so."""
+    """Return the row or envelope of a leaf node; None if no checksum matches."""
     value = node.value
     if node.big_size:
         if not META_PAGES <= node.big_page < end:

@@ -1,11 +1,10 @@
-"""B+trees of LMDB as tables: lookups and cursors that pass over damaged pages.
+"""Tables on LMDB's B+trees: lookups and cursors that skip damaged pages.
 
-`check_pages` reports every damaged page. What reads through `Tables` afterwards sees the rows that
-can be reached, and learns where it must not conclude anything from a row that is missing: `lacks`
-is false where the way to the row is damaged, and `complete` tells whether all of a table can be
-reached.
+`fsck.pages` reports every damaged page. `Tables` then returns the rows that can be reached. A row
+that is missing may be in a damaged page: `lacks` is false if it may be, and `complete` says whether
+all rows of a table can be reached.
 
-The interface is that of an LMDB transaction, as far as checks need it.
+The interface is the part of an LMDB transaction's that checks need.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Final
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES, UNUSED_TABLES
-from streamkeep.format.log.checkpoint import MetaPage
 from streamkeep.format.log.lmdb_pages import (
     BIG,
     FREE_AT,
@@ -28,13 +26,14 @@ from streamkeep.format.log.lmdb_pages import (
     TreePage,
     decode_database,
 )
+from streamkeep.format.log.meta_page import MetaPage
 from streamkeep.recovery.pages.page_file import PageFile
 
 _NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
 
 
 Edge = tuple[int, int]
-Hole = tuple[bytes | None, bytes | None]  # from the first key on, to before the second
+Hole = tuple[bytes | None, bytes | None]  # range of keys: first included, second excluded
 
 ROOT: Final[Edge] = (0, 0)  # the edge to the root: no page above it
 
@@ -43,11 +42,10 @@ class Tree:
     """One B+tree.
 
     Attributes:
-        cut: edges that lead nowhere good, as page number and place of the child in it, with the
-            keys between which rows are missing. The walk of `check_pages` finds them: a damaged
-            page, or one that is used already. A cursor that followed the latter could run in
-            circles.
-        skipped: some cursor met a page that it could not read.
+        cut: edges (page number and index of the child) that cursors must not follow, with the
+            range of keys that is missing. `fsck.pages` cuts edges to damaged pages, and to pages
+            that are used twice, with which a cursor could loop forever.
+        skipped: whether a cursor had to skip a page.
     """
 
     def __init__(self, pages: PageFile, database: Database, last_page: int) -> None:
@@ -58,12 +56,12 @@ class Tree:
         self.skipped = False
 
     def root(self) -> TreePage | None:
-        """Return the root page; None when the tree is empty or its root is damaged."""
+        """Return the root page; None if the tree is empty or its root is damaged."""
         number = self.database.root
         return None if number is None else self._page(ROOT, number, 0)
 
     def child(self, page: TreePage, index: int, depth: int) -> TreePage | None:
-        """Return the page `depth` levels below the root that an edge leads to; None for damage."""
+        """Return a child of a page, `depth` levels below the root; None if it is damaged."""
         return self._page((page.number, index), page.children[index], depth)
 
     def _page(self, edge: Edge, number: int, depth: int) -> TreePage | None:
@@ -82,7 +80,7 @@ class Tree:
         return page.inline(index)
 
     def find(self, db_key: bytes) -> tuple[bytes | None, bool]:
-        """Return the value under a key, and whether the way to it is sound."""
+        """Return the value of a key, and whether all pages on the way to it are sound."""
         if self.database.root is None:
             return None, True
         page = self.root()
@@ -99,55 +97,55 @@ class Tree:
 
 
 def child_for(page: TreePage, db_key: bytes) -> int:
-    """Return the place of the child of a branch that holds a key."""
+    """Return the index of the child of a branch that may contain a key."""
     return max(0, bisect_right(page.keys, db_key, 1) - 1)
 
 
 class Cursor:
-    """A place in a tree; named after the methods of LMDB's cursors."""
+    """A position in a tree, with the methods of LMDB's cursors."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._path: list[tuple[TreePage, int]] = []  # branches, with the place of the child taken
+        self._path: list[tuple[TreePage, int]] = []  # branches, with the index of the child
         self._leaf: TreePage | None = None
         self._index = 0
 
     def key(self) -> bytes:
-        """Return the key of the row; empty when there is none."""
+        """Return the key of the current row; b"" if there is none."""
         return b"" if self._leaf is None else self._leaf.keys[self._index]
 
     def value(self) -> bytes:
-        """Return the value of the row; raise CorruptionError where it cannot be read."""
+        """Return the value of the current row; raise CorruptionError if it cannot be read."""
         return b"" if self._leaf is None else self._tree.value(self._leaf, self._index)
 
     def place(self) -> tuple[TreePage, int]:
-        """Return the leaf of the row, which must be there, and its place in it."""
+        """Return the leaf of the current row, and the index of the row in it."""
         assert self._leaf is not None
         return self._leaf, self._index
 
     def first(self) -> bool:
-        """Go to the first row; say whether there is one."""
+        """Go to the first row; return whether there is one."""
         return self._start(None)
 
     def set_range(self, db_key: bytes) -> bool:
-        """Go to the first row whose key is not below `db_key`; say whether there is one."""
+        """Go to the first row with a key of at least `db_key`; return whether there is one."""
         leaf = self._leaf
         if leaf is not None and leaf.keys[0] <= db_key <= leaf.keys[-1]:
             self._index = bisect_left(leaf.keys, db_key)
             return True
         if not self._start(db_key):
             return False
-        while self.key() < db_key:  # at most the end of one leaf, in a sound tree
+        while self.key() < db_key:  # at most to the next leaf, in a sound tree
             if not self.next():
                 return False
         return True
 
     def set_key(self, db_key: bytes) -> bool:
-        """Go to the row with this key; say whether there is one."""
+        """Go to the row with this key; return whether there is one."""
         return self.set_range(db_key) and self.key() == db_key
 
     def next(self) -> bool:
-        """Go to the next row; say whether there is one."""
+        """Go to the next row; return whether there is one."""
         leaf = self._leaf
         if leaf is None:
             return False
@@ -162,14 +160,14 @@ class Cursor:
             found = self._next_leaf()
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows from this place on, or from the first one; raise CorruptionError."""
+        """Yield the rows from the current one on, or from the first; raise CorruptionError."""
         found = self._leaf is not None or self.first()
         while found:
             yield self.key(), self.value()
             found = self.next()
 
     def iternext(self, keys: bool = True, values: bool = False) -> Iterator[bytes]:
-        """Yield keys, or values, from this place on."""
+        """Yield keys, or values, from the current row on, or from the first."""
         found = self._leaf is not None or self.first()
         while found:
             yield self.key() if keys else self.value()
@@ -178,13 +176,13 @@ class Cursor:
     # --- the walk -----------------------------------------------------------------------------
 
     def _start(self, db_key: bytes | None) -> bool:
-        """Go to the leaf that would hold a key, or to the first leaf."""
+        """Go to the leaf for a key, or to the first leaf for None."""
         self._path.clear()
         self._leaf = None
         return self._descend(self._tree.root(), db_key) or self._next_leaf()
 
     def _descend(self, page: TreePage | None, db_key: bytes | None) -> bool:
-        """Go down from a page to a leaf; False when there is none, or nothing in it is wanted."""
+        """Go down from a page to a leaf; return False if it has no key of at least `db_key`."""
         while page is not None and not page.leaf:
             index = 0 if db_key is None else child_for(page, db_key)
             self._path.append((page, index))
@@ -212,9 +210,9 @@ class Tables:
     """All tables as of one commit.
 
     Attributes:
-        main: the tree that holds the records of the tables.
+        main: the tree with the records of the tables.
         free: the tree of LMDB's free list.
-        missing: numbers of tables whose record is not there, or cannot be read.
+        missing: numbers of tables whose record is missing or damaged.
     """
 
     def __init__(self, pages: PageFile, meta: MetaPage) -> None:
@@ -239,20 +237,20 @@ class Tables:
         return self._tree(_NOTHING)
 
     def tree(self, table: int) -> Tree:
-        """Return the tree of a table; an empty one when its record is missing."""
+        """Return the tree of a table; an empty one if its record is missing."""
         return self._trees[table]
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
-        """Return the value under a key; raise CorruptionError where it cannot be read."""
+        """Return the value of a key, None if it is missing; raise CorruptionError if damaged."""
         return self._trees[table].find(db_key)[0]
 
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
-        """Return the checked body of the row under a key."""
+        """Return the body of the row with a key, after checking its checksum."""
         value = self.get(table, db_key)
         return None if value is None else open_row(table, db_key, value, where)
 
     def lacks(self, table: int, db_key: bytes) -> bool:
-        """Say whether there is surely no row under a key, readable or not."""
+        """Return whether there is certainly no row with a key, readable or not."""
         try:
             value, sound = self._trees[table].find(db_key)
         except CorruptionError:
@@ -260,7 +258,7 @@ class Tables:
         return value is None and sound and table not in self.missing
 
     def complete(self, table: int) -> bool:
-        """Say whether no page of a table was found damaged so far."""
+        """Return whether no damaged page of a table has been met so far."""
         return table not in self.missing and not self._trees[table].skipped
 
     def cursor(self, table: int) -> Cursor:

@@ -1,6 +1,6 @@
-"""Repair: what is readable of a damaged store goes into a new one, the rest is named.
+"""Repair: copy everything readable of a damaged store into a new one, and report the losses.
 
-`repair` is the order of steps: `tables` and `archive` copy what is readable, `streams`, `groups`
-and `messages` make derived data agree again, `lost_found` keeps what fits nowhere. May import:
+`repair` runs the steps: `tables` and `archive` copy what is readable, `streams`, `groups` and
+`messages` rebuild derived data, `lost_found` keeps what cannot be put back. May import:
 `recovery.fsck`, `recovery.pages`, `engine`, `format`.
 """

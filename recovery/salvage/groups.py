@@ -1,8 +1,8 @@
-"""Make groups, consumers and pending entries agree again, in the new store.
+"""Step two of a repair, groups: make groups, consumers and pending entries of the new store agree.
 
-NACKs are primary: each says who owns it, when it was delivered and how often. A consumer's names
-and times are primary, too; all counters and both indexes over the pages are derived. A NACK whose
-owner is gone stays pending: for a consumer with another name.
+NACKs are primary data: owner, delivery time and delivery count. So are the names and times of
+consumers. All counters and both indexes over the pages are derived. If the owner of a NACK is lost,
+the NACK stays pending for a new consumer.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ from streamkeep.format.rows.nacks import (
     order_time,
     owners_of,
 )
+from streamkeep.format.shown import count_text
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
 
-_OWNER: Final = b"G"  # note: the group, by number, and the key of its row
+_OWNER: Final = b"G"  # note: the number of a group; value: the key of its row
 _NUMBER_SIZE: Final = 8
 
 
@@ -66,23 +67,23 @@ class GroupRebuilder:
         self.out = out
         self.report = report
         self.lost = lost
-        self.highest = 0  # group number
+        self.highest = 0  # the highest group number
 
     def run(self) -> None:
         """Rebuild everything."""
         for db_key, value in self.out.rows(GROUPS):
-            with suppress(CorruptionError):  # `_place` drops it
+            with suppress(CorruptionError):  # `_fix_row` drops it
                 self.highest = max(self.highest, _decode(db_key, value).number)
         for db_key, value in self.out.rows(GROUPS):
-            self._place(db_key, value)
+            self._fix_row(db_key, value)
         for db_key, value in self.out.rows(GROUPS):
             self._group(db_key, _decode(db_key, value))
         self._orphans()
 
     # --- all groups ---------------------------------------------------------------------------
 
-    def _place(self, db_key: bytes, value: bytes) -> None:
-        """Each group belongs to a stream, stands under its name, and has a number of its own."""
+    def _fix_row(self, db_key: bytes, value: bytes) -> None:
+        """Give a group its own key and number, or drop it if it has no stream."""
         try:
             record = _decode(db_key, value)
         except CorruptionError as error:
@@ -90,26 +91,28 @@ class GroupRebuilder:
             return
         prefix = db_key[:_NUMBER_SIZE]
         if self.out.get(STREAMS, prefix) is None:
-            self._drop(db_key, value, f"group {quoted(record.name)} of a stream that is gone")
+            self._drop(
+                db_key, value, f"group {quoted(record.name)} of a stream that does not exist"
+            )
             return
-        place = name_key(prefix, record.name)
-        if place != db_key:
+        own_key = name_key(prefix, record.name)
+        if own_key != db_key:
             self.out.delete(GROUPS, db_key)
-            if self.out.get(GROUPS, place) is not None:
+            if self.out.get(GROUPS, own_key) is not None:
                 return
-            self.report.rebuild("groups under the key of another name")
-            self.out.put_row(GROUPS, place, record.encode())
+            self.report.rebuild("keys of groups")
+            self.out.put_row(GROUPS, own_key, record.encode())
         owner = self.out.noted(_OWNER + pack_number(record.number))
-        if owner is not None and owner != place:
-            self._renumber(place, record)
+        if owner is not None and owner != own_key:
+            self._renumber(own_key, record)
         else:
-            self.out.note(_OWNER + pack_number(record.number), place)
+            self.out.note(_OWNER + pack_number(record.number), own_key)
 
     def _renumber(self, db_key: bytes, record: GroupRecord) -> None:
-        """Give a group whose number another one has a new one, with no pending entries."""
+        """Give a group that shares its number with another one a new number and an empty PEL."""
         number = int.from_bytes(db_key[:_NUMBER_SIZE], "big")
         what = f"pending entries and consumers of group {quoted(record.name)}"
-        self.report.stream(number).notes.append(f"{what}: another has its number")
+        self.report.stream(number).notes.append(f"{what}: another group has the same number")
         self.highest += 1
         record.number = self.highest
         self.out.put_row(GROUPS, db_key, record.encode())
@@ -121,7 +124,7 @@ class GroupRebuilder:
         self.report.other.append(what)
 
     def _orphans(self) -> None:
-        """Rows of groups that do not exist go to lost+found."""
+        """Move rows of groups that do not exist to lost+found."""
         for table, what in ((CONSUMERS, "consumer"), (PEL, "NACK page")):
             number, rows = -1, 0
             for db_key, value in self.out.rows(table):
@@ -129,17 +132,18 @@ class GroupRebuilder:
                     continue
                 group = int.from_bytes(db_key[:_NUMBER_SIZE], "big")
                 if group != number:
-                    self._tell_orphans(what, number, rows)
+                    self._report_orphans(what, number, rows)
                     number, rows = group, 0
                 rows += 1
                 self.highest = max(self.highest, group)
                 self.lost.keep_value(what, "its group is lost", value, key=db_key.hex())
                 self.out.delete(table, db_key)
-            self._tell_orphans(what, number, rows)
+            self._report_orphans(what, number, rows)
 
-    def _tell_orphans(self, what: str, number: int, rows: int) -> None:
+    def _report_orphans(self, what: str, number: int, rows: int) -> None:
         if rows:
-            self.report.other.append(f"{rows} rows ({what}) of group {number}, which is lost")
+            count = count_text(rows, f"{what} row")
+            self.report.other.append(f"{count} of group {number}, which is lost")
 
     # --- one group ----------------------------------------------------------------------------
 
@@ -153,9 +157,11 @@ class GroupRebuilder:
         owned = self._owned(record)
         self._consumers(prefix, record, owned, losses, where)
         if had > record.pending:
-            losses.append(f"{had - record.pending} pending entries of {where}")
+            count = count_text(had - record.pending, "pending entry", "pending entries")
+            losses.append(f"{count} of {where}")
         if had_consumers > record.consumers:
-            losses.append(f"{had_consumers - record.consumers} consumers of {where}")
+            count = count_text(had_consumers - record.consumers, "consumer")
+            losses.append(f"{count} of {where}")
         record.next_order = max(record.next_order, highest_order + 1)
         record.entries_read = max(UNKNOWN, record.entries_read)
         if record.encode() != before:
@@ -163,7 +169,7 @@ class GroupRebuilder:
             self.out.put_row(GROUPS, db_key, record.encode())
 
     def _pages(self, record: GroupRecord, losses: list[str], where: str) -> int:
-        """Make the pages sound and sorted, and index them; return the highest update counter."""
+        """Fix and index the pages, and count their NACKs; return the highest update counter."""
         prefix = pack_number(record.number)
         highest: tuple[int, int] | None = None
         highest_order = -1
@@ -173,9 +179,9 @@ class GroupRebuilder:
             nacks = list(_nacks_in(record.inline_nacks))
             good = _encoded(nacks)
             if any(self.out.rows(PEL, prefix)):
-                record.inline_nacks = b""  # they join the others
+                record.inline_nacks = b""  # they go to pages of their own
                 for nack in nacks:
-                    self._join(record.number, nack)
+                    self._put_single(record.number, nack)
             else:
                 if good != record.inline_nacks:
                     self.report.rebuild("NACK pages")
@@ -186,34 +192,34 @@ class GroupRebuilder:
                     highest_order = max(highest_order, nack.order())
         for db_key, value in self.out.rows(PEL, prefix):
             body = open_row(PEL, db_key, value, "NACK page")
-            good = self._sound_page(db_key, body, highest)
+            good = self._fixed_page(db_key, body, highest)
             if not good:
                 self.out.delete(PEL, db_key)
                 continue
-            good = self._with_own_order(prefix, good)
+            good = self._with_unique_order(prefix, good)
             ms, seq = _key_id(db_key)
             first = decode_nack(good, 0).id()
             fits = first >= (ms, seq) and (highest is None or (ms, seq) > highest)
-            place = db_key if fits else page_key(record.number, *first)
-            if good != body or place != db_key:
+            new_key = db_key if fits else page_key(record.number, *first)
+            if good != body or new_key != db_key:
                 self.report.rebuild("NACK pages")
                 self.out.delete(PEL, db_key)
-                self.out.put_row(PEL, place, good)
-            found = examine_page(good, *_key_id(place))
+                self.out.put_row(PEL, new_key, good)
+            found = examine_page(good, *_key_id(new_key))
             highest = found.last
             highest_order = max(highest_order, found.highest_order)
             pending += sum(found.owners.values())
             nacked += found.owners.get(0, 0)
-            self.out.put_row(PEL_ORDER, prefix + first_order_key(good), place[_NUMBER_SIZE:])
+            self.out.put_row(PEL_ORDER, prefix + first_order_key(good), new_key[_NUMBER_SIZE:])
             for consumer in owners_of(good):
                 self.out.put_row(
-                    CONSUMER_PEL, owned_key(record.number, consumer, *_key_id(place)), b""
+                    CONSUMER_PEL, owned_key(record.number, consumer, *_key_id(new_key)), b""
                 )
         record.pending, record.nacked = pending, nacked
         return highest_order
 
-    def _with_own_order(self, prefix: bytes, page: bytes) -> bytes:
-        """Return a page whose earliest NACK has an order that no page before it is known by."""
+    def _with_unique_order(self, prefix: bytes, page: bytes) -> bytes:
+        """Return the page, changed so that no page before it has the same earliest order."""
         while self.out.get(PEL_ORDER, prefix + (taken := first_order_key(page))) is not None:
             nacks = list(_nacks_in(page))
             nack = next(one for one in nacks if one.order_key == taken)
@@ -221,14 +227,14 @@ class GroupRebuilder:
             page = _encoded(nacks)
         return page
 
-    def _join(self, group: int, nack: Nack) -> None:
-        """Give a NACK a page of its own, unless a page has its ID."""
+    def _put_single(self, group: int, nack: Nack) -> None:
+        """Store a NACK in its own page, unless a page has its ID as the key."""
         db_key = page_key(group, *nack.id())
         if self.out.get(PEL, db_key) is None:
             self.out.put_row(PEL, db_key, _encoded([nack]))
 
-    def _sound_page(self, db_key: bytes, body: bytes, highest: tuple[int, int] | None) -> bytes:
-        """Return a page as it should be; a sound one that is in its place, as it is."""
+    def _fixed_page(self, db_key: bytes, body: bytes, highest: tuple[int, int] | None) -> bytes:
+        """Return a page without invalid NACKs and IDs up to `highest`; a sound page unchanged."""
         try:
             found = examine_page(body, *_key_id(db_key))
             if not found.misplaced and (highest is None or decode_nack(body, 0).id() > highest):
@@ -263,7 +269,7 @@ class GroupRebuilder:
         losses: list[str],
         where: str,
     ) -> None:
-        """Names and numbers lead to each other, every owner exists, and counts are right."""
+        """Make names, numbers and counters of consumers agree, and create missing owners."""
         numbers: dict[int, bytes] = {}
         for db_key, value in self.out.rows(CONSUMERS, prefix):
             body = open_row(CONSUMERS, db_key, value, "consumer")
@@ -274,30 +280,30 @@ class GroupRebuilder:
             except CorruptionError:
                 self.out.delete(CONSUMERS, db_key)
                 continue
-            place = name_key(prefix, consumer.name)
-            if place == db_key and numbers.get(consumer.number) == consumer.name:
-                continue  # it was put here a moment ago
-            if place != db_key and self.out.get(CONSUMERS, place) is not None:
+            own_key = name_key(prefix, consumer.name)
+            if own_key == db_key and numbers.get(consumer.number) == consumer.name:
+                continue  # this loop has just stored it
+            if own_key != db_key and self.out.get(CONSUMERS, own_key) is not None:
                 self.report.rebuild("consumers")
                 self.out.delete(CONSUMERS, db_key)
-                continue  # under its own key there is one: seen, or still to come
+                continue  # this loop has visited the row with its own key or will visit it
             if consumer.number in numbers or consumer.number == 0:
                 self.out.delete(CONSUMERS, db_key)
-                losses.append(f"consumer {quoted(consumer.name)} of {where}: its number is taken")
+                losses.append(f"consumer {quoted(consumer.name)} of {where}: its number is in use")
                 continue
             numbers[consumer.number] = consumer.name
             held = owned.get(consumer.number, 0)
-            if place != db_key or consumer.pending != held:
+            if own_key != db_key or consumer.pending != held:
                 self.report.rebuild("consumers")
                 self.out.delete(CONSUMERS, db_key)
                 consumer.pending = held
-                self.out.put_row(CONSUMERS, place, consumer.encode())
-        self._lost_names(prefix, owned, numbers, losses, where)
+                self.out.put_row(CONSUMERS, own_key, consumer.encode())
+        self._restore_lost(prefix, owned, numbers, losses, where)
         self._number_rows(prefix, numbers)
         record.consumers = len(numbers)
         record.next_consumer = max(record.next_consumer, max(numbers, default=0) + 1)
 
-    def _lost_names(
+    def _restore_lost(
         self,
         prefix: bytes,
         owned: dict[int, int],
@@ -305,7 +311,7 @@ class GroupRebuilder:
         losses: list[str],
         where: str,
     ) -> None:
-        """A consumer whose row is gone: its name may stand in its second row."""
+        """Create consumers whose row is lost; the name may be in their second row."""
         names = {}
         for db_key, value in self.out.rows(CONSUMERS, prefix):
             if not is_name_key(db_key):
@@ -326,9 +332,9 @@ class GroupRebuilder:
             numbers[number] = name
             taken.add(name)
             if number not in names:
+                count = count_text(consumer.pending, "pending entry", "pending entries")
                 losses.append(
-                    f"the name of a consumer of {where}: its {consumer.pending} pending entries "
-                    f"belong to {quoted(name)} now"
+                    f"the name of a consumer of {where}: {quoted(name)} now owns its {count}"
                 )
             else:
                 losses.append(f"the times of consumer {quoted(name)} of {where}")
@@ -357,7 +363,7 @@ def _key_id(db_key: bytes) -> tuple[int, int]:
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:
-    """Yield the NACKs of a page that make sense, sorted, each ID once."""
+    """Yield the valid NACKs of a page, sorted, each ID once; correct values out of range."""
     whole = len(page) // NACK_SIZE * NACK_SIZE
     nacks = [decode_nack(page[:whole], index) for index in range(whole // NACK_SIZE)]
     previous = None
@@ -366,16 +372,16 @@ def _nacks_in(page: bytes) -> Iterator[Nack]:
             continue
         previous = nack.id()
         if nack.consumer > LAST_MEMBER:
-            nack.consumer = 0  # nobody has such a number, nor can have
+            nack.consumer = 0  # no consumer can have such a number
         if nack.delivery_time >= OWNED:
-            nack.delivery_time = 0  # nobody knows when: whoever asks may claim it
+            nack.delivery_time = 0  # unknown: any consumer may claim it
         if nack.order() >= ORDERS:
             nack.order_key = nack.order_key[:6] + (nack.order() % ORDERS).to_bytes(6, "big")
         yield nack
 
 
 def _encoded(nacks: list[Nack]) -> bytes:
-    """Return a page of NACKs, each sorted into the order of delivery by a time it may have."""
+    """Return a page of NACKs, with the ordering times corrected."""
     page = b""
     for nack in nacks:
         owned = nack.consumer != 0

@@ -1,4 +1,4 @@
-"""What a repair did: what it rebuilt, what it put right, and exactly what was lost."""
+"""The report of a repair: what was rebuilt, what was corrected, and what was lost."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.recovery.fsck.findings import quoted
 
-_SHOWN_RANGES: Final = 20
+_MAX_RANGES: Final = 20  # listed per stream
 
-IdRange = tuple[StreamId, StreamId | None]  # from the first on, to before the second; None: the end
+IdRange = tuple[StreamId, StreamId | None]  # first ID included, second excluded; None: no end
 
 
 @dataclass(slots=True)
 class StreamLoss:
-    """What one stream has lost.
+    """The losses of one stream.
 
     Attributes:
-        entries: how many; None when nobody knows.
-        ranges: where they were.
-        unverified: entries that were kept although the checksum of their node does not hold.
-        moved: entries that went to lost+found: they may have been deleted, or have no place.
-        notes: other losses, in words.
+        entries: number of lost entries; None if it is unknown.
+        ranges: ranges of IDs of the lost entries.
+        unverified: entries that were kept although the checksum of their node does not match.
+        moved: entries in lost+found: they may have been deleted before, or their IDs are in use.
+        notes: other losses as text.
     """
 
     number: int
@@ -35,7 +35,7 @@ class StreamLoss:
     notes: list[str] = field(default_factory=list)
 
     def any(self) -> bool:
-        """Say whether there is anything to tell."""
+        """Return whether there is any loss."""
         return self.entries != 0 or self.unverified > 0 or self.moved > 0 or bool(self.notes)
 
     def lines(self) -> list[str]:
@@ -46,20 +46,19 @@ class StreamLoss:
             count = "entries" if self.entries is None else f"{self.entries:,} entries"
             if self.entries == 1:
                 count = "1 entry"
-            ranges = ", ".join(shown_range(one) for one in self.ranges[:_SHOWN_RANGES])
-            if len(self.ranges) > _SHOWN_RANGES:
-                ranges += f", and {len(self.ranges) - _SHOWN_RANGES} more ranges"
+            ranges = ", ".join(range_text(one) for one in self.ranges[:_MAX_RANGES])
+            if len(self.ranges) > _MAX_RANGES:
+                ranges += f", and {len(self.ranges) - _MAX_RANGES} more ranges"
             found.append(f"lost: {where}: {count}" + (f", {ranges}" if ranges else ""))
         if self.unverified:
             found.append(
-                f"unverified: {where}: {self.unverified:,} entries were kept whose checksum "
-                "does not hold; their values may be wrong"
+                f"unverified: {where}: {self.unverified:,} entries were read from nodes with a "
+                "wrong checksum; their values may be wrong"
             )
         if self.moved:
-            count = "1 entry is" if self.moved == 1 else f"{self.moved:,} entries are"
+            count = "1 entry was" if self.moved == 1 else f"{self.moved:,} entries were"
             found.append(
-                f"moved: {where}: {count} in lost+found: deleted before, perhaps, or without a "
-                "place; its index says why"
+                f"moved: {where}: {count} moved to lost+found; index.jsonl there gives the reasons"
             )
         found += [f"lost: {where}: {note}" for note in self.notes]
         return found
@@ -81,45 +80,45 @@ class StreamLoss:
         }
 
 
-def shown_range(one: IdRange) -> str:
+def range_text(one: IdRange) -> str:
     """Return a range of IDs as text."""
     start, end = one
-    return f"from {start} on" if end is None else f"from {start} to before {end}"
+    return f"from {start} on" if end is None else f"from {start} up to but not including {end}"
 
 
 class Report:
-    """What a repair did.
+    """The report of a repair.
 
     Attributes:
-        rebuilt: derived data that was wrong and is right now, without loss: what, and how often.
-        mended: values with one damaged byte that was found and put right.
-        recovered: macro nodes that the tree did not lead to, and that were found in their pages.
-        stale: old copies that were passed over.
-        streams: losses, by number of the stream.
+        rebuilt: derived data that was rebuilt without loss: what, and how often.
+        corrected: number of values in which one damaged byte was corrected.
+        recovered: number of macro nodes that were found without their tree.
+        stale: number of old copies that were ignored.
+        streams: losses by stream number.
         other: losses that belong to no stream.
     """
 
     def __init__(self) -> None:
         self.rebuilt: dict[str, int] = {}
-        self.mended = 0
+        self.corrected = 0
         self.recovered = 0
         self.stale = 0
         self.streams: dict[int, StreamLoss] = {}
         self.other: list[str] = []
 
     def stream(self, number: int) -> StreamLoss:
-        """Return what a stream has lost, to be added to."""
+        """Return the losses of a stream; the caller adds to them."""
         found = self.streams.get(number)
         if found is None:
             found = self.streams[number] = StreamLoss(number, None)
         return found
 
     def rebuild(self, what: str, count: int = 1) -> None:
-        """Note that derived data was wrong, and has been rebuilt."""
+        """Count derived data that was rebuilt."""
         self.rebuilt[what] = self.rebuilt.get(what, 0) + count
 
     def lost_anything(self) -> bool:
-        """Say whether anything was lost."""
+        """Return whether anything was lost."""
         return bool(self.other) or any(one.any() for one in self.streams.values())
 
     def lines(self) -> list[str]:

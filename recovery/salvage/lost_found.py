@@ -1,11 +1,11 @@
-"""`lost+found/`: what a repair could not put back, with an index that says why.
+"""The folder `lost+found/`: data that a repair could not put back, with an index of the reasons.
 
-    index.jsonl      one object per item: what it is, where it comes from, why it is here
+    index.jsonl      one object per item: what it is, where it was, why it is here
     entries.jsonl    entries, one per line: stream, ID, fields and values in order
-    values/          other bytes as they were found, a file each, named by the index
+    values/          other bytes as they were found, one file each, named by the index
 
-Names, fields and values are in the form of `format/core/json_form.py`. Nothing here belongs to
-the store any more; the folder may be removed.
+Names, fields and values have the form of `format/core/json_form.py`. The store does not use the
+folder; the user may remove it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from streamkeep.format.core.json_form import JsonBytes, json_bytes, json_object,
 from streamkeep.format.node.check import Slot
 from streamkeep.recovery.fsck.files import LOST_AND_FOUND
 
-_MOST_VALUES: Final = 10_000  # files; further bytes are only named in the index
+_MAX_VALUES: Final = 10_000  # files; further values are only listed in the index
 
 
 class LostAndFound:
-    """The folder, made when the first item comes."""
+    """The folder; it is created when the first item is kept."""
 
     def __init__(self, store: Folder) -> None:
         self.store = store
@@ -35,7 +35,7 @@ class LostAndFound:
     def keep_entries(
         self, why: str, stream: bytes | None, number: int, slots: Iterable[Slot], **more: Any
     ) -> int:
-        """Keep entries; return how many there were."""
+        """Write entries to the folder; return their number."""
         first = last = ""
         count = 0
         for slot in slots:
@@ -68,9 +68,9 @@ class LostAndFound:
         return count
 
     def keep_value(self, what: str, why: str, value: bytes, **more: Any) -> None:
-        """Keep bytes that could not be read, or have no place."""
+        """Write the bytes of an item that could not be read or put back."""
         name = None
-        if self._values < _MOST_VALUES:
+        if self._values < _MAX_VALUES:
             self._values += 1
             name = f"values/{self._values:06d}.bin"
             with self._open(name, "wb") as file:
@@ -78,7 +78,7 @@ class LostAndFound:
         self._index(what=what, why=why, size_bytes=len(value), file=name, **more)
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
 

@@ -1,7 +1,7 @@
-"""Make producers and messages of idempotent XADD agree again, in the new store.
+"""Step two of a repair, idempotent XADD: make producers and messages of the new store agree.
 
-Each message stands in two rows that hold the same: by message and by order. Either brings the other
-back. Producers have two rows, too. All counters follow.
+Each message has two rows with the same content, by message ID and by order; one can be rebuilt from
+the other. Producers have two rows as well. All counters are derived.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from streamkeep.format.rows.producers import (
     producer_prefix,
 )
 from streamkeep.format.rows.records import StreamRecord, decode_stream_record
+from streamkeep.format.shown import count_text
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
 
-_OWNER: Final = b"I"  # note: the stream that keeps its messages under a number
+_OWNER: Final = b"I"  # note: a number under which a stream stores its messages
 _NUMBER_SIZE: Final = 8
 _PREFIX_SIZE: Final = 12
 _TABLES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
 
 
 class MessageRebuilder:
-    """Rebuilds what all streams of a new store remember of their producers."""
+    """Rebuilds the producers and messages of all streams of a new store."""
 
     def __init__(self, out: BulkStore, report: Report, lost: LostAndFound, epoch: int) -> None:
         self.out = out
         self.report = report
         self.lost = lost
         self.epoch = epoch
-        self.highest = 0  # number in use
+        self.highest = 0  # the highest number in use
 
     def run(self) -> None:
         """Rebuild everything."""
@@ -61,7 +62,7 @@ class MessageRebuilder:
         self._orphans()
 
     def _orphans(self) -> None:
-        """Rows that belong to no stream go to lost+found."""
+        """Move rows that belong to no stream to lost+found."""
         for table in _TABLES:
             rows = 0
             for db_key, value in self.out.rows(table):
@@ -70,7 +71,8 @@ class MessageRebuilder:
                     self.lost.keep_value("message", "its stream is lost", value, key=db_key.hex())
                     self.out.delete(table, db_key)
             if rows:
-                self.report.other.append(f"{rows} rows of messages whose stream is not known")
+                count = count_text(rows, "message row")
+                self.report.other.append(f"{count} whose stream is unknown")
 
     def _stream(self, number: int, value: bytes) -> None:
         envelope = decode_envelope(value, "stream")
@@ -78,7 +80,7 @@ class MessageRebuilder:
         try:
             state = idempotence_of(record.extension, "stream")
         except CorruptionError:
-            self.report.stream(number).notes.append("what it remembers of its producers")
+            self.report.stream(number).notes.append("its producers and tracked messages")
             record.extension = with_section(record.extension, IDEMPOTENCE, Idempotence().encode())
             state = idempotence_of(record.extension, "stream")
         before = state.encode()
@@ -100,7 +102,7 @@ class MessageRebuilder:
     def _messages(self, number: int, state: Idempotence) -> None:
         losses = self.report.stream(number).notes
         if self.out.noted(_OWNER + pack_number(state.number)) is not None:
-            losses.append("what it remembers of its producers: another stream has its number")
+            losses.append("its producers and tracked messages: another stream uses their number")
             state.number = state.producers = state.tracked = state.swept = 0
             state.next_producer = 1
             return
@@ -109,14 +111,14 @@ class MessageRebuilder:
         had = state.tracked
         self._pair_messages(state)
         if state.tracked < had:
-            lost = had - state.tracked
-            losses.append(f"{lost} messages of producers: they could be added again")
+            count = count_text(had - state.tracked, "tracked message")
+            losses.append(f"{count}: XADD adds an entry again if its producer sends it again")
         producers = self._producers(state, losses)
         state.producers = len(producers)
         state.next_producer = max(state.next_producer, max(producers, default=0) + 1)
 
     def _pair_messages(self, state: Idempotence) -> None:
-        """Each message has its two rows, which agree; the one by order counts."""
+        """Make the two rows of each message agree; prefer the one in `idempotency_order`."""
         prefix = pack_number(state.number)
         for db_key, value in self.out.rows(IDEMPOTENCY_ORDER, prefix):
             producer = int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
@@ -132,7 +134,7 @@ class MessageRebuilder:
                 continue
             self.report.rebuild("messages")
             if known is not None and known.order > message.order:
-                self.out.delete(IDEMPOTENCY_ORDER, db_key)  # the same message, remembered anew
+                self.out.delete(IDEMPOTENCY_ORDER, db_key)  # an older order of the same message
             else:
                 self.out.put_row(IDEMPOTENCY, own, message.encode())
         tracked = 0
@@ -157,7 +159,7 @@ class MessageRebuilder:
         state.tracked = tracked
 
     def _producers(self, state: Idempotence, losses: list[str]) -> dict[int, bytes]:
-        """Return the producers by number; each has both its rows, and messages."""
+        """Give every producer with messages both rows, and remove the others; return the names."""
         prefix = pack_number(state.number)
         names: dict[int, bytes] = {}
         rows: dict[int, tuple[bytes, Producer]] = {}
@@ -189,7 +191,7 @@ class MessageRebuilder:
                 name = b"lost+found-%d" % number
                 while name in taken:
                     name += b"'"
-                losses.append(f"the name of a producer; it is {quoted(name)} now")
+                losses.append(f"the name of a producer, which is now {quoted(name)}")
             if counted == 0:
                 self._remove(prefix, number, name)
                 continue
@@ -205,7 +207,7 @@ class MessageRebuilder:
         }
 
     def _forget_oldest(self, state: Idempotence, producer: int) -> None:
-        """A producer has more messages than idmp-maxsize: the oldest would be forgotten next."""
+        """Remove the oldest message of a producer that has more than idmp-maxsize."""
         prefix = producer_prefix(state.number, producer)
         for db_key, value in self.out.rows(IDEMPOTENCY_ORDER, prefix):
             message = _message(IDEMPOTENCY_ORDER, db_key, value)

@@ -1,12 +1,11 @@
-"""A new store that is written row by row: what repair, and whatever else copies stores, fills.
+"""A new store that repair builds row by row.
 
-Nobody else has the store open, and it is not one before `finish`: it is built in a folder of
-another name beside its own, without a journal and without waiting for the disk, then synced as a
-whole, given its first checkpoint, and renamed. A process that is killed leaves a folder that
-ends in `.unfinished`, which may be removed.
+The store is built in the folder `NAME.unfinished`, without a journal and without syncs. `finish`
+syncs all of it, writes the first checkpoint and renames the folder. If the process is killed, the
+folder `NAME.unfinished` remains and may be removed.
 
-Rows can be read back while they are written; `rows` reads in pieces, so that what it yields may be
-changed on the way.
+Rows can be read while the store is built. `rows` reads in pieces, so the caller may change rows
+during the iteration.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from streamkeep.format.core.errors import StoreError
 from streamkeep.format.core.keys import TABLES
 
 _SUFFIX: Final = ".unfinished"
-_BATCH_BYTES: Final = 32 << 20  # changed in one LMDB transaction
+_BATCH_BYTES: Final = 32 << 20  # bytes changed in one LMDB transaction
 _PIECE: Final = 256  # rows read at a time
-_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 31))
-SCRATCH: Final = b"scratch"  # a table of the builder's own, which `finish` removes
+_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 31))  # map sizes to try
+SCRATCH: Final = b"scratch"  # a table for notes, which `finish` removes
 
 Row = tuple[bytes, bytes]
 
 
 class BulkStore:
-    """A store that is being built; `finish` makes it one, `abandon` removes it."""
+    """A store that is being built; `finish` puts it in place, `abandon` removes it."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a store at `path`, where nothing may be yet.
+        """Begin a store at `path`, which must not exist or must be an empty folder.
 
         Raises:
-            StoreError: there is something, or the folder cannot be written.
+            StoreError: `path` is not empty, or cannot be written.
         """
         self.path = path
         self._name = path.name + _SUFFIX
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise StoreError(f"{path}: there is something already; name a new folder")
+            raise StoreError(f"{path}: exists and is not empty; name a new folder")
         try:
             files.create_folder(path.parent)
             self._parent = Folder(path.parent, outside=True)
@@ -76,46 +75,49 @@ class BulkStore:
         self.put(table, db_key, seal_row(table, db_key, body))
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
-        """Return the value under a key."""
+        """Return the value of a key; None if it is missing."""
         return self._txn.get(db_key, db=self._tables[table])
 
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
-        """Return the checked body of the row under a key."""
+        """Return the body of the row with a key, after checking its checksum."""
         value = self.get(table, db_key)
         return None if value is None else open_row(table, db_key, value, where)
 
     def delete(self, table: int, db_key: bytes) -> None:
-        """Remove a row, if it is there."""
+        """Remove a row if it exists."""
         self._txn.delete(db_key, db=self._tables[table])
         self._count(len(db_key))
 
     def rows(self, table: int, prefix: bytes = b"", start: bytes = b"") -> Iterator[Row]:
-        """Yield the rows under a prefix, from a key on; any may be changed meanwhile."""
+        """Yield the rows whose keys begin with `prefix` and are at least `start`.
+
+        The caller may change rows during the iteration.
+        """
         return self._rows(self._tables[table], prefix, start)
 
     def last(self, table: int) -> bytes | None:
-        """Return the highest key of a table; None for an empty one."""
+        """Return the highest key of a table; None if it is empty."""
         cursor = self._txn.cursor(self._tables[table])
         return bytes(cursor.key()) if cursor.last() else None
 
-    # --- what the builder notes for itself ----------------------------------------------------
+    # --- notes, which will not be part of the store -------------------------------------------
 
     def note(self, key: bytes, value: bytes) -> None:
-        """Store something that will not be part of the store."""
+        """Store a note."""
         self._put(self._scratch, key, value)
 
     def noted(self, key: bytes) -> bytes | None:
-        """Return what was noted under a key."""
+        """Return the note with a key; None if there is none."""
         return self._txn.get(key, db=self._scratch)
 
     def notes(self, prefix: bytes) -> Iterator[Row]:
-        """Yield what was noted under a prefix."""
+        """Yield the notes whose keys begin with `prefix`."""
         return self._rows(self._scratch, prefix, b"")
 
-    # --- how ----------------------------------------------------------------------------------
+    # --- LMDB ---------------------------------------------------------------------------------
 
     def _put(self, table: lmdb._Database, db_key: bytes, value: bytes) -> None:
-        # In the order of keys, LMDB fills its pages only if it is told that they come so.
+        # LMDB only fills its pages completely if keys come in order and `append` says so.
         try:
             if not self._txn.put(db_key, value, append=True, db=table):
                 self._txn.put(db_key, value, db=table)
@@ -153,22 +155,22 @@ class BulkStore:
     # --- end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Make it a store: on disk as a whole, with a checkpoint, under its own name."""
+        """Sync the store, write its first checkpoint, and give the folder its name."""
         self._txn.drop(self._scratch)
         self._commit()
         self._raw.sync(True)
         self._raw.close()
         self.folder.remove(LOCK_FILE)
         with Store(self.folder.path, sync="none"):
-            pass  # which makes the first checkpoint
+            pass  # opening writes the first checkpoint
         try:
-            self._parent.rename(self._name, self.path.name)  # in place of an empty folder, too
+            self._parent.rename(self._name, self.path.name)  # also replaces an empty folder
             self._parent.sync()
         except OSError as error:
             raise translate_os(error) from error
 
     def abandon(self) -> None:
-        """Remove what was built."""
+        """Remove the unfinished store."""
         self._txn.abort()
         self._raw.close()
         with suppress(OSError):
@@ -189,4 +191,4 @@ def _open(folder: Path) -> lmdb.Environment:
             continue
         except lmdb.Error as error:
             raise translate(error) from error
-    raise StoreError(f"{folder}: the system grants no {_MAPS[-1]} bytes of address space")
+    raise StoreError(f"{folder}: not enough address space for a map of {_MAPS[-1]:,} bytes")

@@ -1,8 +1,8 @@
-"""What can be read out of a damaged macro node, and how it is stored again.
+"""Reading the entries of a damaged macro node, and storing them in new nodes.
 
-A node whose checksum does not hold is read from its front, with every check that there is, up to
-the first thing that cannot be. Entries before that are kept, and counted as unverified: a byte
-that changed inside a value is not seen.
+A node with a wrong checksum is read from its front, with all checks, up to the first damage. The
+entries before it are kept and counted as unverified, because a changed byte inside a value cannot
+be detected.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import next_id
 from streamkeep.format.core.keys import NODES, node_key, pack_number
+from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import Slot, read_until_damage
 from streamkeep.format.node.envelope import (
     ENVELOPE,
@@ -24,16 +25,15 @@ from streamkeep.format.node.envelope import (
     PAGE_LISTPACK,
     encode_envelope,
 )
-from streamkeep.format.node.node import encode_nodes
 from streamkeep.format.rows.records import STREAM_RECORD
 from streamkeep.recovery.salvage.new_store import BulkStore
 
 Id = tuple[int, int]
-_MOST_RECORD: Final = 4096
-_HEAD: Final = 6
-_MOST_BITMAP: Final = 64
-_FEW_BYTES: Final = 4
-_IDENTITY: Final = struct.Struct(">3sBIQQQ")  # how an envelope begins
+_MAX_RECORD: Final = 4096
+_LISTPACK_HEADER: Final = 6
+_MAX_BITMAP: Final = 64
+_FEW_BYTES: Final = 4  # a header with at most as many wrong bytes is that of the node
+_IDENTITY: Final = struct.Struct(">3sBIQQQ")  # the first fields of an envelope
 
 
 def live_slots(data: bytes, ms: int, seq: int) -> list[Slot]:
@@ -44,13 +44,13 @@ def live_slots(data: bytes, ms: int, seq: int) -> list[Slot]:
 def slots_of(
     value: bytes, number: int, key: Id, before: Id | None, *, record: bool = False
 ) -> list[Slot]:
-    """Return the slots at the front of a damaged envelope; none where it is not that of the node.
+    """Return the slots at the front of a damaged envelope; none if it is of another node.
 
     Args:
-        number: of the stream.
-        key: of the node.
-        before: the key of the next node, which no slot can reach.
-        record: it is a row of `streams`, with a record in front of the listpack.
+        number: number of the stream.
+        key: key of the node.
+        before: key of the next node: the ID of every slot is below it.
+        record: whether it is a row of `streams`, with a record before the listpack.
     """
     if not _is_of(value, number, key):
         return []
@@ -58,30 +58,30 @@ def slots_of(
     if record:
         at = ENVELOPE.offset("record_size")
         size = int.from_bytes(value[at : at + 2], "big")
-        start += size if STREAM_RECORD.size <= size <= _MOST_RECORD else STREAM_RECORD.size
+        start += size if STREAM_RECORD.size <= size <= _MAX_RECORD else STREAM_RECORD.size
     listpack = value[start:]
     stated = int.from_bytes(listpack[:4], "little")
-    if _HEAD < stated <= len(listpack):
+    if _LISTPACK_HEADER < stated <= len(listpack):
         listpack = listpack[:stated]
     slots, _ = read_until_damage(listpack, *key)
     return [slot for slot in slots if before is None or (slot.ms, slot.seq) < before]
 
 
 def _is_of(value: bytes, number: int, key: Id) -> bool:
-    """Say whether the bytes of a damaged envelope can be those of a node.
+    """Return whether a damaged envelope can be that of a node.
 
-    Other pages may stand in the place of its own. Its header says which node it is; where that is
-    damaged, too, the size of the listpack must be right for the size of the value.
+    The value may come from a page that was overwritten with another one. The header names the
+    node; if the header is damaged as well, the size of the listpack must fit the size of the value.
     """
     own = _IDENTITY.pack(MAGIC, FORMAT, len(value), number, *key)
     stated = value[: len(own)]
     if sum(a != b for a, b in zip(own, stated, strict=False)) <= _FEW_BYTES:
         return len(value) > OVERHEAD
     if stated.startswith(MAGIC):
-        return False  # of another node
+        return False  # another node
     room = len(value) - OVERHEAD
     size = int.from_bytes(value[HEADER_SIZE : HEADER_SIZE + 4], "little")
-    return _HEAD < size <= room <= size + _MOST_BITMAP
+    return _LISTPACK_HEADER < size <= room <= size + _MAX_BITMAP
 
 
 def key_of(value: bytes) -> Id:
@@ -91,7 +91,7 @@ def key_of(value: bytes) -> Id:
 
 
 def next_key(out: BulkStore, number: int, key: Id, table: int = NODES) -> Id | None:
-    """Return the key of the node behind a place; None when there is none."""
+    """Return the key of the first node after a key; None if there is none."""
     prefix = pack_number(number)
     start = node_key(number, *key) + b"\0"
     for db_key, _ in out.rows(table, prefix, start):
@@ -102,7 +102,7 @@ def next_key(out: BulkStore, number: int, key: Id, table: int = NODES) -> Id | N
 def store_slots(
     out: BulkStore, number: int, epoch: int, slots: Iterable[Slot], table: int = NODES
 ) -> int:
-    """Store the live entries among slots as new nodes; return how many there are."""
+    """Store the live entries among slots in new nodes; return their number."""
     live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
     for ms, seq, data in encode_nodes(live, PAGE_LISTPACK):
         value = encode_envelope(number, ms, seq, epoch, 1, b"", data, b"")
@@ -110,8 +110,8 @@ def store_slots(
     return len(live)
 
 
-def behind(slots: list[Slot], key: Id) -> StreamId:
-    """Return the first ID that was not read: behind the last slot, or the key of the node."""
+def first_unread(slots: list[Slot], key: Id) -> StreamId:
+    """Return the first ID that was not read: after the last slot, or the key of the node."""
     if not slots:
         return StreamId(*key)
     return StreamId(*next_id(slots[-1].ms, slots[-1].seq))

@@ -1,7 +1,7 @@
-"""Which entries are in two places of a store that is being repaired: archived, waiting, live.
+"""Finding entries that are in two places: in segments, retired nodes or live nodes of a stream.
 
-Segments, retired nodes and live nodes of a stream follow each other without touching (SK305). Where
-they do not, the live entry counts, since it is what commands answer; of the archive, a segment.
+These must not overlap (SK304, SK305). If they do, repair keeps the live node, because commands
+return its entries; of a segment and a retired node it keeps the segment.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _RETIRED: Final = 1
 _LIVE: Final = 2
 
 
-class LogPosition(NamedTuple):
-    """Where some entries of a stream are, from which ID to which."""
+class Place(NamedTuple):
+    """A segment or a node, with the first and the last ID of its entries."""
 
     first: Id
     kind: int
     last: Id
-    db_key: bytes  # of the row
+    db_key: bytes  # key of its row
     segment: SegmentRecord | None = None
 
 
-def overlapping(out: BulkStore, number: int) -> Iterator[LogPosition]:
-    """Yield the segments and retired nodes of a stream that have to give way to others."""
-    archived: LogPosition | None = None
-    live: LogPosition | None = None
+def overlapping(out: BulkStore, number: int) -> Iterator[Place]:
+    """Yield the segments and retired nodes of a stream that overlap what repair keeps."""
+    archived: Place | None = None
+    live: Place | None = None
     for place in heapq.merge(
         _segments(out, number),
         _nodes(out, RETIRED, number),
@@ -77,14 +77,14 @@ def streams_with_archive(out: BulkStore) -> list[int]:
     return sorted(numbers)
 
 
-def _segments(out: BulkStore, number: int) -> Iterator[LogPosition]:
+def _segments(out: BulkStore, number: int) -> Iterator[Place]:
     for db_key, value in out.rows(SEGMENTS, pack_number(number)):
         body = open_row(SEGMENTS, db_key, value, "segment")
         record = decode_segment_record(db_key, body, "segment")
-        yield LogPosition(record.first_id, _SEGMENT, record.last_id, db_key, record)
+        yield Place(record.first_id, _SEGMENT, record.last_id, db_key, record)
 
 
-def _nodes(out: BulkStore, table: int, number: int) -> Iterator[LogPosition]:
+def _nodes(out: BulkStore, table: int, number: int) -> Iterator[Place]:
     kind = _RETIRED if table == RETIRED else _LIVE
     for db_key, value in out.rows(table, pack_number(number)):
         _, ms, seq = unpack_node_key(db_key)
@@ -92,17 +92,17 @@ def _nodes(out: BulkStore, table: int, number: int) -> Iterator[LogPosition]:
             yield _place(decode_envelope(value, "node"), kind, db_key)
 
 
-def _tail(out: BulkStore, number: int) -> Iterator[LogPosition]:
+def _tail(out: BulkStore, number: int) -> Iterator[Place]:
     value = out.get(STREAMS, pack_number(number))
     envelope = None if value is None else decode_envelope(value, "stream")
     if envelope is not None and envelope.listpack:
         yield _place(envelope, _LIVE, pack_number(number))
 
 
-def _place(envelope: Envelope, kind: int, db_key: bytes) -> LogPosition:
+def _place(envelope: Envelope, kind: int, db_key: bytes) -> Place:
     first = (envelope.ms, envelope.seq)
     try:
         last = end_ids(envelope.listpack, *first).last_slot
     except CorruptionError:
-        last = first  # it will be found when streams are rebuilt
-    return LogPosition(first, kind, last, db_key)
+        last = first  # `StreamRebuilder` repairs the node
+    return Place(first, kind, last, db_key)

@@ -1,8 +1,8 @@
-"""A private copy of a store, brought to its newest commit: for a repair after a power loss.
+"""A recovered copy of a store, for a repair after a power loss.
 
-A store that needs recovery holds its newest commits in the journal only. The copy is recovered by
-opening it, in a process of its own: LMDB trusts its file, and damage may end that process, which
-then only means that the commits of the journal cannot be had.
+The newest commits of a store that needs recovery are only in the journal. Opening the copy replays
+them. This is done in another process: LMDB trusts its file, and damage may crash that process. Then
+the repair goes on without the commits of the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder, copy_file
 
 _LIMIT_S: Final = 60.0
-_SLOWEST: Final = 1_000_000  # bytes of journal that are replayed in a second, at least
+_MIN_SPEED: Final = 1_000_000  # bytes of journal that are replayed per second, at least
 _OPEN: Final = """
 import sys
 from streamkeep.engine.api.store import Store
@@ -29,10 +29,10 @@ Store(sys.argv[1], create=False, sync="none", force_recovery=True).close()
 
 
 def recovered_copy(store: Folder, parent: Folder, name: str) -> bool:
-    """Copy a store that needs recovery, and recover the copy; say whether that worked.
+    """Copy a store that needs recovery and recover the copy; return whether that succeeded.
 
     Args:
-        parent, name: the place of the copy; what is there is removed.
+        parent, name: folder and name of the copy, which replaces anything there.
     """
     size = 0
     try:
@@ -53,8 +53,8 @@ def recovered_copy(store: Folder, parent: Folder, name: str) -> bool:
             [sys.executable, "-c", _OPEN, str(target.path)],
             capture_output=True,
             check=False,
-            timeout=_LIMIT_S + size / _SLOWEST,
+            timeout=_LIMIT_S + size / _MIN_SPEED,
         )
     except subprocess.TimeoutExpired:
-        return False  # damaged pages can also send LMDB round in circles
+        return False  # damaged pages can make LMDB loop forever
     return done.returncode == 0

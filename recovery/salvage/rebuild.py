@@ -1,4 +1,4 @@
-"""Make everything that can be derived anew, in the new store; and its `meta`."""
+"""Step two of a repair: rebuild all derived data of the new store, and its rows of `meta`."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def rebuild(
     holes: list[Hole],
     highest_stream: int = 0,
 ) -> None:
-    """Rebuild what `salvage` has filled.
+    """Rebuild the derived data of a store that was filled by `Salvage` and `ArchiveSalvage`.
 
     Args:
         slot: the newest checkpoint of the damaged store.
-        highest_epoch: that was met in it.
-        holes: keys of `nodes` between which rows may be missing.
-        highest_stream: the highest number of a stream in the archive.
+        highest_epoch: the highest epoch found in its pages.
+        holes: ranges of keys of `nodes` in which rows may be missing.
+        highest_stream: the highest stream number in the archive.
     """
     known = max(highest_epoch, _number(out, META_EPOCH), 0 if slot is None else slot.epoch)
     epoch = min(1 + known, LAST_EPOCH)
@@ -72,20 +72,20 @@ def rebuild(
 
 
 def drop_meta(out: BulkStore, report: Report) -> None:
-    """Drop the rows of `meta` that cannot be read; what is needed of them is made anew later."""
+    """Remove the rows of `meta` that cannot be read; `rebuild` makes the required ones."""
     for name, value in out.rows(META):
         try:
             check_meta_row(name, open_row(META, name, value, "meta"), "meta")
         except CorruptionError as error:
             out.delete(META, name)
             if name.startswith(BATCH_PREFIX):
-                report.other.append(f"which batch an application wrote last: {error.problem}")
+                report.other.append(f"the last batch of an application: {error.problem}")
             else:
                 report.rebuild("rows of `meta`")
 
 
 def _identity(out: BulkStore, slot: CheckpointSlot | None, report: Report) -> None:
-    """The store keeps its identity; where nobody knows it, it gets a new one."""
+    """Set UUID, format version and creation time if they are missing; keep the UUID if known."""
     if out.get(META, META_UUID) is None:
         report.rebuild("rows of `meta`")
         store_uuid = uuid.uuid4().bytes if slot is None else slot.store_uuid
@@ -101,6 +101,6 @@ def _identity(out: BulkStore, slot: CheckpointSlot | None, report: Report) -> No
 
 
 def _number(out: BulkStore, name: bytes) -> int:
-    """Return a number of `meta`, 0 when it is missing."""
+    """Return a number of `meta`; 0 if it is missing."""
     body = out.get_row(META, name, "meta")
     return 0 if body is None else decode_number(body, "meta")

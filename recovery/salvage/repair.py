@@ -1,11 +1,11 @@
-"""Repair: write what can be saved of a damaged store into a new one, and say what was lost.
+"""Repair: save everything readable of a damaged store in a new one, and report what was lost.
 
-    1. `salvage`: copy what is readable, from the trees, and where they are damaged, from the pages;
-    2. `rebuild`: make all derived data anew from what is there;
+    1. `tables` and `archive`: copy what is readable, from the trees and from pages without a tree;
+    2. `rebuild`: make all derived data from the primary data;
     3. check the new store.
 
-The damaged store is not changed. A store without damage is copied as it is, so that repairing a
-repaired store changes nothing.
+The damaged store is not changed. A sound store is copied unchanged, so a second repair does
+nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ Progress = Callable[[int], None]
 
 
 class Repaired:
-    """What a repair has done.
+    """The result of a repair.
 
     Attributes:
         report: what was rebuilt and what was lost.
-        findings: what is still wrong with the new store: nothing, unless there is a bug.
-        lost_and_found: where that is, and how many items it has; None when there are none.
+        findings: findings about the new store; none above NOTE, unless there is a bug.
+        items: number of items in lost+found.
+        lost_and_found: path of the folder; None if there are no items.
     """
 
     def __init__(self, report: Report, findings: list[Finding], items: int, path: Path) -> None:
@@ -53,22 +54,24 @@ class Repaired:
         self.lost_and_found = path / LOST_AND_FOUND if items else None
 
     def damaged(self) -> bool:
-        """Say whether anything is still wrong."""
+        """Return whether the new store has warnings or errors."""
         return any(one.severity > Severity.NOTE for one in self.findings)
 
 
 def repair(
     store: Path | str, output: Path | str, *, progress: Progress = lambda pages: None
 ) -> Repaired:
-    """Write what can be saved of `store` into a new store at `output`.
+    """Save everything readable of `store` in a new store at `output`. Never changes `store`.
+
+    `output` appears as a whole, durable; a failed repair leaves nothing there.
 
     Args:
-        output: the new store; nothing may be there yet.
-        progress: is told of pages as they are read.
+        output: path of the new store; must not exist or must be an empty folder.
+        progress: called with the number of pages read since the last call.
 
     Raises:
         NotAStoreError, FormatVersionError, StoreLockedError: `store` cannot be read.
-        StoreError: `output` cannot be written. Nothing is left there.
+        StoreError: `output` cannot be written.
     """
     store, output = Path(store).absolute(), Path(output).absolute()
     report = Report()
@@ -103,14 +106,14 @@ def repair(
 def try_repair(
     store: Path | str, *, scratch: Path | None = None, progress: Progress = lambda pages: None
 ) -> Repaired:
-    """Repair into a folder that is removed at once: to see what would be lost.
+    """Repair into a temporary folder and remove it, to see what would be lost.
 
     Args:
-        scratch: where that folder is made. It takes about as much room as the store, so that it
-            is beside the store by default, and among temporary files only where that cannot be.
+        scratch: folder for the temporary folder, which needs about as much space as the store. By
+            default the folder of the store; the system's temporary folder if that is not writable.
 
     Raises:
-        StoreError: there is not as much room.
+        StoreError: there is not enough space.
     """
     store = Path(store).absolute()
     if scratch is None:
@@ -121,10 +124,10 @@ def try_repair(
 
 
 def _check_room(store: Path, folder: Path) -> None:
-    """Raise where a copy of the store would not fit."""
+    """Raise StoreError if a copy of the store does not fit."""
     needed = 0
     for path in store.rglob("*"):
-        with suppress(FileNotFoundError):  # others may be using the store
+        with suppress(FileNotFoundError):  # another process may be using the store
             needed += path.lstat().st_blocks * 512
     try:
         free = shutil.disk_usage(folder).free
@@ -132,14 +135,14 @@ def _check_room(store: Path, folder: Path) -> None:
         raise StoreError(f"{folder}: {error.strerror}") from error
     if free < needed:
         raise StoreError(
-            f"{folder}: a trial repair writes about {size_text(needed)}, which it removes, and "
-            f"{size_text(free)} are free; name another folder for it"
+            f"{folder}: a trial repair needs about {size_text(needed)} for a temporary copy, "
+            f"{size_text(free)} are free; name another folder (scratch, --scratch)"
         )
 
 
 @contextmanager
 def _newest(source: Source, output: Path, report: Report) -> Iterator[Source]:
-    """Yield the store as of its newest commit: that of a torn one is in the journal."""
+    """Yield the store as of its newest commit; replay the journal in a copy if it is torn."""
     if not source.torn:
         yield source
         return
@@ -159,5 +162,5 @@ def _newest(source: Source, output: Path, report: Report) -> Iterator[Source]:
         with suppress(OSError):
             parent.remove_folder(name)
     if source.replayable:
-        report.other.append(f"{source.replayable} commits of the journal, which cannot be replayed")
+        report.other.append(f"{source.replayable} commits in the journal: they cannot be replayed")
     yield source

@@ -1,8 +1,8 @@
-"""Make stream records, names and nodes agree again, in the new store: step two of a repair.
+"""Step two of a repair, streams: make records, names and nodes of the new store agree.
 
-Nodes are primary, and so are the settings and the counters of a record that cannot be counted. All
-else in a record follows from the nodes. What `salvage` could not read is read here up to the damage
-(`rescue`), now that all nodes around it are in place.
+Nodes are primary data, and so are the settings of a record and the counters that cannot be counted.
+All other fields of a record are derived from the nodes. Damaged nodes are read here up to the
+damage, because now the nodes before and after them are in place.
 """
 
 from __future__ import annotations
@@ -48,26 +48,27 @@ from streamkeep.recovery.salvage.losses import IdRange, Report, StreamLoss
 from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
 from streamkeep.recovery.salvage.node_remains import (
-    behind,
+    first_unread,
     key_of,
     live_slots,
     next_key,
     slots_of,
     store_slots,
 )
-from streamkeep.recovery.salvage.tables import (
+from streamkeep.recovery.salvage.notes import (
     DAMAGED_STREAM,
     OLD_NODE,
     damaged_nodes,
     split_candidate,
+    without_record,
 )
 
-_NODE_ENTRIES: Final = 100  # stream-node-max-entries of a record that is made anew
+_NODE_ENTRIES: Final = 100  # stream-node-max-entries of a record that was lost
 _NAMED: Final = b"K"  # note: the name of a stream
 _NUMBER_SIZE: Final = 8
 _SETTINGS: Final[tuple[tuple[int, Callable[[bytes, str], object], str], ...]] = (
     (RETENTION, retention_of, "its retention"),
-    (RESTORING, restoring_of, "how far its archive has been restored"),
+    (RESTORING, restoring_of, "the progress of its restore from an archive"),
 )
 
 
@@ -75,7 +76,8 @@ class StreamRebuilder:
     """Rebuilds all streams of a new store.
 
     Args:
-        holes: keys of `nodes` between which rows may be missing.
+        epoch: epoch of the new store.
+        holes: ranges of keys of `nodes` in which rows may be missing.
     """
 
     def __init__(
@@ -97,16 +99,16 @@ class StreamRebuilder:
         self._names()
         self._records()
         for db_key, value in damaged_nodes(self.out):
-            self._rescue_node(db_key, value)
+            self._read_damaged_node(db_key, value)
         for key, value in self.out.notes(DAMAGED_STREAM):
-            self._rescue_tail(unpack_number(key[1:]), value)
+            self._read_damaged_tail(unpack_number(key[1:]), value)
         for db_key, value in self.out.rows(STREAMS):
             self._stream(unpack_number(db_key), value)
 
     # --- names and records ------------------------------------------------------------------
 
     def _names(self) -> None:
-        """Every name stands under its own key, and no two lead to one stream."""
+        """Give every name its own key, and leave one name per stream."""
         for db_key, value in self.out.rows(KEYS):
             try:
                 number, name = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
@@ -115,60 +117,59 @@ class StreamRebuilder:
                 self.lost.keep_value("name", error.problem, value, key=db_key.hex())
                 self.report.other.append(f"the name of a stream: {error.problem}")
                 continue
-            place = name_key(b"", name)
-            if place != db_key:
+            own_key = name_key(b"", name)
+            if own_key != db_key:
                 self.out.delete(KEYS, db_key)
-                if self.out.get(KEYS, place) is not None:
-                    continue  # seen, or still to come
-                self.report.rebuild("names under the key of another name")
-                self.out.put_row(KEYS, place, encode_key_row(number, name))
+                if self.out.get(KEYS, own_key) is not None:
+                    continue  # this loop has visited that row or will visit it
+                self.report.rebuild("keys of stream names")
+                self.out.put_row(KEYS, own_key, encode_key_row(number, name))
             known = self.out.noted(_NAMED + pack_number(number))
             if known is not None and known != name:
-                self.out.delete(KEYS, place)
-                self.report.rebuild("second names of a stream, which were dropped")
+                self.out.delete(KEYS, own_key)
+                self.report.rebuild("second names of a stream (removed)")
                 continue
             self.out.note(_NAMED + pack_number(number), name)
 
     def _records(self) -> None:
-        """Every stream with a name or with nodes has a record, and the other way round."""
+        """Give every stream with a name or nodes a record, and every record a name."""
         for key, _ in self.out.notes(_NAMED):
-            self._need_record(key[1:], "its record is lost, and its newest entries with it")
+            self._ensure_record(key[1:])
         number = -1
         for db_key, _ in self.out.rows(NODES):
             found = unpack_number(db_key[:_NUMBER_SIZE])
             if found != number:
                 number = found
-                self._need_record(
-                    db_key[:_NUMBER_SIZE], "its record is lost, and its newest entries with it"
-                )
+                self._ensure_record(db_key[:_NUMBER_SIZE])
         for db_key, _ in self.out.rows(STREAMS):
             if self.out.noted(_NAMED + db_key) is None:
-                self._name_anew(db_key)
+                self._give_name(db_key)
 
     def name_losses(self) -> None:
-        """Name the streams that have lost something, as they are called now that all is rebuilt."""
+        """Set the names of the streams in the report to those in the new store."""
         for loss in self.report.streams.values():
             loss.name = self._name(loss.number) or loss.name
 
-    def _need_record(self, db_key: bytes, note: str) -> None:
+    def _ensure_record(self, db_key: bytes) -> None:
+        """Make a record for a stream that has none."""
         if self.out.get(STREAMS, db_key) is not None:
             return
         number = unpack_number(db_key)
         loss = self._loss(number)
-        loss.notes.append(note)
+        loss.notes.append("its record, and with it the entries of its tail node")
         loss.entries = None
         record = StreamRecord(PAGE_FIT, _NODE_ENTRIES)
         self._put_stream(number, record, None)
 
-    def _name_anew(self, db_key: bytes) -> None:
-        """Give a stream that has lost its name another one."""
+    def _give_name(self, db_key: bytes) -> None:
+        """Give a stream that has lost its name a new one."""
         number = unpack_number(db_key)
         name = b"lost+found/stream-%d" % number
         while self.out.get(KEYS, name_key(b"", name)) is not None:
             name += b"'"
         self.out.put_row(KEYS, name_key(b"", name), encode_key_row(number, name))
         self.out.note(_NAMED + db_key, name)
-        self._loss(number).notes.append("its name; this is another one, which can be changed")
+        self._loss(number).notes.append("its name; this is a new one, RENAME can change it")
 
     def _name(self, number: int) -> bytes | None:
         return self.out.noted(_NAMED + pack_number(number))
@@ -180,8 +181,8 @@ class StreamRebuilder:
 
     # --- damaged nodes ------------------------------------------------------------------------
 
-    def _rescue_node(self, db_key: bytes, value: bytes) -> None:
-        """Keep what is readable of a damaged node."""
+    def _read_damaged_node(self, db_key: bytes, value: bytes) -> None:
+        """Store the entries of a damaged node up to the damage."""
         if self.out.get(NODES, db_key) is not None or len(db_key) != _NUMBER_SIZE + 16:
             return  # a sound copy was found
         number, ms, seq = unpack_node_key(db_key)
@@ -190,11 +191,11 @@ class StreamRebuilder:
         loss = self._loss(number)
         loss.unverified += store_slots(self.out, number, self.epoch, slots)
         end = None if following is None else StreamId(*following)
-        loss.ranges.append((behind(slots, (ms, seq)), end))
+        loss.ranges.append((first_unread(slots, (ms, seq)), end))
         self._keep_older(db_key, {(slot.ms, slot.seq) for slot in slots})
 
     def _keep_older(self, db_key: bytes, read: set[tuple[int, int]]) -> None:
-        """An older copy of a damaged node may hold more: entries that may have been deleted."""
+        """Move the other entries of an older copy of a damaged node to lost+found."""
         noted = self.out.noted(OLD_NODE + db_key)
         if noted is None:
             return
@@ -203,14 +204,14 @@ class StreamRebuilder:
         held = live_slots(envelope.listpack, ms, seq)
         more = [slot for slot in held if (slot.ms, slot.seq) not in read]
         self._loss(number).moved += self.lost.keep_entries(
-            "of an older copy of a damaged node: they may have been deleted since",
+            "in an older copy of a damaged node; may have been deleted since",
             self._name(number),
             number,
             more,
         )
 
-    def _rescue_tail(self, number: int, value: bytes) -> None:
-        """Keep what is readable of the tail in a damaged row of `streams`."""
+    def _read_damaged_tail(self, number: int, value: bytes) -> None:
+        """Store the entries of the tail node in a damaged row of `streams` up to the damage."""
         present = self.out.get(STREAMS, pack_number(number))
         envelope = None if present is None else decode_envelope(present, "stream")
         highest = (0, 0)
@@ -221,27 +222,24 @@ class StreamRebuilder:
             highest = max(highest, unpack_node_key(db_key)[1:])
         loss = self._loss(number)
         if present is None:
-            loss.notes.append("its record was damaged: its settings and counters are made anew")
+            loss.notes.append("its settings and some counters: its record was damaged")
             self._put_stream(number, StreamRecord(PAGE_FIT, _NODE_ENTRIES), None)
             if self.out.noted(_NAMED + pack_number(number)) is None:
-                self._name_anew(pack_number(number))
+                self._give_name(pack_number(number))
         slots = slots_of(value, number, key_of(value), None, record=True) if value else []
         more = [slot for slot in slots if (slot.ms, slot.seq) > highest]
         if more and envelope is not None and envelope.listpack:
             self._seal_tail(number, envelope)
         loss.unverified += store_slots(self.out, number, self.epoch, more)
         loss.entries = None
-        loss.ranges.append((behind(more, highest), None))
+        loss.ranges.append((first_unread(more, highest), None))
 
     def _seal_tail(self, number: int, envelope: Envelope) -> None:
-        """Make the tail a sealed node: others follow it."""
-        self._put_sealed(envelope)
+        """Move the tail node to `nodes`, because other nodes follow it."""
+        db_key = node_key(envelope.number, envelope.ms, envelope.seq)
+        self.out.put(NODES, db_key, without_record(envelope))
         record = decode_stream_record(envelope.record, "stream")
         self._put_stream(number, record, None)
-
-    def _put_sealed(self, envelope: Envelope) -> None:
-        db_key = node_key(envelope.number, envelope.ms, envelope.seq)
-        self.out.put(NODES, db_key, _sealed(envelope))
 
     def _tail_of(self, number: int) -> tuple[int, int] | None:
         value = self.out.get(STREAMS, pack_number(number))
@@ -253,7 +251,7 @@ class StreamRebuilder:
     # --- one stream ---------------------------------------------------------------------------
 
     def _stream(self, number: int, value: bytes) -> None:
-        """Make record and nodes of a stream agree."""
+        """Make the record and the nodes of a stream agree."""
         envelope: Envelope | None = decode_envelope(value, "stream")
         assert envelope is not None
         stated = envelope.record
@@ -261,14 +259,14 @@ class StreamRebuilder:
             record = decode_stream_record(stated, "stream")
             split_sections(record.extension, "stream")
         except CorruptionError:
-            self._loss(number).notes.append("its record cannot be read: settings are made anew")
+            self._loss(number).notes.append("its settings and some counters: its record is damaged")
             record = StreamRecord(PAGE_FIT, _NODE_ENTRIES)
-        self._sound_settings(number, record)
-        facts = self._sound_nodes(number)
-        tail = self._sound_tail(envelope, facts) if envelope.listpack else None
+        self._drop_bad_settings(number, record)
+        facts = self._fix_nodes(number)
+        tail = self._fix_tail(envelope, facts) if envelope.listpack else None
         if envelope.listpack and tail is None:
-            facts = self._sound_nodes(number)
-        self._settle_length(number, record, facts)
+            facts = self._fix_nodes(number)
+        self._count_losses(number, record, facts)
         self._derive(record, facts)
         if envelope.listpack and tail is None:
             record.flags |= REOPEN
@@ -276,11 +274,13 @@ class StreamRebuilder:
             self.report.rebuild("stream records")
             self._put_stream(number, record, tail)
 
-    def _sound_settings(self, number: int, record: StreamRecord) -> None:
-        """Drop the sections of a record that cannot be read; `rebuild_messages` has one of its own.
+    def _drop_bad_settings(self, number: int, record: StreamRecord) -> None:
+        """Drop the sections of a record that cannot be read, except that of idempotence.
+
+        `MessageRebuilder` handles that one.
 
         Args:
-            record: its sections can be told from each other.
+            record: `split_sections` must accept its extension.
         """
         for tag, decode, what in _SETTINGS:
             try:
@@ -289,36 +289,37 @@ class StreamRebuilder:
                 record.extension = without_section(record.extension, tag)
                 self._loss(number).notes.append(f"{what}: {error.problem}")
 
-    def _sound_nodes(self, number: int) -> StreamFacts:
-        """Walk the nodes of a stream, and mend what is wrong with them; return what they hold."""
+    def _fix_nodes(self, number: int) -> StreamFacts:
+        """Walk over the nodes of a stream until none has to be changed; return their facts."""
         while True:
             facts = StreamFacts()
             if not any(list(self._walk(number, facts))):
                 return facts
 
     def _walk(self, number: int, facts: StreamFacts) -> Iterator[bool]:
-        """Yield, for each node, whether it had to be changed."""
+        """Add the nodes to the facts; fix the first one with a problem, and yield True for it."""
         before = b""
         for db_key, value in self.out.rows(NODES, pack_number(number)):
             problems = facts.add_sealed(db_key, value, True)
             if problems:
-                self._mend_node(db_key, value, before, problems)
+                self._fix_node(db_key, value, before, problems)
                 yield True
                 return
             before = db_key
 
-    def _mend_node(
+    def _fix_node(
         self, db_key: bytes, value: bytes, before: bytes, problems: list[Problem]
     ) -> None:
+        """Fix the problems of a node; `before` is the key of the node before it."""
         number, ms, seq = unpack_node_key(db_key)
         codes = {problem.code for problem in problems}
         if "SK110" in codes:
             self.out.delete(NODES, db_key)
-            self._rescue_node(db_key, value)
+            self._read_damaged_node(db_key, value)
             return
         envelope = decode_envelope(value, "macro node")
         if "SK111" in codes:
-            self._part_overlap(before, db_key, envelope)
+            self._drop_older(before, db_key, envelope)
             return
         tombstones = tombstone_slots(envelope.listpack, ms, seq)
         good = trimmed_slots(envelope.trimmed) & tombstones
@@ -338,8 +339,8 @@ class StreamRebuilder:
             ),
         )
 
-    def _part_overlap(self, before: bytes, db_key: bytes, envelope: Envelope) -> None:
-        """Of two nodes whose IDs overlap, the newer one stays."""
+    def _drop_older(self, before: bytes, db_key: bytes, envelope: Envelope) -> None:
+        """Move the older of two nodes with overlapping IDs to lost+found."""
         other_value = self.out.get(NODES, before)
         assert other_value is not None
         other = decode_envelope(other_value, "macro node")
@@ -347,18 +348,18 @@ class StreamRebuilder:
         self.out.delete(NODES, key)
         loss = self._loss(older.number)
         loss.moved += self.lost.keep_entries(
-            "its IDs overlap those of a newer macro node",
+            "the node overlaps a newer macro node",
             self._name(older.number),
             older.number,
             live_slots(older.listpack, older.ms, older.seq),
         )
 
-    def _sound_tail(self, envelope: Envelope, facts: StreamFacts) -> Envelope | None:
-        """Add the tail to the facts; return it, or None when it could not stay."""
+    def _fix_tail(self, envelope: Envelope, facts: StreamFacts) -> Envelope | None:
+        """Add the tail node to the facts and return it; None if it had to be removed."""
         number, key = envelope.number, (envelope.ms, envelope.seq)
         if facts.sealed_nodes and key <= facts.highest:
             self._loss(number).moved += self.lost.keep_entries(
-                "the tail's IDs overlap those of a sealed macro node",
+                "the tail node overlaps a sealed macro node",
                 self._name(number),
                 number,
                 [
@@ -371,10 +372,10 @@ class StreamRebuilder:
         problems = facts.add_node(*key, envelope.listpack, envelope.trimmed)
         codes = {problem.code for problem in problems}
         if "SK110" in codes:
-            slots, end = slots_of(_sealed(envelope), number, key, None), None
+            slots = slots_of(without_record(envelope), number, key, None)
             loss = self._loss(number)
             loss.unverified += store_slots(self.out, number, self.epoch, slots)
-            loss.ranges.append((behind(slots, key), end))
+            loss.ranges.append((first_unread(slots, key), None))
             return None
         if "SK113" in codes:
             self.report.rebuild("slots marked as trimmed")
@@ -385,14 +386,14 @@ class StreamRebuilder:
             )
         return envelope
 
-    def _settle_length(self, number: int, record: StreamRecord, facts: StreamFacts) -> None:
-        """Say how many entries are lost, where that is known."""
+    def _count_losses(self, number: int, record: StreamRecord, facts: StreamFacts) -> None:
+        """Report how many entries are lost, if the record tells."""
         missing = record.length - facts.length
         loss = self.report.streams.get(number)
         if missing > 0 and (loss is None or not loss.ranges):
             holes = self._holes_of(number)
             if not holes:
-                return  # the count was wrong, and nothing is missing
+                return  # no node can be missing: the length was wrong
             loss = self._loss(number)
             loss.ranges += holes
         if loss is not None and loss.ranges and loss.entries is not None:
@@ -410,7 +411,7 @@ class StreamRebuilder:
         return found
 
     def _derive(self, record: StreamRecord, facts: StreamFacts) -> None:
-        """Set what follows from the nodes."""
+        """Set the fields of the record that are derived from the nodes."""
         record.length = int(facts.length)
         record.first_ms, record.first_seq = facts.first
         record.last_live_ms, record.last_live_seq = facts.last
@@ -435,20 +436,6 @@ class StreamRebuilder:
             tail.trimmed if tail else b"",
         )
         self.out.put(STREAMS, pack_number(number), value)
-
-
-def _sealed(envelope: Envelope) -> bytes:
-    """Return the node of an envelope as a node of its own."""
-    return encode_envelope(
-        envelope.number,
-        envelope.ms,
-        envelope.seq,
-        envelope.epoch,
-        envelope.commit_number,
-        b"",
-        envelope.listpack,
-        envelope.trimmed,
-    )
 
 
 def _age(envelope: Envelope) -> tuple[int, int]:

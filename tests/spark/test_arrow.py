@@ -16,7 +16,8 @@ from model.profile import configured
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from streamkeep.format.core.entry import StreamId  # noqa: E402
-from streamkeep.format.node import node, tombstones  # noqa: E402
+from streamkeep.format.node import tombstones  # noqa: E402
+from streamkeep.format.node.builder import NodeBuilder  # noqa: E402
 from streamkeep.pipeline import arrow, arrow_types  # noqa: E402
 from streamkeep.pipeline.options import FAILFAST, PERMISSIVE  # noqa: E402
 
@@ -31,7 +32,7 @@ def read(
     nodes = []
     for at in range(0, len(entries), 3):
         (ms, seq), first = entries[at]
-        builder = node.NodeBuilder(ms, seq, first[0::2])
+        builder = NodeBuilder(ms, seq, first[0::2])
         for entry_id, pairs in entries[at : at + 3]:
             builder.append(*entry_id, pairs)
         nodes.append((ms, seq, builder.listpack(), b""))
@@ -90,7 +91,7 @@ def test_a_map_keeps_the_last_of_each_name(entries: list[Slot]) -> None:
 
 
 def test_batches_are_bounded_even_inside_of_a_node() -> None:
-    builder = node.NodeBuilder(1, 0, [b"n" * 1000])
+    builder = NodeBuilder(1, 0, [b"n" * 1000])
     for seq in range(10):
         builder.append(1, seq, [b"n" * 1000, b"v"])
     nodes = [[(1, 0, builder.listpack(), b"")]]
@@ -104,7 +105,7 @@ def test_batches_are_bounded_even_inside_of_a_node() -> None:
 
 
 def test_trimmed_slots_are_shown_on_request_deleted_ones_never() -> None:
-    builder = node.NodeBuilder(1, 0, [b"f"])
+    builder = NodeBuilder(1, 0, [b"f"])
     for seq in range(12):
         builder.append(1, seq, [b"f", b"%d" % seq])
     gone = [(1, seq) for seq in (0, 1, 9, 10)]
@@ -210,7 +211,7 @@ def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
         values(pa.int8(), *texts, mode=FAILFAST)
     with pytest.raises(arrow.ValueMismatchError, match=r"field 'v' is b'300', which is not a tiny"):
         values(pa.int8(), b"1", b"300", mode=FAILFAST)
-    builder = node.NodeBuilder(5, 0, [b"v"])
+    builder = NodeBuilder(5, 0, [b"v"])
     for seq, text in enumerate(texts):
         builder.append(5, seq, [b"v", text])
     builder.append(6, 0, [b"w", b"9"])
@@ -225,7 +226,7 @@ def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
 
 def test_values_of_another_type_are_counted() -> None:
     shape = arrow.RowShape(pa.schema([("v", pa.int32())]), b"s")
-    builder = node.NodeBuilder(1, 0, [b"v"])
+    builder = NodeBuilder(1, 0, [b"v"])
     for seq in range(1000):
         builder.append(1, seq, [b"v", b"x" if seq % 100 == 7 else b"5"])
     list(arrow.record_batches(shape, [[(1, 0, builder.listpack(), b"")]]))

@@ -29,6 +29,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node import node, tombstones
+from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.segment.manifest import SegmentRecord
 
@@ -160,7 +161,7 @@ def test_a_stream_number_is_a_positive_integer(store: Store, number: Any) -> Non
 
 def test_a_key_that_is_below_its_node_is_no_obstacle(store: Store) -> None:
     """The first entries of a node were deleted; its key is lower than what is restored."""
-    builder = node.NodeBuilder(5, 0, [b"f"])
+    builder = NodeBuilder(5, 0, [b"f"])
     for ms in (5, 6, 7):
         builder.append(ms, 0, [b"f", b"v"])
     data = tombstones.history_form(

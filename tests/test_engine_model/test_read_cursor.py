@@ -17,7 +17,8 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, next_id
-from streamkeep.format.node.node import PAIRS, NodeBuilder, Range, SlotCursor, go_on, read_header
+from streamkeep.format.node.builder import NodeBuilder
+from streamkeep.format.node.node import PAIRS, Range, SlotCursor, read_header, resume_cursor
 
 pytestmark = pytest.mark.both_modes
 
@@ -177,9 +178,9 @@ def test_a_cursor_goes_on_in_a_node_that_has_grown(count: int) -> None:
     cursor = SlotCursor(read_header(builder.listpack(), 1, 0))
     while cursor.next():
         cursor.skip_fields()
-    assert go_on(cursor, builder.listpack()) is cursor
+    assert resume_cursor(cursor, builder.listpack()) is cursor
     builder.append(count + 1, 5, [b"f0", b"more"])
-    moved = go_on(cursor, builder.listpack())
+    moved = resume_cursor(cursor, builder.listpack())
     assert moved is not None
     assert moved.next()
     assert moved.id() == (count + 1, 5)
@@ -193,4 +194,4 @@ def test_a_cursor_does_not_go_on_in_another_node(other: NodeBuilder) -> None:
     for _ in range(4):
         cursor.next()
         cursor.skip_fields()
-    assert go_on(cursor, other.listpack()) is None
+    assert resume_cursor(cursor, other.listpack()) is None

@@ -338,7 +338,7 @@ print(list(recovery.check(sys.argv[1])))
 """
     with open_store() as store:
         store.xadd("s", {"n": 0})
-        with pytest.raises(AssertionError, match="to look at it beside that takes permission"):
+        with pytest.raises(AssertionError, match="reading it at the same time needs"):
             run(code, tmp_path / "store")
     assert run(code, tmp_path / "store") == "[]\n"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from streamkeep.format.node import node, tombstones
+from streamkeep.format.node import tombstones
+from streamkeep.format.node.builder import NodeBuilder, encode_nodes
 from streamkeep.format.node.dictionary import choose_dictionary
 from streamkeep.format.node.envelope import PAGE_LISTPACK, encode_envelope, set_trimmed
 
@@ -15,7 +16,7 @@ def nodes_of(bodies: list[bytes]) -> list[bytes]:
     entries = [(1 + number, 0, [b"body", body]) for number, body in enumerate(bodies)]
     return [
         encode_envelope(1, ms, seq, 1, 2, b"", data, b"")
-        for ms, seq, data in node.encode_nodes(entries, PAGE_LISTPACK)
+        for ms, seq, data in encode_nodes(entries, PAGE_LISTPACK)
     ]
 
 
@@ -50,7 +51,7 @@ def test_what_was_deleted_is_in_no_dictionary() -> None:
     bodies = [b"%s %s" % (secret, body) for body in requests(12_000, 1)]
     nodes = []
     for number, body in enumerate(requests(12_000, 1)):
-        builder = node.NodeBuilder(1 + number, 0, [b"body"])
+        builder = NodeBuilder(1 + number, 0, [b"body"])
         builder.append(1 + number, 0, [b"body", bodies[number]])
         builder.append(1 + number, 1, [b"body", body])
         builder.append(1 + number, 2, [b"body", body[:80]])

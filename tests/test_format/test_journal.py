@@ -14,14 +14,7 @@ from crash.losses import small_journal, state_of
 from crash.power import another_boot
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.checkpoint import (
-    META_SIZE,
-    SLOT,
-    CheckpointSlot,
-    decode_meta_page,
-    decode_slot,
-    meta_page_for,
-)
+from streamkeep.format.log.checkpoint import SLOT, CheckpointSlot, decode_slot
 from streamkeep.format.log.journal import (
     DELETE,
     FILE_HEADER,
@@ -38,6 +31,7 @@ from streamkeep.format.log.journal import (
     read_record,
     record_checksum,
 )
+from streamkeep.format.log.meta_page import META_SIZE, decode_meta_page, meta_page_for
 from tiers import daily_or_all
 
 TABLES = range(12)

@@ -13,6 +13,7 @@ from model.profile import configured
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, node, tombstones
+from streamkeep.format.node.builder import NodeBuilder, builder_from, encode_nodes
 from streamkeep.format.node.columns import ColumnWriter
 
 TOP = (1 << 64) - 1
@@ -48,7 +49,7 @@ slots = st.lists(
 def build(entries: list[Slot]) -> tuple[bytes, int, int]:
     """Return the listpack of these entries, and its key."""
     (ms, seq), first = entries[0]
-    builder = node.NodeBuilder(ms, seq, first[0::2])
+    builder = NodeBuilder(ms, seq, first[0::2])
     for entry_id, fields in entries:
         builder.append(*entry_id, fields)
     return builder.listpack(), ms, seq
@@ -102,7 +103,7 @@ def test_what_is_appended_is_read_back(entries: list[Slot]) -> None:
 def test_a_builder_goes_on_where_stored_bytes_end(entries: list[Slot], cut: int) -> None:
     data, ms, seq = build(entries)
     head, _, _ = build(entries[: max(1, cut)])
-    builder = node.builder_from(head, ms, seq)
+    builder = builder_from(head, ms, seq)
     for entry_id, fields in entries[max(1, cut) :]:
         builder.append(*entry_id, fields)
     assert builder.listpack() == data
@@ -189,7 +190,7 @@ def test_a_count_that_changes_its_width_shifts_the_node() -> None:
 
 
 def test_a_builder_takes_an_entry_back_that_does_not_fit() -> None:
-    builder = node.NodeBuilder(1, 0, [b"f"])
+    builder = NodeBuilder(1, 0, [b"f"])
     assert builder.append_within(1, 0, [b"f", b"x" * 50], 100)
     before = builder.listpack()
     assert not builder.append_within(1, 1, [b"f", b"x" * 50], 100)
@@ -198,11 +199,11 @@ def test_a_builder_takes_an_entry_back_that_does_not_fit() -> None:
 
 def test_batches_become_nodes_of_bounded_size() -> None:
     entries = [(1, number, [b"f", b"value %d" % number]) for number in range(1000)]
-    nodes = node.encode_nodes(entries, 400)
+    nodes = encode_nodes(entries, 400)
     assert all(len(data) <= 400 for _, _, data in nodes)
     assert [entry for ms, seq, data in nodes for entry in read(data, ms, seq)] == entries
     huge = [(2, 0, [b"f", b"x" * 1000]), (2, 1, [b"f", b"y"])]
-    assert [len(data) <= 400 for _, _, data in node.encode_nodes(huge, 400)] == [False, True]
+    assert [len(data) <= 400 for _, _, data in encode_nodes(huge, 400)] == [False, True]
 
 
 # --- damage -------------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ def everything(data: bytes, ms: int, seq: int) -> None:
         lambda: tombstones.mark(data, ms, seq, [(1, 1), (1526919030474, 56)], 0),
         lambda: tombstones.mark_oldest(data, ms, seq, 3, TOP, TOP, set()),
         lambda: tombstones.rewrite(data, ms, seq, set()),
-        lambda: node.builder_from(data, ms, seq).append(TOP, TOP, [b"f", b"v"]),
+        lambda: builder_from(data, ms, seq).append(TOP, TOP, [b"f", b"v"]),
         lambda: node.peek_counts(data[:26]),
         lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP, b"\xff"),
         lambda: ColumnWriter([b"a", b"name"], [b"name"], False).add(data, ms, seq, 0, 0, TOP, TOP),

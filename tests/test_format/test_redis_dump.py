@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from model.profile import configured
 from redis_parts import comparable, stream_parts
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.node.listpack import encode, spell_backlens, validate
-from streamkeep.format.node.node import NodeBuilder
+from streamkeep.format.node.builder import NodeBuilder
+from streamkeep.format.node.listpack import encode
+from streamkeep.format.node.listpack_check import convert_backlens, validate
 from streamkeep.format.redis import stream_dump
 from streamkeep.format.redis.crc64 import crc64
 from streamkeep.format.redis.lzf import decompress
 from streamkeep.format.redis.rdb import OtherObject, RdbEnd, RdbWriter, StreamObject, read_rdb
 from streamkeep.format.redis.rdb_values import Source, put_length, put_string
-from streamkeep.format.redis.stream_dump import NEWEST, TARGETS, Losses, read_payload, write_payload
+from streamkeep.format.redis.stream_dump import (
+    NEWEST,
+    TARGETS,
+    UNOWNED_LOSS,
+    Losses,
+    read_payload,
+    write_payload,
+)
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     ConsumerPart,
@@ -114,7 +122,7 @@ def test_every_type_keeps_what_it_has_place_for(parts: list[Part], server: str) 
             assert [one[4] for one in after.pending] == [one[4] for one in before.pending]
             assert after.zone == (before.zone if target.kind == 27 else [])
             if before.zone and target.kind < 27:
-                assert losses["pending entry of nobody, now of a consumer"] >= len(before.zone)
+                assert losses[UNOWNED_LOSS] >= len(before.zone)
                 assert after.consumers[-1].name.startswith(b"nobody")
             assert after.entries_read == (None if target.kind == 15 else before.entries_read)
 
@@ -172,9 +180,9 @@ def test_a_payload_without_a_checksum_is_taken_and_a_newer_one_is_not() -> None:
     assert list(read_payload(REDIS_8_6[:-8] + bytes(8), "test"))
     with pytest.raises(CorruptionError, match="RDB version 16, up to 15 is known"):
         list(read_payload(sealed(REDIS_8_6[:-10] + b"\x10\x00"), "test"))
-    with pytest.raises(CorruptionError, match="type 0 is no stream"):
+    with pytest.raises(CorruptionError, match="type 0 is not a stream"):
         list(read_payload(sealed(b"\x00\x01a\x0d\x00"), "test"))
-    with pytest.raises(CorruptionError, match="bytes behind the end"):
+    with pytest.raises(CorruptionError, match="bytes after the end"):
         list(read_payload(sealed(REDIS_8_6[:-10] + b"\x00\x0d\x00"), "test"))
 
 
@@ -200,21 +208,21 @@ COUNTERS = Counters(1, (1, 0), (1, 0), (0, 0), 1, 0)
     ("parts", "problem"),
     [
         ([entry_node(1), COUNTERS._replace(length=2)], "the length is 2"),
-        ([entry_node(2), COUNTERS], "last_generated_id 1-0 is below the ID 2-0"),
+        ([entry_node(2), COUNTERS], "last_generated_id 1-0 is below the entry 2-0"),
         ([entry_node(1), COUNTERS._replace(max_deleted_id=(2, 0))], "max_deleted_id 2-0 is above"),
         ([entry_node(1), COUNTERS._replace(entries_added=0)], "entries_added is 0"),
-        ([entry_node(1), entry_node(1), COUNTERS], "macro node 1-0 does not begin above"),
-        ([COUNTERS._replace(length=0, groups=2), GROUP, GROUP], "group b'g' stands here twice"),
+        ([entry_node(1), entry_node(1), COUNTERS], "macro node 1-0 is out of order"),
+        ([COUNTERS._replace(length=0, groups=2), GROUP, GROUP], "group b'g' is repeated"),
         (
             [
                 COUNTERS._replace(length=0, groups=1),
                 GROUP._replace(consumers=[ConsumerPart(b"a", 5)] * 2),
             ],
-            "consumer b'a' stands here twice",
+            "consumer b'a' is repeated",
         ),
         (
             [COUNTERS._replace(length=0, groups=1), GROUP._replace(zone=[])],
-            "entry 2-0 is pending for nobody",
+            "the pending entry 2-0 has no consumer",
         ),
         (
             [COUNTERS._replace(length=0, groups=1), GROUP._replace(zone=[(2, 0), (1, 0)])],
@@ -236,7 +244,7 @@ COUNTERS = Counters(1, (1, 0), (1, 0), (0, 0), 1, 0)
                 COUNTERS._replace(length=0, groups=1),
                 GROUP._replace(pending=list(GROUP.pending)[::-1]),
             ],
-            "the pending entry 1-0 does not rise",
+            "the pending entry 1-0 is out of order",
         ),
         ([COUNTERS._replace(length=0), Messages(0, 100, [], 0, 0)], "idmp-duration is 0"),
         ([COUNTERS._replace(length=0), Messages(1, 10001, [], 0, 0)], "idmp-maxsize is 10001"),
@@ -316,7 +324,7 @@ def test_a_source_in_pieces_gives_the_same_bytes_and_checksum(
 
 def test_a_length_that_promises_too_much_takes_no_memory() -> None:
     source = Source.of(b"\x81" + b"\x00\x00\x00\x00\x7f\xff\xff\xff" + b"x" * 10, "test")
-    with pytest.raises(CorruptionError, match="2147483647 bytes are expected, 10 are there"):
+    with pytest.raises(CorruptionError, match="truncated: expected 2147483647 bytes, found 10"):
         source.string()
     with pytest.raises(CorruptionError, match="a string of 2147483649 bytes"):
         Source.of(b"\x81" + struct.pack(">Q", (1 << 31) + 1), "test").string()
@@ -353,11 +361,11 @@ def test_lzf_never_gives_more_than_was_promised(data: bytes, size: int) -> None:
 def test_both_generations_of_backlens() -> None:
     for size in (16378, 16377, 16379, 2097146):
         older = encode([b"a", b"x" * size, b"7", b"y" * size, b"z"])
-        newer = spell_backlens(older, True)
+        newer = convert_backlens(older, True)
         assert validate(newer) == validate(older) == 5
         assert len(older) - len(newer) == (2 if size in (16378, 2097146) else 0)
-        assert spell_backlens(newer, False) == older
-        assert spell_backlens(newer, True) is newer
+        assert convert_backlens(newer, False) == older
+        assert convert_backlens(newer, True) is newer
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -454,15 +462,15 @@ def test_a_hash_of_valkey_has_the_number_of_another_type() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"PK\x03\x04 not this", "no RDB file: it begins with"),
-        (b"REDIS00xx", "no RDB file"),
-        (b"REDIS0016\xff" + bytes(8), "RDB version 16, up to 15 is known"),
-        (b"REDIS0011", "the bytes end here at byte 9"),
+        (b"PK\x03\x04 not this", "not an RDB file: begins with"),
+        (b"REDIS00xx", "not an RDB file"),
+        (b"REDIS0016\xff" + bytes(8), "RDB version 16, expected at most 15"),
+        (b"REDIS0011", "truncated: expected another byte at byte 9"),
         (b"REDIS0011\xff\x01\x00\x00\x00\x00\x00\x00\x00", "CRC-64 is 0000000000000001"),
-        (rdb(b"") + b"x", "bytes behind the end of the RDB file"),
-        (rdb(b"\x1c" + b"\x01k" + b"\x00"), "type 28 is not known"),
-        (rdb(b"\xf3\x01"), "opcode 0xf3 is not known"),
-        (rdb(b"\x00\x01k"), "a string of|the bytes end|expected|begins no"),
+        (rdb(b"") + b"x", "bytes after the end of the RDB file"),
+        (rdb(b"\x1c" + b"\x01k" + b"\x00"), "unknown object type 28"),
+        (rdb(b"\xf3\x01"), "unknown opcode 0xf3"),
+        (rdb(b"\x00\x01k"), "a string of|expected|not the first byte"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_refused(data: bytes, problem: str) -> None:

@@ -24,17 +24,10 @@ from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.keys import LAST_NUMBER
 from streamkeep.format.node import check, node, tombstones
+from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope, set_trimmed
 from streamkeep.format.rows.records import is_safe_path
-from streamkeep.format.segment.manifest import (
-    SEGMENT_RECORD,
-    SegmentRecord,
-    decode_erasure,
-    decode_segment_record,
-    encode_erasure,
-    record_of,
-)
-from streamkeep.format.segment.segment import (
+from streamkeep.format.segment.index import (
     INDEX_HEADER,
     INDEX_ROW,
     TRAILER,
@@ -43,10 +36,18 @@ from streamkeep.format.segment.segment import (
     Trailer,
     number_of,
     seek_table,
-    segment_path,
 )
+from streamkeep.format.segment.manifest import (
+    SEGMENT_RECORD,
+    SegmentRecord,
+    decode_erasure,
+    decode_segment_record,
+    encode_erasure,
+    record_of,
+)
+from streamkeep.format.segment.segment import segment_path
 from streamkeep.format.segment.writer import SegmentWriter
-from streamkeep.format.segment.zstd_frame import most_content
+from streamkeep.format.segment.zstd_frame import max_content
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
 NUMBER = 7
@@ -96,7 +97,7 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
     entries: list[Pairs], data: st.DataObject
 ) -> None:
     ms, seq, fields = entries[0]
-    builder = node.NodeBuilder(ms, seq, fields[0::2])
+    builder = NodeBuilder(ms, seq, fields[0::2])
     for entry in entries:
         builder.append(*entry)
     listpack = builder.listpack()
@@ -246,7 +247,7 @@ def test_damage_is_named_by_block_and_the_others_are_read() -> None:
     bad[block.offset + 20] ^= 1
     found = [str(error) for error in problems(bytes(bad))]
     assert len(found) == 1
-    assert found[0].startswith("block 2 of here: checksum")
+    assert found[0].startswith("block 2 of here: the checksum")
     assert opened(bytes(bad)).block(1)
 
 
@@ -328,9 +329,9 @@ def test_a_bomb_allocates_no_more_than_the_index_promises() -> None:
         assert problems(data)
         assert peak_of(partial(problems, data), limit=1 << 20) <= 1 << 20
     assert problems(forge([bytes(lying)], [row_of(bytes(lying), 1 << 30)]))
-    assert "promises the impossible" in str(problems(impossible)[0])
+    assert "is not possible" in str(problems(impossible)[0])
     assert "the index 1000" in str(problems(small_promise)[0])
-    assert "an envelope of 0 bytes" in str(problems(honest_size)[0])
+    assert "an envelope states 0 bytes" in str(problems(honest_size)[0])
 
 
 def test_a_frame_that_lies_about_its_content_allocates_nothing() -> None:
@@ -339,7 +340,7 @@ def test_a_frame_that_lies_about_its_content_allocates_nothing() -> None:
     data = forge([bytes(frame)], [row_of(bytes(frame), 1 << 31)])
     (problem,) = problems(data)
     assert peak_of(partial(problems, data), limit=1 << 20) <= 1 << 20
-    assert f"promises {1 << 31} bytes, its blocks hold at most 100000" in str(problem)
+    assert f"states {1 << 31} bytes, but contains at most 100000" in str(problem)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 128 << 10, (128 << 10) + 1, 1_000_000])
@@ -349,8 +350,8 @@ def test_what_a_frame_may_hold_is_known_from_its_blocks(size: int, level: int) -
     noise = random.Random(1).randbytes(size)
     compress = zstandard.ZstdCompressor(level=level, write_checksum=True).compress
     for raw in (bytes(size), text, noise):
-        assert most_content(compress(raw)) >= len(raw)
-    assert most_content(compress(noise)) == size  # its blocks are as they were
+        assert max_content(compress(raw)) >= len(raw)
+    assert max_content(compress(noise)) == size  # its blocks are as they were
 
 
 def test_a_block_for_which_there_is_no_memory_is_our_error(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ segment.block(0)
 """
     command = [sys.executable, "-c", program, str(tmp_path / "bomb.seg")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "StoreError: block 0 of bomb: its 268,435,456 bytes" in ended.stderr
+    assert "StoreError: block 0 of bomb: not enough memory for its 268,435,456" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -415,13 +416,13 @@ def test_blocks_with_what_does_not_belong_are_reported() -> None:
     first, second = nodes_of([(1, 0, [b"f", b"v"])]) + nodes_of([(9, 0, [b"f", b"v"])])
     found = decode_envelope(first, "")
     assert one(first + second, nodes=2, entries=2) == ""
-    assert "is not between" in one(second + first, nodes=2, entries=2)
-    assert "nodes, 1 expected" in one(first + second, entries=2)
-    assert "an envelope of" in one(first + second[:-1], nodes=2, entries=2)
+    assert "is out of order" in one(second + first, nodes=2, entries=2)
+    assert "nodes, expected 1" in one(first + second, entries=2)
+    assert "an envelope states" in one(first + second[:-1], nodes=2, entries=2)
     other = encode_envelope(8, 1, 0, 1, 2, b"", found.listpack, b"")
-    assert "does not belong" in one(other, last_ms=1)
+    assert "of another stream" in one(other, last_ms=1)
     marked = encode_envelope(NUMBER, 1, 0, 1, 2, b"", found.listpack, b"\x01")
-    assert "does not belong" in one(marked, last_ms=1)
+    assert "has a record or bitmap" in one(marked, last_ms=1)
     (both,) = nodes_of([(1, 0, [b"f", b"v"]), (2, 0, [b"f", b"v"])])
     dead = tombstones.mark(decode_envelope(both, "").listpack, 1, 0, [(2, 0)], 0).data
     assert "tombstones" in one(encode_envelope(NUMBER, 1, 0, 1, 2, b"", dead, b""), last_ms=1)

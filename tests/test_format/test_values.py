@@ -241,7 +241,7 @@ def test_errors_know_the_line_of_a_redis_server() -> None:
 def test_layouts_print_as_tables() -> None:
     table = records.STREAM_RECORD.table().splitlines()
     assert len(table) == len(records.STREAM_RECORD.fields) + 2
-    assert "| 8 | 8 | `last_ms` | u64 | last_generated_id: never falls |" in table
+    assert "| 8 | 8 | `last_ms` | u64 | last_generated_id: never decreases |" in table
     assert records.STREAM_RECORD.offset("last_seq") == 16
     assert isinstance(envelope.ENVELOPE, Layout)
     with pytest.raises(KeyError):

@@ -38,8 +38,8 @@ from streamkeep.format.core.keys import (
 from streamkeep.format.log.checkpoint import SLOT_SIZE, decode_slot
 from streamkeep.format.log.journal import FileHeader
 from streamkeep.format.log.lmdb_pages import MAIN_AT
+from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.node.node import encode_nodes
 from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
@@ -350,7 +350,7 @@ def check_case(family: str, name: str, path: Path) -> None:
     repaired = repair(path, target)
     report = repaired.report
     lines = [f"rebuilt: {what}: {count}" for what, count in sorted(report.rebuilt.items())]
-    lines += [f"mended: {report.mended}"] if report.mended else []
+    lines += [f"corrected: {report.corrected}"] if report.corrected else []
     lines += [f"recovered: {report.recovered}"] if report.recovered else []
     compare(family, name, "repair", lines + report.lines())
     assert repaired.findings == []

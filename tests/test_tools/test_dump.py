@@ -495,7 +495,7 @@ def test_what_had_no_place_is_said() -> None:
     assert summary["no_place"] == {"hash": 1, "string": 1}
     assert summary["streams"] == 4
     result = run("dump", "s", "--output", "old.rdb", "--redis", "7.0")
-    assert "no place for: pending entry of nobody, now of a consumer (2 times)" in result.stderr
+    assert "unowned pending entry, now owned by consumer 'nobody' (2 times)" in result.stderr
     assert "next: --redis 8.10 keeps more" in result.stderr
 
 
@@ -504,7 +504,7 @@ def test_a_file_of_several_databases() -> None:
     body = b"REDIS0011\xfe\x00" + stream + b"\xfe\x02" + stream + b"\xff"
     Path("a.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
     result = run("load", "t", "a.rdb", status=1)
-    assert "stream 'a' comes twice" in result.stderr
+    assert "stream 'a' is repeated" in result.stderr
     result = run("load", "t", "a.rdb", "--db", "2")
     assert "1 stream, 0 entries" in result.stderr
 
@@ -644,12 +644,12 @@ def test_an_append_only_file_is_replayed() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"*2\r\n$4\r\nXDEL\r\n", "the bytes end here"),
-        (b"*9999999999\r\n", "is no count up to"),
-        (b"*1\r\n:5\r\n", "a string is expected"),
-        (b"*1\r\n$4\r\nXADDx\r\n", "a string does not end where it says"),
-        (b"*1\r\n$99999999\r\nx", "99999999 bytes are expected, 1 are there"),
-        (b"x" * 70_000, "a line without an end"),
+        (b"*2\r\n$4\r\nXDEL\r\n", "truncated: expected another byte"),
+        (b"*9999999999\r\n", "expected a number up to"),
+        (b"*1\r\n:5\r\n", "expected a string"),
+        (b"*1\r\n$4\r\nXADDx\r\n", "a string is longer or shorter than its length says"),
+        (b"*1\r\n$99999999\r\nx", "truncated: expected 99999999 bytes, found 1"),
+        (b"x" * 70_000, "a line of more than 65536 bytes"),
         (b"XADD k\n", "the arguments are not understood"),
         (b"XADD k 1-1 a\n", "fields and values do not come in pairs"),
         (b"XTRIM k MAXLEN = x\n", "the arguments are not understood"),

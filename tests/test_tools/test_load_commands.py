@@ -201,7 +201,7 @@ def test_a_transaction_is_one_however_long_it_is(monkeypatch: pytest.MonkeyPatch
 def test_commands_before_a_torn_end_are_run_and_counted() -> None:
     whole = encode_command("XADD", "k", "1-0", "a", "b")
     told = load(whole, encode_command("XADD", "k", "2-0", "a", "b")[:-5], status=1)
-    assert "the bytes end here" in told or "are there" in told
+    assert "truncated: expected" in told
     assert "; 1 command applied" in told
     assert ids("k") == ["1-0"]
 
@@ -227,7 +227,7 @@ def test_annotations_are_passed_over_and_quotes_are_read_as_redis_reads_them() -
     assert entry["fields"] == [["note", 'two "words"\nA'], ["other", "it's"]]
     Path("b.aof").write_bytes(b'XADD k 2-0 a "b\r\n')
     told = run("load", "s", "b.aof", status=1).stderr
-    assert "the quotes of a plain line are not balanced" in told
+    assert "a quote is not closed" in told
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def _show(
             unverified_entries=sum(loss.unverified for loss in report.streams.values()),
             moved_entries=sum(loss.moved for loss in report.streams.values()),
             rebuilt=report.rebuilt,
-            mended=report.mended,
+            corrected=report.corrected,
             recovered_nodes=report.recovered,
             lost_and_found=repaired.items,
             seconds=round(seconds, 3),
@@ -125,8 +125,8 @@ def _show(
     else:
         for what, count in sorted(report.rebuilt.items()):
             output.line(f"rebuilt: {what}: {count:,}")
-        if report.mended:
-            output.line(f"mended: {report.mended:,} values, in each of which one byte was wrong")
+        if report.corrected:
+            output.line(f"corrected: one byte in each of {report.corrected:,} values")
         if report.recovered:
             output.line(f"recovered: {report.recovered:,} macro nodes from pages without a tree")
         for text in report.lines():

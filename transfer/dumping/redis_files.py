@@ -25,6 +25,7 @@ from streamkeep.format.redis.stream_dump import (
     TYPE_2,
     TYPE_4,
     TYPE_5,
+    UNOWNED_LOSS,
     Losses,
     write_payload,
 )
@@ -115,7 +116,7 @@ class _CommandWriter:
         if self._kind >= TYPE_2:
             words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", _text(deleted)]
         elif deleted != (0, 0) or counters.entries_added != counters.length:
-            self._losses.add("stream whose max_deleted_id and entries_added are lost", newer=True)
+            self._losses.add("stream without its max_deleted_id and entries_added", newer=True)
         self._send("XSETID", self._key, _text(counters.last_id), *words)
 
     def group(self, group: GroupPart) -> None:
@@ -173,7 +174,7 @@ class _CommandWriter:
         for count, together in groupby(zone, lambda one: kept[one].delivery_count):
             ids = [_text(one) for one in together]
             if self._kind < TYPE_5:
-                self._losses.add("pending entry of nobody, now of a consumer", len(ids), newer=True)
+                self._losses.add(UNOWNED_LOSS, len(ids), newer=True)
                 self._claim(group.name, NOBODYS_OWNER, ids, 0, count)
                 continue
             for some in _slices(ids):
@@ -186,7 +187,7 @@ class _CommandWriter:
             return
         total = sum(len(producer.messages) for producer in messages.producers)
         if self._kind < TYPE_4:
-            self._losses.add("message of a producer", total, newer=True)
+            self._losses.add("tracked message of a producer", total, newer=True)
             return
         settings = ("IDMP-DURATION", messages.duration, "IDMP-MAXSIZE", messages.maxsize)
         self._send("XCFGSET", self._key, *settings)

@@ -1,14 +1,16 @@
-"""Loading streams into a store: all of a file, or nothing.
+"""Loading streams into a store: the whole source, or nothing.
 
-Streams come in under temporary names, `streamkeep:load:TOKEN:KEY`, in transactions of bounded size
-that are not synced. When the source has ended, and its checksum or its count was right, `publish`
-gives them their names, in one transaction with the removal of the streams that they replace, as
-durable as the store's sync mode says. A load that fails removes its streams; a load that is killed
-leaves them under their temporary names, where `leftovers` finds them. They do no harm, and may be
-deleted.
+1. Streams are loaded under temporary names, `streamkeep:load:TOKEN:KEY`, in transactions of limited
+   size, without syncs.
+2. When the whole source has been read and its checksum or count is right, `publish` renames the
+   streams in one transaction, which also removes the streams that they replace. It is durable as
+   the store's sync mode says.
 
-More than PUBLISH_STEP streams get their names in several transactions. A crash between them leaves
-some of the streams loaded, each of them whole.
+A load that fails deletes its streams. A process that is killed leaves them under their temporary
+names; `leftovers` finds them, and the user may delete them.
+
+More than PUBLISH_STEP streams need several transactions. A crash between them leaves some of the
+streams loaded, each of them complete.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from streamkeep.transfer.formats import UNNAMED
 
 Existing = Literal["refuse", "skip", "replace"]
 
-PUBLISH_STEP: Final = 10_000  # streams
-BATCH_BYTES: Final = 4 << 20  # of nodes in one transaction
+PUBLISH_STEP: Final = 10_000  # streams renamed in one transaction
+BATCH_BYTES: Final = 4 << 20  # bytes of nodes in one transaction
 BATCH_PENDING: Final = 5_000  # pending entries in one transaction
 
 
@@ -42,10 +44,14 @@ def leftovers(store: Store[Any]) -> list[bytes]:
 
 
 class Load:
-    """Streams that come into a store together; a context manager that removes a failed load.
+    """Streams that are loaded together; a context manager that deletes what was not published.
+
+    Args:
+        existing: what happens to keys that exist: "refuse" the load, "skip" the stream, or
+            "replace" the old stream.
 
     Attributes:
-        skipped: keys that existed and were left as they are.
+        skipped: keys that existed and were skipped.
     """
 
     def __init__(
@@ -66,13 +72,16 @@ class Load:
         self.discard()
 
     def begin(self, key: bytes, where: str) -> Incoming | None:
-        """Begin a stream; return None where it is left out because the key exists.
+        """Begin a stream; return None if it is skipped because the key exists.
+
+        Args:
+            where: names the stream in errors.
 
         Raises:
-            KeyExistsError: the key exists and is not to be replaced, or the file has it twice.
+            KeyExistsError: the key exists and must not be replaced, or the source repeats it.
         """
         if key in self._staged:
-            raise KeyExistsError(f"{where} comes twice")
+            raise KeyExistsError(f"{where} is repeated in the source")
         if self.existing != "replace" and self.store.exists(key):
             if self.existing == "refuse":
                 raise KeyExistsError(f"{where} exists in the store")
@@ -83,7 +92,7 @@ class Load:
         return Incoming(self.store, name, where)
 
     def publish(self) -> int:
-        """Give all streams their names; return how many came in."""
+        """Rename all streams to their keys; return the number of streams loaded."""
         skipped = len(self.skipped)
         total = len(self._staged)
         while self._staged:
@@ -97,7 +106,7 @@ class Load:
     def _name(self, txn: WriteTxn, step: list[tuple[bytes, bytes]]) -> None:
         for key, name in step:
             if self.existing != "replace" and txn.find_stream(key) is not None:
-                if self.existing == "refuse":  # another process has made it since
+                if self.existing == "refuse":  # created since `begin`
                     raise KeyExistsError(f"stream {key!r} exists in the store")
                 self.skipped.append(key)
                 keys.delete(txn, [name])
@@ -105,40 +114,41 @@ class Load:
                 keys.rename(txn, name, key, False)
 
     def discard(self) -> None:
-        """Remove the streams that were not published."""
+        """Delete the streams that were not published."""
         names, self._staged = list(self._staged.values()), {}
         for start in range(0, len(names), PUBLISH_STEP):
             self.store.using(sync="none").delete(*names[start : start + PUBLISH_STEP])
 
 
 class Incoming:
-    """One stream of a load; `take` its parts, or `append` entries and `finish`."""
+    """One stream of a load: call `take` for its parts, or `append` for entries and `finish`."""
 
     def __init__(self, store: Store[Any], name: bytes, where: str) -> None:
         self._store = store
-        self._intake = Loader(name, where)
+        self._loader = Loader(name, where)
         self._nodes: list[Node] = []
         self._bytes = 0
         self.entries = 0
         with store.transaction(sync="none") as transaction:
-            self._intake.begin(transaction.txn)
+            self._loader.begin(transaction.txn)
 
     def limit_nodes(self, max_bytes: int, max_entries: int) -> None:
-        """Set the limits of the stream's macro nodes; by default they are those of the store."""
+        """Set the limits of the stream's macro nodes, instead of those of the store."""
         if not (0 <= max_bytes < 1 << 32 and 0 <= max_entries < 1 << 32):
-            raise ValueError("a limit of nodes is below 2^32")
+            found = f"max_bytes {max_bytes}, max_entries {max_entries}"
+            raise ValueError(f"{found}: limits of nodes must be from 0 to 2^32-1")
         with self._store.transaction(sync="none") as transaction:
-            record = self._intake.stream(transaction.txn).record
+            record = self._loader.stream(transaction.txn).record
             record.node_max_bytes, record.node_max_entries = max_bytes, max_entries
 
     def set_retention(self, change: RetentionChange) -> None:
-        """Set the retention; it removes nothing before the next append or `maintain`."""
+        """Set the retention; it trims nothing before the next append or `maintain`."""
         change.check()
         with self._store.transaction(sync="none") as transaction:
-            set_retention(transaction.txn, self._intake.name, change)
+            set_retention(transaction.txn, self._loader.name, change)
 
     def take(self, part: Part) -> None:
-        """Add a part, as `format/redis/stream_parts.py` orders them."""
+        """Add the next part, in the order of `format/redis/stream_parts.py`."""
         if isinstance(part, Node):
             self._nodes.append(part)
             self._bytes += len(part.data)
@@ -152,30 +162,30 @@ class Incoming:
             self._take_group(part)
         else:
             with self._store.transaction(sync="none") as transaction:
-                self._intake.take(transaction.txn, part)
+                self._loader.take(transaction.txn, part)
 
     def _flush(self) -> None:
         if self._nodes:
             with self._store.transaction(sync="none") as transaction:
                 for node in self._nodes:
-                    self._intake.take(transaction.txn, node)
+                    self._loader.take(transaction.txn, node)
             self._nodes, self._bytes = [], 0
 
     def _take_group(self, group: GroupPart) -> None:
         pending = iter(group.pending)
         with self._store.transaction(sync="none") as transaction:
-            self._intake.begin_group(transaction.txn, group)
+            self._loader.begin_group(transaction.txn, group)
         while part := list(islice(pending, BATCH_PENDING)):
             with self._store.transaction(sync="none") as transaction:
-                self._intake.add_pending(transaction.txn, group, part)
+                self._loader.add_pending(transaction.txn, group, part)
         with self._store.transaction(sync="none") as transaction:
-            self._intake.end_group(transaction.txn, group)
+            self._loader.end_group(transaction.txn, group)
 
     def append(self, entries: Iterable[tuple[int, int, list[bytes]]]) -> None:
         """Append entries (ms, seq, [field, value, ...]) in one transaction.
 
         Raises:
-            CommandError: an ID is not above the one before; `entry_index` says which.
+            CommandError: an ID is not above the one before it; `entry_index` is its index.
         """
         ids = []
         flats = []
@@ -184,9 +194,10 @@ class Incoming:
             flats.append(flat)
         with self._store.transaction(sync="none") as transaction:
             txn = transaction.txn
-            if txn.find_stream(self._intake.name) is None:
-                raise CommandError("the stream was deleted while it was being loaded")
-            xadd.xadd_many(txn, self._intake.name, flats, ids)
+            if txn.find_stream(self._loader.name) is None:
+                name = self._loader.name
+                raise CommandError(f"the stream {name!r} was deleted while it was being loaded")
+            xadd.xadd_many(txn, self._loader.name, flats, ids)
         self.entries += len(flats)
 
     def finish(
@@ -195,7 +206,7 @@ class Incoming:
         groups: Iterable[GroupPart] = (),
         messages: Messages | None = None,
     ) -> None:
-        """Set the counters, groups and messages of the stream."""
+        """Set the counters, groups and messages of a stream loaded with `append`."""
         self.take(counters)
         for group in groups:
             self.take(group)

@@ -1,0 +1,134 @@
+"""Checking every byte of a listpack, and converting its backlens for another Redis version.
+
+Reading (`listpack`) only checks what it needs to stay in bounds. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.node.listpack import (
+    TRUNCATED,
+    UNKNOWN_COUNT,
+    backlen_size,
+    corrupt,
+    element_size,
+    open_elements,
+    stated_count,
+)
+
+
+def validate(data: bytes) -> int:
+    """Check every byte of a listpack; return the number of elements, or raise CorruptionError.
+
+    Beyond what reading checks, each backlen must match its element, in either form, and the count
+    in the header must be right or unknown.
+    """
+    reader = open_elements(data)
+    position: i64 = reader.position
+    count: i64 = 0
+    while position < reader.end:
+        position = checked_step(data, position, reader.end)
+        count += 1
+    stated = stated_count(data)
+    if stated != UNKNOWN_COUNT and stated != count:
+        raise corrupt(f"num-elements is {int(stated)}, counted {int(count)}", 4)
+    return int(count)
+
+
+def checked_step(data: bytes, position: i64, end: i64) -> i64:
+    """Return the offset after the element at `position`; check its size and its backlen."""
+    if position >= end:
+        raise corrupt("found the end of the listpack, expected an element", position)
+    first: i64 = i64(data[position])
+    if first < 0xC0:  # a small number, or a short string
+        size: i64 = 1 if first < 0x80 else 1 + (first & 63)
+        stop: i64 = position + size
+        if stop >= end:
+            raise corrupt(TRUNCATED, position)
+        if i64(data[stop]) != size:
+            raise _wrong_backlen(i64(data[stop]), size, stop)
+        return stop + 1
+    size = element_size(data, position, end)
+    stop = position + size
+    after: i64 = stop + backlen_size(data, stop, size, end)
+    if after > end:
+        raise corrupt("a backlen is truncated", position)
+    _check_backlen(data, stop, after, size)
+    return after
+
+
+def _check_backlen(data: bytes, start: i64, stop: i64, size: i64) -> None:
+    """Raise unless the bytes from `start` to `stop` are the backlen of an element of `size`."""
+    value: i64 = 0
+    index: i64 = start
+    while index < stop:
+        byte: i64 = i64(data[index])
+        if (byte >= 128) != (index > start):
+            raise corrupt("a backlen has a wrong continuation bit", index)
+        value = (value << 7) | (byte & 127)
+        index += 1
+    if value != size:
+        raise _wrong_backlen(value, size, start)
+
+
+def _wrong_backlen(value: i64, size: i64, offset: i64) -> CorruptionError:
+    return corrupt(f"a backlen is {int(value)}, the element takes {int(size)} bytes", offset)
+
+
+def decode(data: bytes) -> list[bytes]:
+    """Check every byte of a listpack, and return its elements as strings."""
+    validate(data)
+    reader = open_elements(data)
+    elements: list[bytes] = []
+    while reader.position < reader.end:
+        elements.append(reader.string())
+    return elements
+
+
+def convert_backlens(data: bytes, newer: bool) -> bytes:
+    """Return a valid listpack with backlens in the form of Redis 8.10 and Valkey 9.1, or older.
+
+    The forms differ for elements of three sizes only. A server takes the other form for damage and
+    aborts, unless it is configured to check the payload.
+
+    Args:
+        newer: True for the form of Redis 8.10 and Valkey 9.1, False for Redis up to 8.6.
+    """
+    if len(data) < 16383:
+        return data
+    reader = open_elements(data)
+    pieces: list[bytes] = []
+    copied: i64 = 0
+    while reader.position < reader.end:
+        stop: i64 = reader.position + element_size(data, reader.position, reader.end)
+        size: i64 = stop - reader.position
+        reader.skip()
+        if size != 16383 and size != 2097151 and size != 268435455:
+            continue
+        wanted: i64 = 2 if size == 16383 else 3 if size == 2097151 else 4
+        if not newer:
+            wanted += 1
+        if reader.position - stop == wanted:
+            continue
+        pieces.append(data[copied:stop])
+        pieces.append(_backlen(size, wanted))
+        copied = reader.position
+    if copied == 0:
+        return data
+    pieces.append(data[copied:])
+    changed = b"".join(pieces)
+    return len(changed).to_bytes(4, "little") + changed[4:]
+
+
+def _backlen(size: i64, width: i64) -> bytes:
+    """Return the backlen of an element in `width` bytes."""
+    writer = BytesWriter()
+    index: i64 = width - 1
+    while index >= 0:
+        group: i64 = (size >> (7 * index)) & 127
+        writer.append(u8(group if index == width - 1 else group | 128))
+        index -= 1
+    return writer.getvalue()

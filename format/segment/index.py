@@ -1,0 +1,287 @@
+"""The parts of a segment after its blocks: dictionary frame, index, trailer and seek table.
+
+`segment` describes the whole file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from streamkeep.format.core.checksum import digest64
+from streamkeep.format.core.errors import ChecksumError, CorruptionError, FormatVersionError
+from streamkeep.format.core.layout import Field, Layout
+from streamkeep.format.node.envelope import OVERHEAD
+from streamkeep.format.segment.zstd_frame import MAX_RATIO
+
+MAGIC: Final = b"SKSEG\r\n\x1a"  # a copy made in text mode breaks it
+VERSION: Final = 1
+
+# Skippable frames of zstd: magic and size, both little-endian, then the content.
+_FRAME: Final = struct.Struct("<II")
+_DICTIONARY_FRAME: Final = 0x184D2A50
+_INDEX_FRAME: Final = 0x184D2A51
+_TRAILER_FRAME: Final = 0x184D2A52
+_SEEK_FRAME: Final = 0x184D2A5E
+DICTIONARY_MAGIC: Final = _DICTIONARY_FRAME.to_bytes(4, "little")
+
+SEEK_MAGIC: Final = 0x8F92EAB1
+SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of frames, descriptor, magic
+_SEEK_ENTRY: Final = struct.Struct("<II")  # compressed and decompressed size of a frame
+CHECKSUM_SIZE: Final = 8
+
+TRAILER: Final = Layout(
+    "segment trailer",
+    (
+        Field("frame", "8s", "skippable frame 0x184D2A52 and its size, both little-endian"),
+        Field("first_ms", "Q", "ID of the first entry"),
+        Field("first_seq", "Q", ""),
+        Field("last_ms", "Q", "ID of the last entry"),
+        Field("last_seq", "Q", ""),
+        Field("entries", "Q", "entries, at least 1"),
+        Field("nodes", "Q", "macro nodes"),
+        Field("raw_size", "Q", "bytes of all envelopes"),
+        Field("blocks_size", "Q", "bytes of all blocks: the offset of the dictionary frame"),
+        Field("dictionary_size", "I", "bytes of the dictionary frame; 0 if there is none"),
+        Field("index_size", "I", "bytes of the index frame after it"),
+        Field("dictionary_checksum", "Q", "XXH3-64 of the dictionary frame; 0 if there is none"),
+        Field("index_checksum", "Q", "the checksum that ends the index"),
+        Field("created_ms", "Q", "Unix time"),
+        Field("file_number", "Q", "number of the file; the store uses it only once"),
+        Field("epoch", "I", "epoch of the store when it was written"),
+        Field("version", "I", "1; a reader refuses any higher one"),
+        Field("checksum", "Q", "XXH3-64 of all fields above; covers the whole file"),
+        Field("magic", "8s", r'`"SKSEG\r\n\x1a"`'),
+    ),
+)
+INDEX_HEADER: Final = Layout(
+    "segment index header",
+    (
+        Field("frame", "8s", "skippable frame 0x184D2A51 and its size, both little-endian"),
+        Field("store_uuid", "16s", "the store that wrote it"),
+        Field("stream_number", "Q", "number of the stream in that store and in every envelope"),
+        Field("block_count", "I", "number of index rows after the key"),
+        Field("key_size", "I", "bytes of the stream's whole key that follow"),
+    ),
+)
+INDEX_ROW: Final = Layout(
+    "segment index row",
+    (
+        Field("first_ms", "Q", "ID of the block's first entry"),
+        Field("first_seq", "Q", ""),
+        Field("last_ms", "Q", "ID of its last entry"),
+        Field("last_seq", "Q", ""),
+        Field("offset", "Q", "offset of the block in the file"),
+        Field("size", "I", "bytes of the block"),
+        Field("raw_size", "I", "bytes of its envelopes"),
+        Field("nodes", "I", "macro nodes in it"),
+        Field("entries", "I", "entries in it"),
+        Field("checksum", "Q", "XXH3-64 of its compressed bytes"),
+    ),
+)
+_SEALED: Final = TRAILER.offset("checksum")
+_TRAILER_HEAD: Final = _FRAME.pack(_TRAILER_FRAME, TRAILER.size - _FRAME.size)
+SMALLEST: Final = TRAILER.size + _FRAME.size + SEEK_FOOTER.size  # no segment is shorter
+
+Id = tuple[int, int]
+
+
+class Trailer(NamedTuple):
+    """The trailer of a segment; see `TRAILER`."""
+
+    first_ms: int
+    first_seq: int
+    last_ms: int
+    last_seq: int
+    entries: int
+    nodes: int
+    raw_size: int
+    blocks_size: int
+    dictionary_size: int
+    index_size: int
+    dictionary_checksum: int
+    index_checksum: int
+    created_ms: int
+    file_number: int
+    epoch: int
+    version: int
+
+    @property
+    def first_id(self) -> Id:
+        """ID of the first entry."""
+        return self.first_ms, self.first_seq
+
+    @property
+    def last_id(self) -> Id:
+        """ID of the last entry."""
+        return self.last_ms, self.last_seq
+
+    @property
+    def checksum(self) -> int:
+        """The checksum of the trailer, which covers the whole file."""
+        return number_of(self.encode()[_SEALED : _SEALED + CHECKSUM_SIZE])
+
+    def encode(self) -> bytes:
+        """Return the trailer frame, checksum included."""
+        sealed = TRAILER.struct.pack(_TRAILER_HEAD, *self, 0, MAGIC)[:_SEALED]
+        return sealed + digest64(sealed) + MAGIC
+
+
+class Block(NamedTuple):
+    """One block of a segment; see `INDEX_ROW`."""
+
+    first_ms: int
+    first_seq: int
+    last_ms: int
+    last_seq: int
+    offset: int
+    size: int
+    raw_size: int
+    nodes: int
+    entries: int
+    checksum: int
+
+    @property
+    def first_id(self) -> Id:
+        """ID of the first entry."""
+        return self.first_ms, self.first_seq
+
+    @property
+    def last_id(self) -> Id:
+        """ID of the last entry."""
+        return self.last_ms, self.last_seq
+
+
+class Index(NamedTuple):
+    """The index of a segment: store, stream, key, and a row for each block."""
+
+    store_uuid: bytes
+    stream_number: int
+    key: bytes
+    blocks: list[Block]
+
+    def encode(self) -> bytes:
+        """Return the index frame, checksum included."""
+        rows = b"".join(INDEX_ROW.struct.pack(*block) for block in self.blocks)
+        size = INDEX_HEADER.size + len(self.key) + len(rows) + CHECKSUM_SIZE - _FRAME.size
+        head = INDEX_HEADER.struct.pack(
+            _FRAME.pack(_INDEX_FRAME, size),
+            self.store_uuid,
+            self.stream_number,
+            len(self.blocks),
+            len(self.key),
+        )
+        content = head + self.key + rows
+        return content + digest64(content)
+
+
+def number_of(digest: bytes) -> int:
+    """Return the number that big-endian bytes encode."""
+    return int.from_bytes(digest, "big")
+
+
+def text_of(one: Id) -> str:
+    """Return an ID as text."""
+    return f"{one[0]}-{one[1]}"
+
+
+def dictionary_frame(dictionary: bytes) -> bytes:
+    """Return the frame around a dictionary; b"" for none."""
+    if not dictionary:
+        return b""
+    return _FRAME.pack(_DICTIONARY_FRAME, len(dictionary)) + dictionary
+
+
+def open_dictionary_frame(frame: bytes, where: str, offset: int) -> bytes:
+    """Return the dictionary in a frame; raise CorruptionError, with the offset in the file."""
+    if frame[: _FRAME.size] != _FRAME.pack(_DICTIONARY_FRAME, len(frame) - _FRAME.size):
+        raise CorruptionError(where, "the frame header has another kind or size", offset=offset)
+    return frame[_FRAME.size :]
+
+
+def seek_table_size(frames: int) -> int:
+    """Return the size in bytes of the seek table of so many frames."""
+    return _FRAME.size + frames * _SEEK_ENTRY.size + SEEK_FOOTER.size
+
+
+def seek_table(trailer: Trailer, blocks: list[Block]) -> bytes:
+    """Return the seek table: a row for every frame before it; skippable frames have no content."""
+    frames = [(block.size, block.raw_size) for block in blocks]
+    if trailer.dictionary_size:
+        frames.append((trailer.dictionary_size, 0))
+    frames += [(trailer.index_size, 0), (TRAILER.size, 0)]
+    rows = b"".join(_SEEK_ENTRY.pack(*frame) for frame in frames)
+    head = _FRAME.pack(_SEEK_FRAME, len(rows) + SEEK_FOOTER.size)
+    return head + rows + SEEK_FOOTER.pack(len(frames), 0, SEEK_MAGIC)
+
+
+def decode_trailer(data: bytes, where: str) -> Trailer:
+    """Parse a trailer frame; raise CorruptionError, or FormatVersionError for a newer format."""
+    _frame, *values, _checksum, magic = TRAILER.struct.unpack(data)
+    if magic != MAGIC:
+        problem = f"magic {magic!r}, expected {MAGIC!r}: not a segment"
+        raise CorruptionError(f"trailer of {where}", problem)
+    trailer = Trailer(*values)
+    if trailer.version != VERSION:
+        problem = f"segment format {trailer.version}, this version of Streamkeep reads {VERSION}"
+        raise FormatVersionError(f"{where}: {problem}")
+    if data != trailer.encode():
+        problem = f"the checksum of its {len(data)} bytes does not match"
+        raise ChecksumError(f"trailer of {where}", problem)
+    return trailer
+
+
+def decode_index(data: bytes, trailer: Trailer, where: str) -> Index:
+    """Parse the index frame of the segment with this trailer; raise CorruptionError."""
+    where = f"index of {where}"
+    stored = data[-CHECKSUM_SIZE:]
+    content = data[:-CHECKSUM_SIZE]
+    if number_of(stored) != trailer.index_checksum or digest64(content) != stored:
+        raise ChecksumError(where, f"the checksum of its {len(data)} bytes does not match")
+    if len(content) < INDEX_HEADER.size:
+        least = INDEX_HEADER.size + CHECKSUM_SIZE
+        raise CorruptionError(where, f"{len(data)} bytes, expected at least {least}")
+    frame, store_uuid, number, count, key_size = INDEX_HEADER.struct.unpack_from(content)
+    rows_at = INDEX_HEADER.size + key_size
+    if (
+        frame != _FRAME.pack(_INDEX_FRAME, len(data) - _FRAME.size)
+        or rows_at + count * INDEX_ROW.size != len(content)
+        or count == 0
+    ):
+        problem = f"{count} rows and a key of {key_size} bytes do not fit in {len(data)} bytes"
+        raise CorruptionError(where, problem)
+    key = content[INDEX_HEADER.size : rows_at]
+    blocks = [Block(*row) for row in INDEX_ROW.struct.iter_unpack(content[rows_at:])]
+    _check_rows(blocks, trailer, where)
+    return Index(store_uuid, number, key, blocks)
+
+
+def _check_rows(blocks: list[Block], trailer: Trailer, where: str) -> None:
+    """Check that blocks follow each other without gaps and add up to the trailer's counts."""
+    offset = entries = nodes = raw_size = 0
+    last: Id | None = None
+    for number, block in enumerate(blocks):
+        first = block.first_id
+        if block.offset != offset or first > block.last_id or (last is not None and first <= last):
+            raise CorruptionError(where, f"block {number} does not follow block {number - 1}")
+        if (
+            not 0 < block.nodes <= block.entries
+            or block.raw_size < block.nodes * OVERHEAD
+            or block.raw_size > block.size * MAX_RATIO
+        ):
+            sizes = f"{block.size} bytes for {block.raw_size}"
+            counts = f"{block.nodes} nodes, {block.entries} entries"
+            raise CorruptionError(where, f"block {number} is not possible: {sizes}, {counts}")
+        last = block.last_id
+        offset += block.size
+        entries += block.entries
+        nodes += block.nodes
+        raw_size += block.raw_size
+    ends = (blocks[0].first_id, last)
+    if (offset, entries, nodes, raw_size) != (
+        trailer.blocks_size,
+        trailer.entries,
+        trailer.nodes,
+        trailer.raw_size,
+    ) or ends != (trailer.first_id, trailer.last_id):
+        raise CorruptionError(where, "the blocks do not add up to the counts of the trailer")
