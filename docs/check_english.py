@@ -64,8 +64,6 @@ NOT_YET: Final = (
     "engine/model",
     "engine/notify",
     "engine/txn",
-    "format",
-    "recovery",
     "tests",
     "tools",
 )

@@ -32,7 +32,7 @@ from streamkeep.format.rows.nacks import MAX_COUNT, OWNED
 Id = tuple[int, int]
 
 NOBODY: Final = -1  # `consumer` of an unowned pending entry
-MAX_TIME: Final = OWNED - 1  # the highest delivery time that a NACK of ours can store
+MAX_TIME: Final = OWNED - 1  # the highest delivery time that `rows.nacks` can store
 _I64_MAX: Final = (1 << 63) - 1
 
 

@@ -2,7 +2,7 @@
 
 The section names what is being restored and the stream's last ID after the last committed step. A
 restore that was interrupted resumes there if it is asked for the same range again. If the stream's
-last ID differs, somebody has appended to the stream and the restore cannot continue in order. The
+last ID differs, a command has appended to the stream and the restore cannot continue in order. The
 section is removed when the restore is complete.
 """
 
