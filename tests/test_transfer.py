@@ -174,7 +174,7 @@ def test_one_payload_is_what_redis_returns() -> None:
 def test_what_a_format_cannot_hold_is_counted() -> None:
     fill()
     report = transfer.dump("s", "a.rdb", redis="7.2")
-    assert report.dropped == {"pending entry of nobody, now of a consumer": 1}
+    assert report.dropped == {"unowned pending entry, now owned by consumer 'nobody'": 1}
     assert report.newer_keeps_more
     assert transfer.dump("s", "b.rdb", redis="8.10").dropped == {}
 
@@ -290,8 +290,8 @@ def test_a_bad_row_says_what_is_stored_and_how_to_continue() -> None:
 @pytest.mark.parametrize(
     ("data", "problem", "hint"),
     [
-        (b"*1\r\n:5\r\n", "a string is expected", ""),
-        (b"*2\r\n$4\r\nXDEL\r\n", "the bytes end here", ""),
+        (b"*1\r\n:5\r\n", "expected a string", ""),
+        (b"*2\r\n$4\r\nXDEL\r\n", "truncated: expected another byte", ""),
         (
             b"XNEW k\r\n",
             "XNEW: an unknown command",

@@ -1,4 +1,4 @@
-"""Times as people and files write them, to Unix milliseconds."""
+"""Parsing times as people and files write them into Unix milliseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MAX_MS: Final = (1 << 64) - 1
 
-# How `auto` reads a number: each unit begins at 1973-03-03 and ends where the next one begins.
+# Ranges of `auto`: each unit begins at the number for 1973-03-03 and ends where the next begins.
 _SMALLEST_SECONDS: Final = 10**8
 _SMALLEST_MS: Final = 10**11
 _SMALLEST_US: Final = 10**14
@@ -30,17 +30,17 @@ def parse_time(text: str, unit: TimeUnit = "auto") -> int:
     """Return a time in Unix milliseconds, rounded down.
 
     Args:
-        unit: what a number counts. "auto" tells it from the size of the number, and takes ISO 8601
-            as well; "iso" takes nothing else.
+        unit: unit of a number. "auto" guesses the unit from the size of the number and also accepts
+            ISO 8601; "iso" accepts only ISO 8601.
 
     Raises:
-        ValueError: the text is not a time, may be several, or is not one that an ID can hold.
+        ValueError: the text is not a time, is ambiguous, or is out of the range of IDs.
     """
     text = text.strip()
     if not text:
         raise ValueError("no time")
     if unit == "auto" and len(text) == 13 and text.isascii() and text.isdigit():
-        return int(text)  # milliseconds of today: the rules below agree, and take longer
+        return int(text)  # current milliseconds: a shortcut with the result of the rules below
     number = _NUMBER.fullmatch(text) if unit != "iso" else None
     if number is None:
         if unit in ("auto", "iso"):
@@ -83,23 +83,23 @@ def parse_iso(text: str) -> int:
 
 
 def id_bound(text: bytes, bound: Bound) -> bytes:
-    """Return the ID for a date or a time in ISO 8601; other text as it is.
+    """Return the ID for a date or a time in ISO 8601; other text unchanged.
 
-    A date stands for its first millisecond, and `(` leaves all of this millisecond out.
+    A date means its first millisecond; `(` excludes that whole millisecond.
 
     Args:
-        bound: "from" and "to": the first or the last ID that is wanted, both included; "after":
-            the ID before the first one that is wanted.
+        bound: "from" and "to": the first or the last ID of a range, both included; "after": the ID
+            before the first ID of a range.
 
     Raises:
-        ValueError: the text looks like a date, but is none that an ID can hold.
+        ValueError: the text looks like a date but is not one, or is out of the range of IDs.
     """
     moment = text.removeprefix(b"(")
     if not _DATE.match(moment):
         return text
     ms = parse_iso(moment.decode("utf-8", "replace"))
     if text != moment:
-        # Of `(ms` alone a store would leave one ID out: the first as a start, the last as an end.
+        # A store reads `(ms` as a single ID and would exclude only that one.
         return b"(%d-%d" % (ms, 0 if bound == "to" else _MAX_MS)
     if bound == "after":
         return b"%d-%d" % ((ms - 1, _MAX_MS) if ms else (0, 0))
