@@ -28,6 +28,7 @@ from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.segment_files import SegmentFiles
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
+from streamkeep.engine.store.sizes import PAGE, limit_reached, used_bytes
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.owned_lock import OwnedLock
@@ -50,10 +51,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import META
 
-PAGE: Final = 4096
-_META_PAGES: Final = 2
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
-SMALLEST_STORE: Final = 1 << 20
 _READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
 
@@ -200,7 +198,7 @@ class Environment:
                 if self.max_store_bytes is None:
                     self.resize(2 * self.map_size())
                 elif deadline and time.monotonic() >= deadline:
-                    raise self._limit_reached() from error
+                    raise limit_reached(self.max_store_bytes) from error
                 else:  # a checkpoint lets pages be reused, except those that readers keep
                     if deadline:
                         time.sleep(_POLL_S)
@@ -378,15 +376,7 @@ class Environment:
     def reusable_size(self) -> int:
         """Return the bytes of used pages that are free and will be used again."""
         with self.begin_read() as txn:
-            return max(0, self.used_size() - self._size_in(txn.raw))
-
-    def _size_in(self, raw: lmdb.Transaction[bytes]) -> int:
-        """Return the bytes of the pages that are in use in the view of a transaction."""
-        stats = [raw.stat(), *(raw.stat(table) for table in self.context.tables.values())]
-        pages = sum(
-            stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
-        )
-        return (pages + _META_PAGES) * PAGE
+            return max(0, self.used_size() - used_bytes(self.context, txn.raw))
 
     def check_limit(self, txn: WriteTxn) -> None:
         """Raise if the commit of a transaction would take the store past its limit.
@@ -399,11 +389,11 @@ class Environment:
         """
         if self.max_store_bytes is not None:
             txn.flush()
-            size = self._size_in(txn.raw)
+            size = used_bytes(self.context, txn.raw)
             if size > self.max_store_bytes:
                 with self.begin_read() as before:
-                    if size > self._size_in(before.raw):
-                        raise self._limit_reached()
+                    if size > used_bytes(self.context, before.raw):
+                        raise limit_reached(self.max_store_bytes)
 
     def _run_limited(
         self, txn: WriteTxn, command: Callable[..., object], args: tuple[object, ...]
@@ -412,12 +402,6 @@ class Environment:
         result = command(txn, *args)
         self.check_limit(txn)
         return result
-
-    def _limit_reached(self) -> StoreFullError:
-        return StoreFullError(
-            f"the store has reached max_store_bytes={self.max_store_bytes}; "
-            "delete or trim entries, close old snapshots, or raise the limit"
-        )
 
     def resize(self, size: int) -> None:
         """Set the size of the map; 0 adopts the size that another process has set.
@@ -499,9 +483,3 @@ class Environment:
             if self.lock is not None:
                 self.lock.close()
             self.folder.close()
-
-
-def limited_map(max_store_bytes: int) -> int:
-    """Return the size of the map of a store with a limit, which includes a reserve."""
-    reserve = max(SMALLEST_STORE, max_store_bytes // 8)
-    return (max_store_bytes + reserve) // PAGE * PAGE

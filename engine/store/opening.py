@@ -25,9 +25,10 @@ from streamkeep.engine.checkpoint.extent import check_extent
 from streamkeep.engine.checkpoint.stored_version import check_version
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
-from streamkeep.engine.store.environment import SMALLEST_STORE, Environment, limited_map
+from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import open_tables, read_or_create
 from streamkeep.engine.store.registry import Opening, registry
+from streamkeep.engine.store.sizes import SMALLEST_STORE, limited_map
 from streamkeep.engine.store.survey import STAGING_FOLDER, check_files, check_lmdb_files
 from streamkeep.engine.store.swap import (
     DONE_FOLDER,
