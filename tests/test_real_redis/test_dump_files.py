@@ -141,7 +141,7 @@ def test_a_file_of_a_server_loads_equal(real_redis: RealRedis, compression: byte
     file = server_folder(real_redis) / "dump.rdb"
     summary = objects("load", "s", file)[-1]
     assert summary["streams"] == 4
-    assert summary["no_place"] == {
+    assert summary["dropped"] == {
         "function library": 1,
         "hash": 2,
         "list": 2,

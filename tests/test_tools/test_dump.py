@@ -88,7 +88,7 @@ def test_a_lossless_format_gives_an_equal_store(kind: str) -> None:
     result = run("dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", "8.10")
     assert result.stdout == ""
     assert "4 streams, " in result.stderr
-    assert "no place" not in result.stderr
+    assert "dropped" not in result.stderr
     result = run("load", "copy", "out", "--format", kind)
     assert "out: 4 streams, " in result.stderr
     assert differences("s", "copy") == []
@@ -120,8 +120,8 @@ def test_any_store_comes_back_from_every_lossless_format(streams: dict[bytes, li
 def test_commands_rebuild_what_commands_can() -> None:
     fill()
     result = run("dump", "s", "--format", "resp", "--output", "out.resp", "--redis", "8.10")
-    assert "no place for: pending entry that is no longer in the stream" in result.stderr
-    assert "no place for: time of a consumer (2 times)" in result.stderr
+    assert "dropped: pending entry that is no longer in the stream" in result.stderr
+    assert "dropped: time of a consumer (2 times)" in result.stderr
     result = run("load", "copy", "out.resp")
     assert "commands, " in result.stderr
     assert differences("s", "copy") == [
@@ -239,7 +239,7 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
         result = run(
             "dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", server
         )
-        assert "no place for: retention of a stream" in result.stderr
+        assert "dropped: retention of a stream" in result.stderr
         assert "has a place for more" not in result.stderr
     run("load", "u", "out", "--format", "resp")
     assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=7)
@@ -482,7 +482,7 @@ def test_a_file_that_is_none_leaves_no_store_behind() -> None:
     assert not Path("t").exists()
 
 
-def test_what_had_no_place_is_said() -> None:
+def test_what_is_dropped_is_listed() -> None:
     fill()
     run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
     data = Path("a.rdb").read_bytes()[:-9]
@@ -490,12 +490,13 @@ def test_what_had_no_place_is_said() -> None:
     body = data + other
     Path("b.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
     result = run("load", "t", "b.rdb")
-    assert "no place for: hash\nno place for: string\n" in result.stderr
+    assert "dropped: hash\ndropped: string\n" in result.stderr
     summary = objects("load", "t2", "b.rdb")[-1]
-    assert summary["no_place"] == {"hash": 1, "string": 1}
+    assert summary["dropped"] == {"hash": 1, "string": 1}
     assert summary["streams"] == 4
     result = run("dump", "s", "--output", "old.rdb", "--redis", "7.0")
-    assert "unowned pending entry, now owned by consumer 'nobody' (2 times)" in result.stderr
+    told = "dropped: unowned pending entry, now owned by consumer 'nobody' (2 times)"
+    assert told in result.stderr
     assert "next: --redis 8.10 keeps more" in result.stderr
 
 
@@ -589,7 +590,7 @@ def test_a_refused_command_ends_the_load_and_says_how_to_go_on() -> None:
     assert "; 2 commands applied" in result.stderr
     assert "next: --from-line 3 resumes there; --from-line 4 leaves this" in result.stderr
     result = run("load", "s", "a.resp", "--from-line", "4")
-    assert "no place for: command SET" in result.stderr
+    assert "dropped: command SET" in result.stderr
     assert lines("range", "s", "k") == ["1-0  a=b", "2-0  a=b"]
 
 
@@ -629,7 +630,7 @@ def test_an_append_only_file_is_replayed() -> None:
     Path("a.aof").write_text("\r\n".join(commands) + "\r\n")
     result = run("load", "s", "a.aof")
     assert result.stderr.startswith("a.aof: 30 commands, ")
-    assert "no place for: command for database 3" in result.stderr
+    assert "dropped: command for database 3" in result.stderr
     with streamkeep.open("s", readonly=True) as store:
         assert store.keys() == [b"k", b"new"]
         assert [one.id for one in store.xrange("k")] == [b"2-0", b"4-0"]

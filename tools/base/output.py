@@ -144,9 +144,9 @@ def brief_pairs(pairs: Pairs) -> str:
 
 
 def note_losses(losses: Mapping[str, int]) -> None:
-    """Write what had no place where it was to go."""
+    """Write what a dump or a load has dropped."""
     for what, count in sorted(losses.items()):
-        note(f"no place for: {what} ({count:,} times)" if count > 1 else f"no place for: {what}")
+        note(f"dropped: {what} ({count:,} times)" if count > 1 else f"dropped: {what}")
 
 
 def span_text(seconds: float) -> str:

@@ -64,7 +64,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     "--format",
     "kind",
     type=click.Choice(DUMP_FORMATS),
-    help="What to write; by default the name of the output tells, else jsonl.",
+    help="What to write; by default the name of the output gives it, or else it is jsonl.",
 )
 @click.option(
     "-o",
@@ -72,14 +72,16 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     "target",
     default=STDOUT,
     metavar="FILE",
-    help="Write to FILE, which appears when it is whole; - is standard output.",
+    help="Write to FILE, which appears when it is complete; - is standard output.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, once it is whole.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, when it is complete.")
 @click.option("--start", type=Id("from"), metavar="ID", help="From this ID or time on.")
 @click.option("--end", type=Id("to"), metavar="ID", help="Up to this ID or time, included.")
 @count_option("At most N entries per stream, or N rows of --table.", least=0)
 @click.option(
-    "--history", is_flag=True, help="Also what was trimmed while the stream archived, as entries."
+    "--history",
+    is_flag=True,
+    help="Also entries that were trimmed while the stream archived.",
 )
 @click.option(
     "--redis",
@@ -87,19 +89,21 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     type=click.Choice(list(TARGETS)),
     default=DEFAULT_REDIS,
     show_default=True,
-    help="For rdb, dump and resp: the oldest Redis that is to read it; 7.2 suits Valkey.",
+    help="For rdb, dump and resp: the oldest Redis that will read it; 7.2 is right for Valkey.",
 )
 @click.option(
-    "--field", "fields", type=Bytes(), multiple=True, help="For csv: this column; several times."
+    "--field",
+    "fields",
+    type=Bytes(),
+    multiple=True,
+    help="For csv: this column. May be repeated.",
 )
-@click.option(
-    "--node", type=Id(), metavar="ID", help="Look at the macro node of KEY that holds ID."
-)
-@click.option("--group", type=Bytes(), metavar="GROUP", help="Look at a group of KEY.")
-@click.option("--table", type=click.Choice(TABLE_NAMES), help="Look at rows of a sub-database.")
-@_file_option("segment", "Look at an archive segment.")
-@_file_option("journal", "Look at a journal file.")
-@_file_option("checkpoint", "Look at a file of checkpoints.")
+@click.option("--node", type=Id(), metavar="ID", help="Show the macro node of KEY that holds ID.")
+@click.option("--group", type=Bytes(), metavar="GROUP", help="Show a group of KEY.")
+@click.option("--table", type=click.Choice(TABLE_NAMES), help="Show rows of a sub-database.")
+@_file_option("segment", "Show an archive segment.")
+@_file_option("journal", "Show a log file of the journal.")
+@_file_option("checkpoint", "Show a file of checkpoints.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="Show every byte of it, field by field.")
 @block_limit_option
 def dump(
@@ -123,28 +127,28 @@ def dump(
     as_bytes: bool,
     max_block_bytes: int,
 ) -> None:
-    """Write STORE, or its stream KEY, in another form.
+    """Write STORE, or its stream KEY, in another format.
 
-    It never changes the store. All of it is of one moment, whatever others write meanwhile.
+    The store does not change. The dump is of one moment, while other processes may write.
 
     \b
     Formats:
       jsonl    a line per entry, group, pending entry ...; loses nothing
-      text     the same for people, pending entries and long values cut
-      csv      a line per entry, a column per field; loses groups, counters and what
-               tells an empty value from none
+      text     the same for people; pending entries and long values are cut
+      csv      a line per entry, a column per field; loses groups, counters and the
+               difference between an empty value and a missing one
       parquet  the columns of the Spark data source; loses groups and counters
       resp     commands for `redis-cli --pipe`
       dump     what Redis's DUMP returns: of KEY as it is, else a line of JSON per stream
       rdb      a file that Redis starts from
 
-    What is not jsonl or text, and older servers, have no place for all that a stream holds; what
-    found none is said. `--redis 8.10` with rdb or dump loses the retention only. `streamkeep load`
-    reads all but text.
+    Other formats than jsonl and text, and older Redis versions, cannot hold everything. What is
+    dropped is listed on standard error. With `--redis 8.10`, rdb and dump drop the retention only.
+    `streamkeep load` reads all formats except text.
 
-    To look at how things are stored: --node, --group and --table of a store, --segment, --journal
-    and --checkpoint of a file. --bytes annotates every byte; --json gives one object per field.
-    Damaged bytes are shown as far as they can be read.
+    The other options show how things are stored: --node, --group and --table in a store, --segment,
+    --journal and --checkpoint in a file. --bytes annotates every byte; --json gives one object per
+    field. Damaged bytes are shown as far as they can be read.
 
     \b
     Examples:
@@ -158,17 +162,20 @@ def dump(
     looks = [one for one in (node, group, table, segment, journal, checkpoint) if one is not None]
     if looks:
         if len(looks) > 1 or kind is not None or target != STDOUT:
-            raise click.UsageError("--node, --group, --table, --segment, ... each stand alone")
+            raise click.UsageError(
+                "--node, --group, --table, --segment, --journal and --checkpoint show one thing, "
+                "and do not go with --format and --output"
+            )
         refuse_options(
-            "is for entries that are written in another form",
+            "is for entries that are written in another format",
             *("overwrite", "start", "end", "history", "server", "fields"),
         )
         if table is None:
-            refuse_options("is for entries, and for rows of --table", "count")
+            refuse_options("is for entries and for rows of --table", "count")
         if segment is None:
             refuse_options("is for the blocks of --segment", "max_block_bytes")
         if segment or journal or checkpoint:
-            refuse_options("is not for looking at a file", "store_path", "key")
+            refuse_options("does not go with a file that is shown", "store_path", "key")
         if segment is not None:
             items = inspect_segment(segment, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
             _print(items)
@@ -323,7 +330,7 @@ def _report(report: DumpReport, target: str) -> None:
             streams=report.streams,
             entries=report.entries,
             size_bytes=report.size_bytes,
-            no_place=report.dropped,
+            dropped=report.dropped,
             duration_ms=round(report.seconds * 1000),
         )
         return

@@ -43,14 +43,14 @@ STDIN: Final = "-"
     "--format",
     "kind",
     type=click.Choice(LOAD_FORMATS),
-    help="Format of FILE; by default its name tells.",
+    help="Format of FILE; by default its name gives it.",
 )
 @click.option(
     "--existing",
     type=click.Choice(["refuse", "skip", "replace"]),
     default="refuse",
     show_default=True,
-    help="What to do where a whole stream comes and the store has one of its name.",
+    help="What to do with a whole stream if the store has one of the same name.",
 )
 @click.option("--db", type=click.IntRange(min=0), help="Load this database of an RDB file only.")
 @click.option(
@@ -61,11 +61,11 @@ STDIN: Final = "-"
     type=click.Choice(TIME_UNITS),
     default="auto",
     show_default=True,
-    help="How that column gives it.",
+    help="What a number in that column counts.",
 )
 @click.option("--id", "id_column", metavar="COLUMN", help="Column that holds complete entry IDs.")
 @click.option(
-    "--sort", is_flag=True, help="Sort by time or ID first: keeps the whole file in memory."
+    "--sort", is_flag=True, help="Sort by time or ID first; the whole file is kept in memory."
 )
 @click.option("--drop-empty", is_flag=True, help="Leave out empty CSV cells.")
 @click.option(
@@ -81,7 +81,7 @@ STDIN: Final = "-"
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Pass over what stands before line N (CSV: but for the names; resp: before command N).",
+    help="Begin at line N; of CSV the line with the names is read, too. For resp: at command N.",
 )
 @click.option(
     "--max-line",
@@ -90,14 +90,14 @@ STDIN: Final = "-"
     default="16M",
     show_default=True,
     metavar="SIZE",
-    help="How long a line of JSON or CSV may be; memory takes up to forty times as much.",
+    help="How long a line of JSON or CSV may be; it takes up to forty times as much memory.",
 )
 @click.option(
     "--skip",
     "skipped",
     multiple=True,
     metavar="NAME",
-    help="Pass over commands of this name; resp only. May be given several times.",
+    help="Skip commands of this name; resp only. May be given several times.",
 )
 @click.pass_context
 def load(
@@ -117,37 +117,37 @@ def load(
     max_line: int,
     skipped: tuple[str, ...],
 ) -> None:
-    """Load FILE into STORE: whole streams, or rows into the stream KEY.
+    """Load FILE into STORE: whole streams, commands, or rows of the stream KEY.
 
     FILE may be compressed with gzip; - is standard input and needs --format. Store and streams are
     created when they do not exist.
 
-    WHOLE STREAMS come from what `streamkeep dump` writes, and from Redis: `jsonl`; `rdb`, an RDB
-    file of Redis 5.0 to 8.10 or of Valkey; `dump`, a DUMP payload, which needs KEY for a name, or
-    lines of them; without KEY, `csv` whose first columns are `stream` and `id`, and `parquet` with
-    a column `stream`. All streams of the file appear at once, when its end has been reached and its
-    checksum was right, or none does. Of a dump or an RDB file KEY chooses one. What a store has no
-    place for, such as keys of other types, is counted.
+    WHOLE STREAMS come from `streamkeep dump` and from Redis: `jsonl`; `rdb`, an RDB file of Redis
+    5.0 to 8.10 or of Valkey; `dump`, a DUMP payload, which needs KEY for a name, or lines of them;
+    without KEY, `csv` whose first columns are `stream` and `id`, and `parquet` with a column
+    `stream`. All streams of the file appear at once when its end was reached and its checksum was
+    right, or none does. Of a dump or an RDB file, KEY chooses one stream. What a store cannot hold,
+    such as keys of other types, is dropped and listed.
 
-    COMMANDS (`resp`), as `dump` writes them and append-only files have them, are run in batches.
-    What changes no stream is passed over and counted, and so is what is not for database 0. A
-    command that is refused, or may change streams in a way that is not known, ends the load with
-    exit status 1; --from-line goes on, --skip passes over all commands of a name.
+    COMMANDS (`resp`), as `dump` and append-only files have them, are applied in batches. Commands
+    that change no stream, and those for databases other than 0, are skipped and listed. A command
+    that is refused, or that may change streams in an unknown way, ends the load with exit status 1.
+    --from-line resumes there; --skip skips all commands of a name.
 
     ROWS of `jsonl`, `csv`, `tsv` and `parquet` are appended to the stream KEY in batches (XADD).
-    CSV: the first line names the fields. JSON: one object per line, its members are the fields;
-    numbers keep their digits, nested values become compact JSON. Lines that `streamkeep range
-    --json` printed come back as they were, IDs and binary values included. Parquet needs the
-    columns `id` and `fields`. Where rows say of which stream they are, as in the tables that `dump`
-    writes, those of the stream KEY are taken, with their IDs.
+    CSV: the first line names the fields. JSON: one object per line; its members are the fields.
+    Numbers keep their digits, and nested values become compact JSON. Lines that `streamkeep range
+    --json` printed come back as they were, with IDs and binary values. Parquet needs the columns
+    `id` and `fields`. Where rows name their stream, as in the tables that `dump` writes, the rows
+    of the stream KEY are loaded, with their IDs.
 
-    IDs of other rows come from the clock unless --time or --id names a column for them; the column
-    stays among the fields. Times are ISO 8601 (UTC when there is no zone) or Unix seconds,
-    milliseconds or microseconds; several entries in one millisecond are numbered. IDs must rise, so
-    a row that is older than the one before is an error, unless --sort puts the file in order.
+    The IDs of other rows come from the clock, unless --time or --id names a column for them. The
+    column stays among the fields. Times are ISO 8601 (UTC unless there is a zone) or Unix seconds,
+    milliseconds or microseconds. Entries of one millisecond are numbered. IDs must rise: a row that
+    is older than the one before is an error, unless --sort puts the file in order.
 
-    A bad line ends the command with exit status 1. Its batch is not stored, earlier ones are; the
-    message says how many entries that is and how to go on. --batch 1 stores each line as it
+    A bad line ends the command with exit status 1. Its batch is not stored, earlier batches are;
+    the message says how many entries that is and how to continue. --batch 1 stores each line as it
     arrives, for a pipe that stays open.
 
     \b
@@ -234,9 +234,9 @@ def _key_and_file(words: tuple[bytes, ...], kind: LoadFormat | None) -> tuple[by
 
 
 def _format_of(file: str) -> LoadFormat:
-    """Return the format that the name of a file tells."""
+    """Return the format that the name of a file gives."""
     if file == STDIN:
-        raise click.UsageError("standard input has no name that tells its format: add --format")
+        raise click.UsageError("standard input has no name that gives its format: add --format")
     try:
         return load_format(None, file)
     except ArgumentError as error:
@@ -261,7 +261,7 @@ def _report(report: LoadReport, key: bytes | None) -> None:
         else:
             members.update(streams=report.streams, entries=report.entries, skipped=report.skipped)
         if report.kind != "rows":
-            members["no_place"] = report.dropped
+            members["dropped"] = report.dropped
         output.summary(**members, duration_ms=round(report.seconds * 1000))
         return
     entries = output.entries_text(report.entries)

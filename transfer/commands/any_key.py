@@ -227,7 +227,7 @@ _SILENT: Final = frozenset(b"MULTI EXEC DISCARD PING ECHO AUTH HELLO QUIT READON
 
 
 def run(on: Context, words: list[bytes]) -> None:
-    """Run one command, or count it among what has no place.
+    """Run one command, or count it as dropped.
 
     Raises:
         Refusal: it may change streams, and cannot be run.
