@@ -1,7 +1,7 @@
 """The folder `lost+found/`: data that a repair could not put back, with an index of the reasons.
 
     index.jsonl      one object per item: what it is, where it was, why it is here
-    entries.jsonl    entries, one per line: stream, ID, fields and values in order
+    entries.jsonl    entries, one per line, as `streamkeep load` reads them: stream, ID, fields
     values/          other bytes as they were found, one file each, named by the index
 
 Names, fields and values have the form of `format/core/json_form.py`. The store does not use the
@@ -47,10 +47,10 @@ class LostAndFound:
             self._write(
                 "entries.jsonl",
                 type="entry",
-                stream=_name(stream),
+                **({} if stream is None else {"key": json_bytes(stream)}),
                 stream_number=number,
                 id=identifier,
-                pairs=json_pairs(fields),
+                fields=json_pairs(fields),
                 why=why,
             )
         if count:

@@ -12,7 +12,7 @@ import pytest
 
 from raw_store import RawStore, codes, raw_store
 from segments import archive, nodes_of, retire, some, write_file
-from streamkeep import recovery
+from streamkeep import recovery, transfer
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.model.manifest import NEXT_SEQUENCE
 from streamkeep.engine.system.clock import ManualClock
@@ -232,6 +232,10 @@ def test_a_table_of_retired_nodes_that_is_gone(tmp_path: Path) -> None:
         kept = [str(one.id) for one in store.xrange("orders", 1, 600, history=True)]
     found = kept + [json.loads(line)["id"] for line in lost]
     assert sorted(found) == sorted(retired)
+    loaded = transfer.load(
+        tmp_path / "aside", tmp_path / "repaired/lost+found/entries.jsonl", key="orders", sort=True
+    )
+    assert loaded.entries == len(lost)
 
 
 @pytest.mark.parametrize("table", [SEGMENTS, ERASURES, GARBAGE])

@@ -117,7 +117,7 @@ def load(
     max_line: int,
     skipped: tuple[str, ...],
 ) -> None:
-    """Load FILE into STORE: whole streams, commands, or rows of the stream KEY.
+    """Load FILE into STORE: streams, commands, or rows of KEY.
 
     FILE may be compressed with gzip; - is standard input and needs --format. Store and streams are
     created when they do not exist.
