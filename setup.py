@@ -86,8 +86,8 @@ def extensions() -> list[Any]:
     from mypyc.build import mypycify
 
     # Types of the libraries play no part in compiling: their stubs need not be installed, and
-    # what is installed, or half of it, changes nothing. Errors in modules that are only imported are
-    # for `make type`.
+    # what is installed, or half of it, changes nothing. `make type` reports errors in modules that
+    # are only imported.
     flags = [
         "--follow-imports=silent",
         "--no-site-packages",
