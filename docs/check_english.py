@@ -59,7 +59,7 @@ PHRASES: Final = (
 ANY: Final = re.compile("|".join(rf"\b(?:{pattern})" for pattern, _ in PHRASES), re.IGNORECASE)
 
 NOT_YET: Final = (
-    "docs/cli.md",
+    "docs/cli",
     "engine/commands",
     "engine/model",
     "engine/notify",

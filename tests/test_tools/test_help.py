@@ -1,4 +1,4 @@
-"""Help texts: every command has one, its examples work, and docs/cli.md is made of them."""
+"""Help texts: every command has one, its examples work, and docs/cli is made of them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def examples(command: click.Command) -> list[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Run the commands by which docs/cli.md makes the folder of the examples."""
-    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    """Run the commands by which docs/cli makes the folder of the examples."""
+    page = (DOCS / "cli" / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found is not None
     with chdir(folder):
@@ -121,6 +121,7 @@ def test_check_names_the_stale_file_and_changes_nothing(
 ) -> None:
     module = generator()
     monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "cli_pages", dict)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: one -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(module, "PARTS", (module.Part("page.md", "one", lambda: "new"),))
@@ -134,3 +135,22 @@ def test_check_names_the_stale_file_and_changes_nothing(
     with pytest.raises(ValueError, match=r"docs/page\.md: no <!-- generated: one -->"):
         module.main([])
     assert module.main(["--wrong"]) == 2
+
+
+def test_every_command_has_a_page_and_a_page_without_command_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = generator()
+    assert {page.stem for page in module.cli_pages()} == set(main.commands)
+    assert "# streamkeep range\n" in (DOCS / "cli" / "range.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "PARTS", ())
+    monkeypatch.setattr(module, "cli_pages", dict)
+    monkeypatch.setattr(module.stubs, "STUBS", ())
+    (tmp_path / "cli").mkdir()
+    for name in ("gone.md", "README.md"):
+        (tmp_path / "cli" / name).write_text("text")
+    assert module.main(["--check"]) == 1
+    assert "docs/cli/gone.md is of no command" in capsys.readouterr().err
+    assert module.main([]) == 0
+    assert [path.name for path in (tmp_path / "cli").iterdir()] == ["README.md"]
