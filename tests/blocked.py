@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from inside import wait_table_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StoreClosedError
@@ -15,7 +16,7 @@ BLOCKED = "blocked"
 
 def tickets(store: Store[Any]) -> int:
     """Return how many calls of all processes are blocked."""
-    return store._environment.context.wait_table.tickets()
+    return wait_table_of(store).tickets()
 
 
 class Callers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from inside import uuid_of
 from streamkeep.engine.model import manifest
 from streamkeep.engine.model.segment_files import open_segment
 from streamkeep.format.core.keys import RETIRED, node_key
@@ -112,7 +113,7 @@ def archive(store: Any, key: str, *parts: list[Pairs], **options: Any) -> int:
                 number=stream.number,
                 file_number=manifest.take_file_number(txn),
                 key=key.encode(),
-                store_uuid=store._environment.uuid.bytes,
+                store_uuid=uuid_of(store),
                 **options,
             )
             manifest.put_segment(txn, record._replace(key=key.encode()))

@@ -18,6 +18,7 @@ import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot
 from fork_server import serve
+from inside import environment_of
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import CommandError, NoSuchGroupError
@@ -163,7 +164,7 @@ class Worker:
             )
 
     def checkpoint_file(self) -> None:
-        environment = self.store._environment
+        environment = environment_of(self.store)
         self.tell("point", "", environment.make_checkpoint)
         journal = environment.context.journal
         assert journal is not None

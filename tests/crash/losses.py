@@ -24,6 +24,7 @@ import pytest
 
 import streamkeep
 from crash.power import Disk, after_a_loss, watched
+from inside import environment_of
 from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -75,7 +76,7 @@ class Workload:
             Store(path, sync=mode, interval_ms=int(INTERVAL_S * 1000), clock=self.clock)
             for mode in modes
         ]
-        self.environment = self.stores[0]._environment
+        self.environment = environment_of(self.stores[0])
         self.states = [state_of(self.stores[0])]
         self.least = 0  # the number of the oldest state that may be left after a power loss
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from inside import segment_files_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import retired_streams
@@ -49,7 +50,7 @@ class Places:
                     self._take(number, LIVE, live_nodes(txn, number, names[number]))
                 self._take(number, RETIRED_ROW, retired_nodes(txn, number))
                 for record in iter_segments(txn, number):
-                    file = store._environment.segments.path(record)
+                    file = segment_files_of(store).path(record)
                     count = self._take(number, SEGMENT, segment_nodes(open_segment(file)))
                     assert count == record.entries
 

@@ -18,6 +18,7 @@ import pytest
 
 import streamkeep
 from crash.losses import in_child, state_of
+from inside import checkpoint_now, environment_of, wait_table_of
 from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -98,7 +99,7 @@ def in_transaction(store: Store[bytes], number: int) -> None:
 
 
 def checkpoint_file(store: Store[bytes], number: int) -> None:
-    store._environment.make_checkpoint()
+    checkpoint_now(store)
 
 
 def a_snapshot(store: Store[bytes], number: int) -> None:
@@ -139,7 +140,7 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     if parent == 0:
         store = streamkeep.open(path)
         store.xadd("s", {"f": "v"})
-        environment = store._environment
+        environment = environment_of(store)
         assert environment.context.journal is not None
         assert environment.checkpoints is not None
         for handle in (environment.context.journal.control.handle, environment.checkpoints._folder):
@@ -185,7 +186,7 @@ def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
     """A write needs a slot of its own, once the store was idle."""
     with streamkeep.open(tmp_path / "store", max_readers=8, sync="none") as store:
         store.xadd("s", {"n": 0})
-        environment = store._environment
+        environment = environment_of(store)
         environment.make_checkpoint()
         assert environment.checkpoints is not None
         environment.checkpoints.unpin()
@@ -214,7 +215,7 @@ def test_readers_that_died_are_cleared_by_a_checkpoint(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         assert child in [slot.process for slot in store.durability().readers]
         store.xadd("s", {"n": 1})
-        store._environment.make_checkpoint()
+        checkpoint_now(store)
         assert child not in [slot.process for slot in store.durability().readers]
 
 
@@ -224,13 +225,13 @@ def test_a_board_whose_maker_was_killed_is_used(tmp_path: Path) -> None:
     streamkeep.open(path).close()
     (path / "waiters" / "board").write_bytes(bytes((path / "waiters" / "board").stat().st_size))
     with streamkeep.open(path) as store:
-        assert store._environment.context.wait_table.is_open()
+        assert wait_table_of(store).is_open()
 
 
 def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: Path) -> None:
     """Whoever changes the board at that moment may be killed; the next must put it in order."""
     with streamkeep.open(tmp_path / "store") as store:
-        wait_table = store._environment.context.wait_table
+        wait_table = wait_table_of(store)
         other = os.open(tmp_path / "store" / "waiters" / "board", os.O_RDWR)
         fcntl.flock(other, fcntl.LOCK_EX)
         wait_table.words[2] = 1

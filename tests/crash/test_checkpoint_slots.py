@@ -11,6 +11,7 @@ import pytest
 import streamkeep
 from crash.losses import in_child
 from crash.power import another_boot
+from inside import checkpoint_file_of, checkpoint_now
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import slot_meta
@@ -29,8 +30,7 @@ def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None
         with streamkeep.open(path, sync="none") as store:
             store.xadd("s", {"n": str(commits)})
         with another_boot(1000 + commits), streamkeep.open(path, sync="none") as store:
-            lock = store._environment.lock
-            assert lock is not None
+            lock = checkpoint_file_of(store)
             store.xadd("s", {"later": "boot"})
             slot = lock.newest()
             assert slot is not None
@@ -67,7 +67,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     def write_and_die() -> None:
         store = streamkeep.open(path)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
-        store._environment.make_checkpoint()
+        checkpoint_now(store)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
         os.kill(os.getpid(), 9)
 
@@ -119,7 +119,7 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
         call: Callable[[], object] = (
             (lambda: store.xadd("s", {"f": "v"}))
             if where == "journal"
-            else store._environment.make_checkpoint
+            else lambda: checkpoint_now(store)
         )
         with monkeypatch.context() as patch:
             patch.setattr(files, name, none_left)

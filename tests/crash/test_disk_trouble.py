@@ -19,6 +19,7 @@ import pytest
 import streamkeep
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot
+from inside import checkpoint_now, journal_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -96,8 +97,7 @@ def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:
             patch.setattr(files, "reserve", little)
             for _ in range(100):
                 store.xadd("s", FIELDS)
-            journal = store._environment.context.journal
-            assert journal is not None
+            journal = journal_of(store)
             journal.prepare_recycled()  # not granted, and no error either
         assert not (tmp_path / "store" / "journal" / "spare.new").exists()
         expected = state_of(store)
@@ -119,7 +119,7 @@ def test_deleting_works_on_a_full_disk(tmp_path: Path) -> None:
             first = store.xrange("s", count=1)[0].id
             assert store.xdel("s", first) == 1
             assert store.xtrim("s", maxlen=added // 4, approximate=False) > 0
-            store._environment.make_checkpoint()
+            checkpoint_now(store)
             for _ in range(20):
                 store.xadd("s", FIELDS)
             assert store.delete("s") == 1
@@ -276,11 +276,11 @@ def test_a_failed_sync_of_a_checkpoint_stops_all_writing(tmp_path: Path, at: int
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoint, "sync_lmdb", fail_in_lmdb)
             with pytest.raises(streamkeep.RecoveryNeededError):
-                store._environment.make_checkpoint()
+                checkpoint_now(store)
     else:
         expected = pytest.raises(streamkeep.RecoveryNeededError)
         with failing("sync_data", errno.EIO, at=at - 1), expected:
-            store._environment.make_checkpoint()
+            checkpoint_now(store)
     with pytest.raises(streamkeep.RecoveryNeededError):
         store.xadd("s", FIELDS)
     with pytest.raises(streamkeep.RecoveryNeededError):
@@ -371,7 +371,7 @@ def test_a_store_on_a_file_system_that_became_read_only_opens_as_a_copy(tmp_path
         def write_and_die() -> None:
             store = streamkeep.open(path)
             store.xadd("s", {"n": 0})
-            store._environment.make_checkpoint()
+            checkpoint_now(store)
             shutil.copyfile(path / "data.mdb", tmp_path / "old.mdb")
             for number in range(1, 9):
                 store.xadd("s", {"n": number})

@@ -13,6 +13,7 @@ import pytest
 
 import streamkeep
 from crash.power import another_boot, copy_store
+from inside import checkpoint_now, environment_of
 from patience import PATIENCE_S
 from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreClosedError
@@ -49,7 +50,7 @@ def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
         for number in range(6):
             store.delete(f"t{number}")
             store.xadd_many(f"t{number + 1}", [{"other": "y" * 100}] * 2000)
-            store._environment.make_checkpoint()
+            checkpoint_now(store)
         assert snapshot.xrange("s") == want
         snapshot.close()
 
@@ -78,7 +79,7 @@ def test_a_transaction_belongs_to_the_parent(tmp_path: Path) -> None:
 def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> None:
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"n": 0})
-        environment = store._environment
+        environment = environment_of(store)
         leading, go_on = threading.Event(), threading.Event()
 
         def lead(txn: object) -> None:

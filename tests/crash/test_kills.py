@@ -15,6 +15,7 @@ from crash.kills import Run
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from fork_server import Server, forking
+from inside import journal_of
 from streamkeep.engine.system import failpoints
 from tiers import slow_but
 
@@ -109,8 +110,7 @@ def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: 
 
     def write_until_killed() -> None:
         store = streamkeep.open(path, sync="none")
-        journal = store._environment.context.journal
-        assert journal is not None
+        journal = journal_of(store)
         store.xadd("s", {"pad": ""})
         while journal._room - journal._offset > 1000:
             store.xadd("s", {"pad": "x" * 50})

@@ -21,6 +21,7 @@ import streamkeep
 from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal
 from crash.power import another_boot
+from inside import checkpoint_now
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.checkpoint.crash_recovery import examine
@@ -46,7 +47,7 @@ def killed(path: Path, *, old: Path | None = None, early: Path | None = None, at
     def work() -> None:
         store = streamkeep.open(path)
         store.xadd("s", {"n": 0})
-        store._environment.make_checkpoint()
+        checkpoint_now(store)
         if old is not None:
             shutil.copyfile(path / "data.mdb", old)
         if early is not None:
@@ -259,7 +260,7 @@ def test_a_copy_of_a_store_in_use_misses_no_commit_of_its_journal(tmp_path: Path
     path, copy = tmp_path / "store", tmp_path / "copy"
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
-        store._environment.make_checkpoint()
+        checkpoint_now(store)
         copy.mkdir()
         shutil.copyfile(path / "data.mdb", copy / "data.mdb")
         for number in range(1, 9):

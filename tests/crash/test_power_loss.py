@@ -32,6 +32,7 @@ from crash.losses import (
     watching,
 )
 from crash.power import after_a_loss, another_boot, copy_store, watched
+from inside import checkpoint_now, environment_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.control_file import ControlFile
@@ -125,7 +126,7 @@ def test_a_checkpoint_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
             for number in range(40):
                 store.xadd("s", {"n": number, "pad": "x" * 300})
                 states.append(state_of(store))
-            assert killed_after(3, store._environment.make_checkpoint)
+            assert killed_after(3, partial(checkpoint_now, store))
             die(store)
             store = streamkeep.open(path, sync="commit")
             for number in range(40):
@@ -141,7 +142,7 @@ def test_a_checkpoint_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
                     seen.take(disk, newest)
 
             with watching(hit):
-                store._environment.make_checkpoint()
+                checkpoint_now(store)
             die(store)
         losses.check_all(states, kill_recovery=False)
 
@@ -263,7 +264,7 @@ class NothingKept(random.Random):
 
 def die(store: Store[bytes]) -> None:
     """Let go of everything as a killed process does: no checkpoint, no sync."""
-    one = store._environment
+    one = environment_of(store)
     registry.environments.pop(one.identity, None)
     one.close_files()
     store._closed = True

@@ -9,6 +9,7 @@ import pytest
 import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot, copy_store
+from inside import journal_of
 from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system import files
@@ -20,8 +21,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
 ) -> None:
     path = tmp_path / "store"
     with small_journal(), streamkeep.open(path) as store:
-        journal = store._environment.context.journal
-        assert journal is not None
+        journal = journal_of(store)
         other = Journal(Folder(path / JOURNAL_FOLDER), journal.store_uuid, journal.epoch)
         other.file_size = journal.file_size
         while journal._offset < journal.file_size // 4:

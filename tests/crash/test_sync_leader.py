@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from inside import journal_of
 from patience import PATIENCE_S, locks_awaited, wait_until
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.sync_leader import LONE, SyncLeader
@@ -190,8 +191,7 @@ def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_p
     if child == 0:
         try:
             store = streamkeep.open(path)
-            journal = store._environment.context.journal
-            assert journal is not None
+            journal = journal_of(store)
             journal.sync_leader.lead()
             grandchild = os.fork()
             if grandchild:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inside import begin_read
 from model import id_text
 from model.nodes import Stream
 from model.steps import Failed, Step, Trim, XInfoStream
@@ -39,7 +40,7 @@ def on_store(store: Store, step: Step) -> Any:
 
 def payload_of(store: Store, name: bytes) -> bytes:
     """Return a stream of the store as Redis's DUMP writes it."""
-    txn = store._environment.begin_read()
+    txn = begin_read(store)
     try:
         stream = txn.find_stream(name)
         assert stream is not None

@@ -17,6 +17,7 @@ import pytest
 
 import streamkeep
 from blocked import tickets
+from inside import context_of
 from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
@@ -239,7 +240,7 @@ def test_a_pipeline_is_awaited(play: Callable[..., None]) -> None:
 
 def test_tasks_share_transactions(play: Callable[..., None]) -> None:
     async def use(store: AsyncStore) -> None:
-        context = store._store._environment.context
+        context = context_of(store._store)
         await store.xadd("s", {"f": "v"})
         before = context.last_commit
         added = await asyncio.gather(*(store.xadd("s", {"n": n}) for n in range(300)))

@@ -11,6 +11,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from inside import environment_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.store.command import Write
@@ -381,7 +382,7 @@ def test_a_record_that_only_loses_its_last_section_is_written(store: Store) -> N
         assert stream is not None
         return stream
 
-    environment = store._environment
+    environment = environment_of(store)
     for change, expected in ((note, with_section(b"", RESTORING, b"note")), (forget, b"")):
         environment.write(change)
         environment.context.forget()  # what is in memory

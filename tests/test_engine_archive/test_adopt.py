@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from inside import segment_files_of, uuid_of
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
 from streamkeep import aio, recovery
 from streamkeep.engine.api.store import Store
@@ -33,7 +34,7 @@ def archived_entries(store: Store, key: str) -> list[Pairs]:
     """Return what the segments of a stream hold."""
     found: list[Pairs] = []
     for record in store.archived_segments(key):
-        found += entries_of(store._environment.segments.open(record))
+        found += entries_of(segment_files_of(store).open(record))
     return found
 
 
@@ -184,7 +185,7 @@ def test_a_lost_segment_from_the_middle_comes_back(
         store.drop_segments("orders")
     else:
         os.unlink(store.path / "archive" / record.path)
-        store._environment.segments.close()
+        segment_files_of(store).close()
         assert [one.code for one in recovery.check(store)] == ["SK301"]
         with pytest.raises(MissingSegmentError):
             store.xrange("orders", history=True)
@@ -248,7 +249,7 @@ def test_erased_entries_do_not_come_back_with_a_file(
         assert archived_entries(store, "orders") == wanted
         store.drop_segments("orders")
     assert files_of(store) == []
-    write_file(tmp_path / "one", some(1), number=number, store_uuid=store._environment.uuid.bytes)
+    write_file(tmp_path / "one", some(1), number=number, store_uuid=uuid_of(store))
     with pytest.raises(CommandError, match="all of its entries were erased"):
         list(store.adopt_segments(tmp_path / "one"))
 
@@ -287,7 +288,7 @@ def test_verifying_names_every_problem(store: Store) -> None:
     one, two, three, four = store.archived_segments("orders")
     folder = store.path / "archive"
     data = bytearray((folder / one.path).read_bytes())
-    blocks = store._environment.segments.open(one).index.blocks
+    blocks = segment_files_of(store).open(one).index.blocks
     for block in (blocks[0], blocks[2]):
         data[block.offset + 15] ^= 1
     (folder / one.path).write_bytes(data)
@@ -303,7 +304,7 @@ def test_verifying_names_every_problem(store: Store) -> None:
         list(store.export_segments(folder.parent / "out"))
     with pytest.raises(MissingSegmentError):
         list(store.export_segments(folder.parent / "out", start=3000, end=3001))
-    store._environment.segments.close()
+    segment_files_of(store).close()
     (folder / one.path).unlink()
     shutil.rmtree(folder)
     assert len(store.drop_segments()) == 4

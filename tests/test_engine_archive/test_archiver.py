@@ -15,6 +15,7 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from crash.losses import in_child
+from inside import environment_of, segment_files_of
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
@@ -232,7 +233,7 @@ def test_turning_the_archive_off_keeps_what_it_is_owed(
 
 def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> None:
     store, ids = archived
-    with archive_lock(store._environment):
+    with archive_lock(environment_of(store)):
         with pytest.raises(StoreLockedError):
             store.archive(wait=False)
         waiting = threading.Thread(target=store.archive)
@@ -281,7 +282,7 @@ def test_archiving_that_begins_while_the_store_closes_reports_that_it_is_closed(
     store.set_retention("s", archive=True)
     fill(store, 10)
     store.xtrim("s", maxlen=0, approximate=False)
-    environment = store._environment
+    environment = environment_of(store)
     store.close()
     with pytest.raises(StoreClosedError), archive_lock(environment):
         raise AssertionError
@@ -296,7 +297,7 @@ def test_a_forked_child_does_not_wait_for_an_archiver_of_its_parent(
         with pytest.raises(StoreClosedError, match="forked"):
             store.archive()
 
-    with archive_lock(store._environment):
+    with archive_lock(environment_of(store)):
         assert in_child(archive_in_the_child)
     assert shown(store) == ids
 
@@ -346,7 +347,7 @@ def test_a_missing_file_is_an_error_while_the_manifest_names_it(
     store, ids = archived
     store.archive()
     (path,) = segments(store)
-    store._environment.segments.close()
+    segment_files_of(store).close()
     moved = path.rename(path.with_suffix(".away"))
     with pytest.raises(MissingSegmentError, match="not there"):
         store.xrange("s", history=True)
@@ -365,7 +366,7 @@ def test_a_reader_goes_on_when_a_segment_is_dropped_before_it(
     seen = [bytes(next(reader).id) for _ in range(256)]
     last = store.archived_segments("s")[-1]
     store.drop_segments("s", before=last.first_id)
-    store._environment.segments.close()
+    segment_files_of(store).close()
     rest = [bytes(entry.id) for entry in reader]
     assert seen == ids[:256]
     assert rest == ids[-len(rest) :]
@@ -425,7 +426,7 @@ def test_a_kill_at_any_step_leaves_each_entry_in_one_place(tmp_path: Path, step:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     with Store(path, clock=ManualClock(6000)) as store:
         assert list(store.path.glob("archive/*/*.tmp")) == []
-        named = {store._environment.segments.path(one) for one in store.archived_segments()}
+        named = {segment_files_of(store).path(one) for one in store.archived_segments()}
         assert set(segments(store)) == named
         assert shown(store) == ids
         store.archive()
@@ -610,5 +611,5 @@ def test_cleaning_looks_at_each_file_once_however_many_streams_wait(
         store.xtrim(key, maxlen=1, approximate=False)
     there = [Counted(f"{number}-x/{file}{SUFFIX}") for number in range(100, 200) for file in "ab"]
     monkeypatch.setattr(Folder, "files_below", lambda folder, name: there)
-    assert clean(store._environment) == []
+    assert clean(environment_of(store)) == []
     assert 0 < looks <= len(there)

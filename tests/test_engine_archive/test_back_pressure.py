@@ -10,6 +10,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from inside import environment_of, run_read
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.admin.scrub import mark_due
 from streamkeep.engine.api.store import Store
@@ -51,7 +52,7 @@ def too_much(tmp_path: Path) -> Iterator[Callable[[Sync], Store[bytes]]]:
         store.xtrim("s", maxlen=1, approximate=False)
         in_the_way.unlink()
         assert retired(store) > 2 * LIMIT
-        working = store._environment.back_pressure
+        working = environment_of(store).back_pressure
         assert isinstance(working, back_pressure.BackPressure)
         working._not_before = 0.0  # as if time had passed since it failed
         return store
@@ -63,7 +64,7 @@ def too_much(tmp_path: Path) -> Iterator[Callable[[Sync], Store[bytes]]]:
 
 
 def retired(store: Store[bytes]) -> int:
-    return store._environment.read(retired_bytes)
+    return run_read(store, retired_bytes)
 
 
 def finishes(call: Callable[[], object]) -> object:
@@ -122,7 +123,7 @@ def test_a_view_a_transaction_and_a_pipeline_archive_as_well(
     for number, write in enumerate((in_view, in_transaction, in_pipeline), start=1):
         finishes(lambda write=write: write(store))  # type: ignore[misc]
         assert len(store.archived_segments("s")) == number
-        with archive_lock(store._environment):  # meanwhile nobody else archives
+        with archive_lock(environment_of(store)):  # meanwhile nobody else archives
             store.xadd_many("s", [{"x": b"v" * 3000} for _ in range(60)])
             store.xtrim("s", maxlen=1, approximate=False)
         assert retired(store) > LIMIT
@@ -134,7 +135,7 @@ def test_an_erasure_does_not_wait_for_an_archiver_that_needs_a_steady_point(
 ) -> None:
     """Each held one lock and waited for that of the other."""
     store = too_much(sync)
-    one = store._environment
+    one = environment_of(store)
     with archive_lock(one):
         hold = finishes(lambda: one.make_clean_checkpoint(mark_due))
         assert isinstance(hold, Hold)
@@ -187,7 +188,7 @@ def test_a_caller_of_the_archiver_waits_for_no_thread_that_waits_for_the_archive
     too_much: Callable[[Sync], Store[bytes]],
 ) -> None:
     store = too_much("none")
-    pressure = store._environment.back_pressure
+    pressure = environment_of(store).back_pressure
     assert isinstance(pressure, back_pressure.BackPressure)
     others: list[threading.Thread] = []
 

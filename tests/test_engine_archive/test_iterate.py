@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from inside import segment_files_of
 from streamkeep.engine.api import stream_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -44,7 +45,7 @@ def archived(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) 
 
 def forget_files(store: Store) -> None:
     """Have files opened anew, as in another process."""
-    store._environment.segments.close()
+    segment_files_of(store).close()
 
 
 def erase(store: Store, *numbers: int) -> None:
@@ -112,7 +113,7 @@ def test_a_read_goes_on_when_its_file_is_removed_in_the_middle(
     archived: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is read, and the file is opened after somebody else has removed it."""
-    segments = archived._environment.segments
+    segments = segment_files_of(archived)
     real = segments.open
     steps: list[Callable[[], object]] = [
         lambda: erase(archived, 30),

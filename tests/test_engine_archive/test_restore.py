@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inside import context_of, environment_of, segment_files_of
 from model.profile import configured
 from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
@@ -38,7 +39,7 @@ def history_of(
     store: Store, number: int, start: tuple[int, int], end: tuple[int, int]
 ) -> list[Pairs]:
     found: list[Pairs] = []
-    for one in archived_nodes(store._environment, number, start, end):
+    for one in archived_nodes(environment_of(store), number, start, end):
         assert (one.ms, one.seq) == one.first_id
         wanted = node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
         node.read_range(one.data, one.ms, one.seq, wanted, found)  # type: ignore[arg-type]
@@ -332,7 +333,7 @@ def rewrite(store: Store, record: SegmentRecord, entries: list[Pairs]) -> None:
         )
         manifest.put_segment(txn, other)
     os.unlink(store.path / "archive" / record.path)
-    store._environment.segments.close()
+    segment_files_of(store).close()
 
 
 def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays(
@@ -351,7 +352,7 @@ def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays
         store.restore_archive("copy", "orders")
     data[30] ^= 1
     path.write_bytes(data)
-    store._environment.segments.close()
+    segment_files_of(store).close()
     assert store.restore_archive("copy", "orders").entries == 300
 
 
@@ -409,6 +410,6 @@ def test_segments_of_this_store_that_come_back_from_another_honour_its_erasures(
 
 def test_a_walk_holds_no_snapshot(store: Store, archived: list[Pairs]) -> None:
     number = store.archived_segments()[0].stream_number
-    context = store._environment.context
-    for _ in archived_nodes(store._environment, number, (0, 0), (TOP, TOP)):
+    context = context_of(store)
+    for _ in archived_nodes(environment_of(store), number, (0, 0), (TOP, TOP)):
         assert context.entered == context.left

@@ -16,6 +16,7 @@ import pytest
 
 import streamkeep
 from blocked import BLOCKED, Callers, tickets
+from inside import wait_table_of, waiters_of
 from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
@@ -383,7 +384,7 @@ def test_who_is_woken_in_vain_keeps_its_place(store: Store, no_fallback: None) -
 
 def test_who_does_not_use_its_ring_passes_it_on(store: Store, no_fallback: None) -> None:
     store.xgroup_create("s", "g", mkstream=True)
-    waiters = store._environment.waiters
+    waiters = waiters_of(store)
     waits = []
     for name in (b"a", b"b"):
         delivery = Delivery(b"g", name, 0, False, None, 0)
@@ -413,7 +414,7 @@ class InterruptedWait(Wait):
 
 
 def test_an_interrupt_right_after_the_registration_leaves_no_ticket(store: Store) -> None:
-    waiters = store._environment.waiters
+    waiters = waiters_of(store)
     wait = InterruptedWait(ReadCall([(b"s", (0, 0))], 0, None, None, 0))
     bell = waiters.take_bell()
     with pytest.raises(KeyboardInterrupt):
@@ -577,7 +578,7 @@ def test_without_a_board_the_store_is_asked_again_and_again(
     store = open_store()
     if missing == "rows":
         many = [(b"%d" % number, b"", 0) for number in range(6_340)]
-        assert store._environment.context.wait_table.register(1, many)
+        assert wait_table_of(store).register(1, many)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(store.xread({"s": "0"}, block=0)))
     thread.start()
@@ -600,7 +601,7 @@ def test_a_board_that_somebody_left_in_disorder_is_counted_anew(
 ) -> None:
     callers = Callers(store)
     callers.start(lambda: store.xread({"s": "$"}, block=0))
-    words = store._environment.context.wait_table.words
+    words = wait_table_of(store).words
     for word in range(512, 1024):
         words[word] = 7
     words[2] = 1  # a process died while it changed the board
@@ -653,7 +654,7 @@ def test_no_wake_up_is_lost(open_store: Open, no_fallback: None, seed: int) -> N
         thread.start()
     wait_until(lambda: len(taken) == total)  # nobody looks by himself: each must be woken
     done.set()
-    store._environment.waiters.alarm()
+    waiters_of(store).alarm()
     for thread in threads:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
@@ -684,7 +685,7 @@ def test_follow_ends_when_told(store: Store) -> None:
     store.xadd("s", {"f": "v"}, id="1-1")
     callers.settle()
     stop.set()
-    store._environment.waiters.alarm()
+    waiters_of(store).alarm()
     wait_until(lambda: len(callers.finished) == 1)
     assert got == [b"1-1"]
 
@@ -750,7 +751,7 @@ def test_a_follower_of_history_sees_what_was_trimmed_before_it_slept(
 ) -> None:
     store.xadd("k", {"n": "0"})
     store.set_retention("k", archive=True)
-    waiters = store._environment.waiters
+    waiters = waiters_of(store)
     take_bell = waiters.take_bell
     came = iter([True])
 
@@ -778,7 +779,7 @@ def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch)
     store.xadd("k", {"f": "v"})
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert len(store._environment.waiters._spare) <= 2
+    assert len(waiters_of(store)._spare) <= 2
 
 
 def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
@@ -786,7 +787,7 @@ def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
 ) -> None:
     """It was full for ever, of consumers that never called again."""
     monkeypatch.setattr(waiters, "_MOST_WAITERS", 3)
-    waiting = store._environment.waiters
+    waiting = waiters_of(store)
 
     def ends(name: bytes, *, waited: bool) -> None:
         waiting._expect((b"g", name, b"s"), waited)

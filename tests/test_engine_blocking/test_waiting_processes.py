@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from blocked import Callers, tickets
+from inside import wait_table_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
@@ -154,7 +155,7 @@ def test_what_killed_waiters_left_goes_when_the_store_is_opened(
     again = open_store()
     assert bells(again) == []
     assert tickets(again) == 0
-    assert not again._environment.context.wait_table.words[0]
+    assert not wait_table_of(again).words[0]
 
 
 def test_a_writer_that_died_before_it_rang_costs_a_moment(
@@ -211,7 +212,7 @@ def test_a_fork_disturbs_no_waiter(store: Store) -> None:
 found = []
 thread = threading.Thread(target=lambda: found.append(store.xread({"s": "$"}, block=0)))
 thread.start()
-while not store._environment.context.wait_table.tickets():
+while not wait_table_of(store).tickets():
     pass
 child = os.fork()
 if child == 0:

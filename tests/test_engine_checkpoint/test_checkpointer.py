@@ -12,6 +12,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from inside import checkpointer_of, journal_of
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
@@ -67,8 +68,8 @@ class OnceBroken:
 
 
 def parts(store: Store[Any]) -> tuple[checkpointer.Checkpointer, Journal]:
-    one = store._environment.checkpointer
-    journal = store._environment.context.journal
+    one = checkpointer_of(store)
+    journal = journal_of(store)
     assert one is not None
     assert journal is not None
     return one, journal

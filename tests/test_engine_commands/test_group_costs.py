@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from conftest import NOW_MS
+from inside import environment_of
 from stores import open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
@@ -77,7 +78,7 @@ class Counting:
 @contextmanager
 def counted(store: Store) -> Iterator[Work]:
     """Count what LMDB is asked for, from an empty cache on."""
-    environment: Any = store._environment
+    environment: Any = environment_of(store)
     environment.checkpoints.pin()  # as before any first commit
     context = environment.context
     context.forget()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from inside import environment_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
@@ -238,7 +239,7 @@ def test_a_command_that_runs_again_counts_from_the_start(store: Store) -> None:
     """When the map is full it grows, and the command that met its end begins anew."""
     store.xadd_many("s", [FIELDS] * 20_000)
     store.xgroup_create("s", "g", 0)
-    store._environment.raw.set_mapsize(store.used_bytes)
+    environment_of(store).raw.set_mapsize(store.used_bytes)
     full = store.map_size_bytes
     ((_, entries),) = store.xreadgroup("g", "ann", NEW, max_count=15_000)
     assert store.map_size_bytes > full

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from inside import checkpointer_of, journal_of
 from streamkeep import Store
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system import files
@@ -26,12 +27,10 @@ def test_new_files_are_filled_while_nobody_waits(
 
     monkeypatch.setattr(files, "fill", watch)
     store = open_store(sync="none")
-    checkpointer = store._environment.checkpointer
-    assert checkpointer is not None
+    checkpointer = checkpointer_of(store)
     checkpointer.stop()  # which makes a spare file, too
     store.xadd("s", {"f": "v"})
-    journal = store._environment.context.journal
-    assert journal is not None
+    journal = journal_of(store)
     assert filled == [journal.first_size]
     for _ in range(6):
         store.xadd("s", {"f": os.urandom(journal.first_size)})  # more than fits: a writer waits

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from inside import checkpoint_file_of, checkpoint_now
 from streamkeep import Store
 from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, find_position
@@ -20,9 +21,8 @@ def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: i
     store = open_store()
     store.xadd("s", {"first": "1"})
     store.sync()
-    checkpoint_file = store._environment.lock
-    assert checkpoint_file is not None
-    store._environment.make_checkpoint()
+    checkpoint_file = checkpoint_file_of(store)
+    checkpoint_now(store)
     slot = checkpoint_file.newest()
     assert slot is not None
     rng = random.Random(seed)
@@ -50,9 +50,8 @@ def test_a_record_that_claims_more_than_the_file_holds_ends_it(
 ) -> None:
     store = open_store()
     store.xadd("s", {"first": "1"})
-    store._environment.make_checkpoint()
-    checkpoint_file = store._environment.lock
-    assert checkpoint_file is not None
+    checkpoint_now(store)
+    checkpoint_file = checkpoint_file_of(store)
     slot = checkpoint_file.newest()
     assert slot is not None
     store.xadd("s", {"second": "2"})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from inside import run_write
 from patience import PATIENCE_S
 from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
@@ -134,11 +135,11 @@ def test_the_node_is_not_looked_up_again_while_it_is_the_same(store: Store) -> N
         resume.read(txn, stream, (after, 0), wanted, out)
         return [ms for ms, _ in wanted.ids]
 
-    assert store._environment.write(read, 0, 2) == [1, 2]
+    assert run_write(store, read, 0, 2) == [1, 2]
     cursor = resume._cursor
-    assert store._environment.write(read, 2, 2) == [3, 4]
+    assert run_write(store, read, 2, 2) == [3, 4]
     assert resume._cursor is cursor
-    assert store._environment.write(read, 1, 1) == [2]  # elsewhere
+    assert run_write(store, read, 1, 1) == [2]  # elsewhere
     assert resume._cursor is not cursor
 
 
@@ -160,7 +161,7 @@ def test_a_damaged_node_leaves_no_cursor_behind(store: Store) -> None:
         assert resume._cursor is None
         stream.replace_tail(stream.tail_ms, stream.tail_seq, whole, b"")
 
-    store._environment.write(read)
+    run_write(store, read)
 
 
 def node(count: int, width: int = 1) -> NodeBuilder:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from inside import begin_write, environment_of
 from patience import PATIENCE_S, handles_below
 from segments import TOP, entries_of, some, write_file
 from streamkeep.engine.api.store import Store
@@ -46,7 +47,7 @@ def row(first: int, last: int, number: int = 7) -> SegmentRecord:
 @pytest.fixture
 def txn(store: Store) -> WriteTxn:
     """A write transaction that is never committed."""
-    return store._environment.begin_write()
+    return begin_write(store)
 
 
 def test_rows_are_found_by_id(txn: WriteTxn) -> None:
@@ -244,7 +245,7 @@ def test_removal_that_was_interrupted_is_done_again(
 
     failpoints.arm(name, stop)
     with pytest.raises(KeyboardInterrupt):
-        garbage_files.remove(store._environment)
+        garbage_files.remove(environment_of(store))
     assert garbage_of(store) == ["7-k/1.seg"]
     store.close()
     store = open_store()
@@ -260,12 +261,12 @@ def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
     stubborn = store.path / ARCHIVE_FOLDER / "7-k/1.seg"
     stubborn.unlink()
     (stubborn / "inside").mkdir(parents=True)
-    garbage_files.remove(store._environment)
+    garbage_files.remove(environment_of(store))
     assert "cannot remove" in caplog.text
     assert garbage_of(store) == ["7-k/1.seg"]
     (stubborn / "inside").rmdir()
     stubborn.rmdir()
-    garbage_files.remove(store._environment)
+    garbage_files.remove(environment_of(store))
     assert garbage_of(store) == []
 
 
@@ -275,7 +276,7 @@ def test_rows_of_garbage_that_lead_out_of_the_archive_are_refused(store: Store) 
 
 
 def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_path: Path) -> None:
-    environment = store._environment
+    environment = environment_of(store)
     with archive_lock(environment):
         with pytest.raises(StoreLockedError), archive_lock(environment, wait=False):
             pass
@@ -304,5 +305,5 @@ def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_p
 
 
 def take_lock(store: Store) -> None:
-    with archive_lock(store._environment):
+    with archive_lock(environment_of(store)):
         pass

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 import streamkeep
+from inside import group_commit_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -47,7 +48,7 @@ class Held:
     """A leader that holds the queue of a store until it is let go, with a thread of its own."""
 
     def __init__(self, store: Store[Any]) -> None:
-        self.queue = store._environment.group_commit
+        self.queue = group_commit_of(store)
         self._go_on = threading.Event()
         begun = threading.Event()
 
@@ -193,7 +194,7 @@ def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(
     with store.transaction() as txn:
         txn.xadd("s", {"n": 0})
         threads, errors = start(lambda: store.xadd("s", {"n": 1}))
-        queue = store._environment.group_commit
+        queue = group_commit_of(store)
         wait_until(lambda: queue._leader is not None)
         with pytest.raises(streamkeep.StoreError, match="this thread has a transaction open"):
             store.xadd("s", {"n": 2})

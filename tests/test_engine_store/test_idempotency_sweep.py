@@ -11,6 +11,7 @@ import pytest
 
 import streamkeep
 from conftest import NOW_MS, assert_sound
+from inside import context_of, environment_of, run_write
 from patience import wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
@@ -63,7 +64,7 @@ def test_a_thread_that_sleeps_wakes_when_a_message_expires(
         add_messages(store)
         store.xcfgset("s", idmp_duration=3)
         store.xadd("s", {"n": 1}, idmp=("p", "m"))
-        context = store._environment.context
+        context = context_of(store)
         wait_until(lambda: not context.watched, "it never sleeps")
         wait_until(lambda: tracked(store) == (0, 0), "it is still counted")
     assert_sound(tmp_path / "store")
@@ -76,7 +77,7 @@ def test_ids_far_in_the_future_do_not_end_the_thread(
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"n": 0}, id="1700000000000000-0")  # microseconds, say
         store.xadd("s", {"n": 1}, idmp=("p", "m"))
-        environment = store._environment
+        environment = environment_of(store)
         assert environment.checkpointer is not None
         thread = environment.checkpointer._thread
         wait_until(lambda: not environment.context.watched, "it never sleeps")
@@ -133,12 +134,12 @@ def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
     clock.ms += 50_000
     store.xadd("s", {"n": "late"}, idmp=("p1", "late"))
     clock.ms += 50_000
-    context = store._environment.context
+    context = context_of(store)
     counts = []
     place: Any = BEGIN
     while place is not None:
         assert context.messages_due.due(clock.ms) == [b"s"]
-        count, place = store._environment.write(sweep_step, b"s", place)
+        count, place = run_write(store, sweep_step, b"s", place)
         counts.append(count)
     assert max(counts) <= 7
     assert sum(counts) == 60

@@ -19,6 +19,7 @@ import lmdb
 import pytest
 
 import streamkeep
+from inside import journal_of
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
@@ -99,8 +100,7 @@ def test_one_process_opens_a_store_several_times(open_store: Open) -> None:
 
 def test_stores_with_different_sync_modes_share_files(open_store: Open) -> None:
     relaxed, durable = open_store(sync="none"), open_store(sync="commit")
-    journal = durable._environment.context.journal
-    assert journal is not None
+    journal = journal_of(durable)
     relaxed.xadd("s", {"f": "v"})
     behind = journal.control.durable()
     durable.xadd("s", {"f": "v"})
@@ -113,8 +113,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     store.xadd("s", {"f": "v"})
     store.sync()
     store.xadd("s", {"f": "v"})
-    journal = store._environment.context.journal
-    assert journal is not None
+    journal = journal_of(store)
     commit_number = store.durability().last_commit
     assert journal.control.durable() < commit_number
     other = ControlFile(journal.folder)  # as another process has it
@@ -138,8 +137,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
 def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     store = open_store(sync="none")
     store.xadd("s", {"f": "v"})
-    journal = store._environment.context.journal
-    assert journal is not None
+    journal = journal_of(store)
     commit_number = store.durability().last_commit
     other = ControlFile(journal.folder)
     turns = SyncLeader(journal.folder, other)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from inside import environment_of, journal_of
 from patience import PATIENCE_S, handles_below
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -114,7 +115,7 @@ def closing(store: Store) -> Iterator[threading.Thread]:
     with store.transaction() as txn:
         txn.xadd("s", {"n": 1})
         thread, _ = in_thread(store.close)
-        while store._environment.users:
+        while environment_of(store).users:
             time.sleep(0.001)
         yield thread
     thread.join(PATIENCE_S)
@@ -154,7 +155,7 @@ def test_opening_waits_for_another_thread_that_closes(open_store: Open, tmp_path
 
 def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = open_store(), open_store()
-    environment = one._environment
+    environment = environment_of(one)
 
     class Slow(threading.Condition):
         """Whoever leaves first goes on when the other has left."""
@@ -215,8 +216,7 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
     assert failures > 1
     with Store(path) as store:
         assert store.xlen("s") == 1
-        journal = store._environment.context.journal
-        assert journal is not None
+        journal = journal_of(store)
         assert not journal.control.is_shared()  # nobody counts as having it open
 
 
@@ -262,7 +262,7 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
     path = tmp_path / "store"
     store = Store(path, sync="none")
     store.xadd("s", {"n": 0})
-    environment = store._environment
+    environment = environment_of(store)
     assert environment.lock is not None
     half, go_on = threading.Event(), threading.Event()
 
@@ -384,7 +384,7 @@ def test_an_opening_that_takes_long_keeps_no_other_store_from_opening(tmp_path: 
         assert opened == []
         assert all(thread.is_alive() for thread in threads)
     assert len(opened) == 2
-    assert opened[0]._environment is opened[1]._environment
+    assert environment_of(opened[0]) is environment_of(opened[1])
     assert registry.openings == []
     with streamkeep.open(tmp_path / "one") as store:
         assert store.xlen("s") == 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from inside import group_commit_of
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.store.command import Write
@@ -71,7 +72,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
 
     store = streamkeep.open(tmp_path / "store", sync="commit")
     store.xadd("s", {"n": 0})
-    group_commit = store._environment.group_commit
+    group_commit = group_commit_of(store)
     begun, go_on = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 

@@ -19,6 +19,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run
+from inside import journal_of, wait_table_of
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
 from streamkeep.engine.admin.compact import compact
@@ -212,7 +213,7 @@ def test_a_door_that_is_a_link_gets_no_bytes(
         done: list[object] = []
         reader = threading.Thread(target=lambda: done.append(store.xread({"s": "$"}, block=0)))
         reader.start()
-        wait_table = store._environment.context.wait_table
+        wait_table = wait_table_of(store)
         wait_until(lambda: wait_table.tickets() == 1)
         (bell,) = (one for one in (path / "waiters").iterdir() if one.name != "board")
         bell.rename(path / "kept")
@@ -242,8 +243,7 @@ def test_a_door_is_a_named_pipe_when_a_store_is_opened(
 def test_a_new_file_of_the_journal_is_not_made_of_a_link(path: Path, victim: Path) -> None:
     """It is put there while the store is in use."""
     with streamkeep.open(path, sync="none") as store:
-        journal = store._environment.context.journal
-        assert journal is not None
+        journal = journal_of(store)
         journal.drop_recycled()
         (path / "journal" / "spare").symlink_to(victim)
         with pytest.raises(UntrustedFileError, match="journal/new: a symbolic link"):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import streamkeep
 from conftest import NOW_MS, assert_sound
+from inside import context_of
 from model.profile import configured
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.model.group import Group
@@ -173,7 +174,7 @@ def tables(txn: Txn) -> list[list[tuple[bytes, bytes]]]:
 
 def assert_cached_is_stored(store: Store[Any], txn: Txn) -> None:
     """Compare streams and groups that are kept decoded with their rows."""
-    context = store._environment.context
+    context = context_of(store)
     for name, stream in context.cache.items():
         if stream.generation == context.generation:
             stored = txn.load_stream(name)

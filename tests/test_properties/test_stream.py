@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
+from inside import begin_read
 from model import ModelError, ModelStore, NewId, Pairs, id_text
 from model.profile import configured
 from model.steps import (
@@ -55,7 +56,7 @@ class StoredNode(NamedTuple):
 
 def stored_nodes(store: Store, name: bytes) -> list[StoredNode]:
     """Return the nodes of a stream, every byte of them checked, and its counters against them."""
-    txn = store._environment.begin_read()
+    txn = begin_read(store)
     try:
         stream = txn.find_stream(name)
         if stream is None:

@@ -18,6 +18,7 @@ import lmdb
 import pytest
 
 from damage_reports import compare, families, read
+from inside import checkpoint_now
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -231,7 +232,7 @@ def other_boot(path: Path) -> None:
 def lost_pages_of_commits(path: Path) -> None:
     """The disk has the journal of three commits, and of `data.mdb` what was before."""
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
-        store._environment.make_checkpoint()
+        checkpoint_now(store)
         shutil.copyfile(path / "data.mdb", path.with_name("old.mdb"))
         for number in range(3):
             store.xadd("orders", {"late": "1"}, id=f"2-{number}")

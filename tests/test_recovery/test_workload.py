@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from inside import run_write
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys
@@ -317,7 +318,7 @@ def test_garbage_that_is_half_removed_is_nothing_wrong(
         for step in range(STEPS):
             workload.step()
             if workload.chance(0.3):
-                store._environment.write(keys.collect_garbage)
+                run_write(store, keys.collect_garbage)
             if step % CHECK_EVERY == 0:
                 assert_sound(store, seed, step)
                 with store.snapshot() as snapshot:

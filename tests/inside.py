@@ -1,0 +1,101 @@
+"""What tests reach inside of an open store, each by one name: the only file that knows the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.blocking.waiters import Waiters
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.checkpoint.checkpointer import Checkpointer
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.notify.wait_table import WaitTable
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.store.group_commit import GroupCommit
+from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+
+T = TypeVar("T")
+
+
+def environment_of(store: Store[Any]) -> Environment:
+    """Return what all users of a store in this process share."""
+    return store._environment
+
+
+def context_of(store: Store[Any]) -> EngineContext:
+    """Return what transactions share."""
+    return environment_of(store).context
+
+
+def journal_of(store: Store[Any]) -> Journal:
+    """Return the journal of a store that may be written."""
+    journal = context_of(store).journal
+    assert journal is not None
+    return journal
+
+
+def wait_table_of(store: Store[Any]) -> WaitTable:
+    """Return the table of the blocked readers of all processes."""
+    return context_of(store).wait_table
+
+
+def waiters_of(store: Store[Any]) -> Waiters:
+    """Return the blocked readers of this process."""
+    return environment_of(store).waiters
+
+
+def group_commit_of(store: Store[Any]) -> GroupCommit:
+    """Return the queue of writers."""
+    return environment_of(store).group_commit
+
+
+def checkpointer_of(store: Store[Any]) -> Checkpointer:
+    """Return the checkpointer of a store that may be written."""
+    checkpointer = environment_of(store).checkpointer
+    assert checkpointer is not None
+    return checkpointer
+
+
+def checkpoint_file_of(store: Store[Any]) -> CheckpointFile:
+    """Return the file of checkpoints of a store that may be written."""
+    file = environment_of(store).lock
+    assert file is not None
+    return file
+
+
+def segment_files_of(store: Store[Any]) -> SegmentFiles:
+    """Return the open files of the archive."""
+    return environment_of(store).segments
+
+
+def uuid_of(store: Store[Any]) -> bytes:
+    """Return the UUID of a store."""
+    return environment_of(store).uuid.bytes
+
+
+def checkpoint_now(store: Store[Any]) -> None:
+    """Make a checkpoint."""
+    environment_of(store).make_checkpoint()
+
+
+def begin_read(store: Store[Any]) -> ReadTxn:
+    """Begin a read transaction, which the test closes."""
+    return environment_of(store).begin_read()
+
+
+def begin_write(store: Store[Any]) -> WriteTxn:
+    """Begin a write transaction, which the test commits or aborts."""
+    return environment_of(store).begin_write()
+
+
+def run_read(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
+    """Call a function with a read transaction."""
+    return environment_of(store).read(call, *args)
+
+
+def run_write(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
+    """Call a function with a write transaction, and commit that."""
+    return environment_of(store).write(call, *args)
