@@ -372,7 +372,7 @@ def test_the_command_compacts_and_prints_both_sizes(store: Store) -> None:
     assert "before" in text
     [summary] = objects("compact", store.path)
     assert summary["after_bytes"] <= summary["before_bytes"]
-    run("compact", store.path / "missing", status=3)
+    run("compact", store.path / "missing", status=6)
     assert not (store.path / "missing").exists()
 
 
