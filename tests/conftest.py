@@ -20,10 +20,12 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.engine.store import idempotency_sweep
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.system.lock_order import CHECK_VARIABLE
 from tiers import slow_but
 
 pytest.register_assert_rewrite("test_properties.store_machine")  # it asserts, and is no test
 settings.load_profile(profile.ANY_MACHINE)
+os.environ[CHECK_VARIABLE] = "1"  # every thread of every test takes locks in their order
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z

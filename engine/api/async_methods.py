@@ -8,7 +8,6 @@ docs` makes from the sources.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial, wraps
 from inspect import isfunction
@@ -16,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from streamkeep.engine.api.admin_commands import AdminCommands
 from streamkeep.engine.api.follow import FollowCommands
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.format.core.entry import Text
 
 Item = TypeVar("Item")
@@ -62,7 +62,7 @@ class _Steps(Generic[Item]):
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
-        self._lock = threading.Lock()
+        self._lock = make_lock("async steps")
         self._closed = False
 
     def next(self) -> object:

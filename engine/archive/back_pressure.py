@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import Final
 
 import lmdb
@@ -23,6 +22,7 @@ from streamkeep.engine.archive.archiver import archive, clean, retired_bytes
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import RETIRED_LEAST, Environment
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
 
 RETIRED_MAX_BYTES: Final = 1 << 30
@@ -37,7 +37,7 @@ class BackPressure:
     def __init__(self, environment: Environment, most: int | None = None) -> None:
         self._environment = environment
         self.most = RETIRED_MAX_BYTES if most is None else most
-        self._lock = threading.Lock()  # held by the thread of this process that archives
+        self._lock = make_lock("back pressure", environment.context.raw.path())
         self._not_before = 0.0  # monotonic time of the next try after a failure
 
     def __call__(self) -> None:

@@ -39,6 +39,7 @@ from streamkeep.engine.blocking.calls import BlockingCall, Wait, Waiter
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitTable
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn
@@ -65,7 +66,7 @@ class Waiters:
         self._store = store
         self._context = context
         self._read = read  # runs a function on a snapshot
-        self._lock = threading.Lock()
+        self._lock = make_lock("waiters")
         self._bells: set[Bell] = set()
         self._spare: list[Bell] = []  # those among them that no call uses
         # Consumers that had to wait the last time. The one that called longest ago is first.
@@ -139,7 +140,7 @@ class Waiters:
 
     def abandon(self) -> None:
         """In a forked child, forget the bells and the table of the parent."""
-        self._lock = threading.Lock()
+        self._lock = make_lock("waiters")
         for bell in self._bells:
             bell.abandon()
         self._bells.clear()

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -31,6 +30,7 @@ from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.journal.journal import Journal, sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
+from streamkeep.engine.system.lock_order import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.context import EngineContext
@@ -59,7 +59,7 @@ class Checkpoints:
         self.context = context
         self.file = file
         self.journal = journal
-        self.lock = threading.RLock()  # taken before `EngineContext.write_lock`
+        self.lock = make_reentrant_lock("checkpoint", context.raw.path())
         self._depth = 0  # of nested `exclusive` blocks
         self._folder = journal.folder.open_again()
         self._handles = [self._folder]

@@ -20,6 +20,7 @@ from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.failures import Failures
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 
@@ -89,7 +90,7 @@ class Checkpointer:
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._start_lock = threading.Lock()
+        self._start_lock = make_lock("checkpointer")
         self._chores: list[tuple[str, Callable[[], object]]] = []
         self._pauses: list[Callable[[], float | None]] = []
         self._intervals: list[float] = []  # of the stores with sync="interval", in seconds

@@ -24,7 +24,6 @@ import contextlib
 import errno
 import mmap
 import os
-import threading
 from typing import Final
 
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition
@@ -39,6 +38,7 @@ from streamkeep.engine.journal.reader import (
 from streamkeep.engine.journal.sync_leader import LOCK_FILE_PREFIX, SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StreamkeepError
 from streamkeep.format.log.journal import (
@@ -83,7 +83,7 @@ class Journal:
         self._room = 0  # where its last record must end
         self._next_offset = 0
         self._next_chain = 0
-        self._sync_lock = threading.Lock()
+        self._sync_lock = make_lock("sync")
         self._sync_handle = -1
         self._synced = 0  # the number of the file of `_sync_handle`
         self._clean = False  # the next record must go into a file that was never used
@@ -97,7 +97,7 @@ class Journal:
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
         self._close_files()
-        self._sync_lock = threading.Lock()
+        self._sync_lock = make_lock("sync")
         self.control.abandon()
         self.folder.close()
 

@@ -13,12 +13,12 @@ descriptor is never closed, and so never given to another file, under a reader.
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -122,7 +122,7 @@ class SegmentFiles:
         self.store = store
         self._most_open = most_open
         self._open: OrderedDict[str, Segment] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = make_lock("segment files")
 
     def path(self, record: SegmentRecord) -> Path:
         """Return where the file of a row is."""

@@ -18,10 +18,10 @@ import os
 import secrets
 import select
 import struct
-import threading
 from contextlib import suppress
 from typing import Final
 
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 
@@ -91,7 +91,7 @@ class Notifier:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._handles: dict[int, int] = {}
-        self._lock = threading.Lock()  # nobody rings while handles are closed
+        self._lock = make_lock("notifier")  # nobody rings while handles are closed
         self._closed = False
 
     def notify(self, number: int, ticket: int) -> bool:
@@ -135,7 +135,7 @@ class Notifier:
 
     def abandon(self) -> None:
         """As `close`, in a forked child, where the lock may be held for ever."""
-        self._lock = threading.Lock()
+        self._lock = make_lock("notifier")
         self._close_all()
 
     def _close_all(self) -> None:

@@ -35,13 +35,13 @@ import fcntl
 import mmap
 import os
 import struct
-import threading
 from typing import Final
 
 import xxhash
 
 from streamkeep.engine.notify.notifier import Bell, Notifier, remove_dead
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 
 # Kinds of rows: what the wait is for.
@@ -126,7 +126,7 @@ class WaitTable:
     def __init__(self, folder: Folder | None) -> None:
         self.folder = folder
         self.words: memoryview = _NOBODY
-        self._mutex = threading.Lock()
+        self._mutex = make_lock("wait table")
         self._file = -1
         self._map: mmap.mmap | None = None
         self._held = False  # this process has the lock

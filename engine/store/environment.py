@@ -102,7 +102,7 @@ class Environment:
         self.back_pressure: BackPressure | None = None  # called after commits
         self.renew_queue()
         self.segments = SegmentFiles(folder)
-        self.archive_work = OwnedLock()  # a part of the archive's lock; closing waits for it
+        self.archive_work = OwnedLock("archive", context.raw.path())
         context.segment_files = self.segments
         if not readonly and lock is not None:
             journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, context.epoch)

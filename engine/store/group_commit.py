@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.failures import copy_of
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
@@ -167,7 +168,7 @@ class GroupCommit:
     def __init__(self, context: EngineContext, write: Write) -> None:
         self._context = context
         self._write = write
-        self._mutex = threading.Lock()  # protects what follows; held for a few steps only
+        self._mutex = make_lock("group commit")  # protects what follows; held for a few steps only
         self._queue: list[Call] = []
         self._leader: Call | None = None
         self._has_writer = False  # the writer thread runs

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.system.lock_order import make_reentrant_lock
 from streamkeep.engine.system.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Condition(threading.RLock())
+        self.lock = threading.Condition(make_reentrant_lock("registry"))
         self.environments: dict[Identity, Environment] = {}
         self.openings: list[Opening] = []  # of stores that are being opened
 
@@ -109,7 +110,7 @@ class Registry:
 
     def leave_to_parent(self) -> None:
         """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""
-        self.lock = threading.Condition(threading.RLock())
+        self.lock = threading.Condition(make_reentrant_lock("registry"))
         for opening in self.openings:
             if opening.lock is not None:
                 opening.lock.close()
@@ -119,9 +120,7 @@ class Registry:
                 "child"
             )
             context = environment.context
-            context.write_lock = threading.Lock()
-            context.gate = threading.Lock()
-            context.exit_gate = threading.Lock()
+            context.make_locks()
             context.writer = 0
             context.forked = True
             for raw in (environment.raw, context.pin):
@@ -129,7 +128,7 @@ class Registry:
                     context.leave_to_parent(raw)
             environment.waiters.abandon()
             environment.renew_queue()
-            environment.archive_work = OwnedLock()
+            environment.archive_work = OwnedLock("archive", context.raw.path())
             # The child must not hold the parent's file locks: they would outlive the parent.
             if environment.lock is not None:
                 environment.lock.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 
+from streamkeep.engine.system.lock_order import make_lock
+
 
 class OwnedLock:
     """A lock among the threads of a process, which is not reentrant."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, name: str, store: str) -> None:
+        """Make the lock that has this name in `lock_order`."""
+        self._lock = make_lock(name, store)
         self._owner = 0
 
     def is_mine(self) -> bool:

@@ -14,6 +14,7 @@ import lmdb
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import StoreClosedError, StoreError
@@ -51,36 +52,48 @@ class EngineContext:
         node_max_bytes: int,
         node_max_entries: int,
     ) -> None:
+        # Set here and never changed.
         self.raw = raw
         self.tables = tables
         self.epoch = epoch
         self.clock = clock
-        self.node_max_bytes = node_max_bytes  # of streams created from now on
+        self.node_max_bytes = node_max_bytes  # of new streams
         self.node_max_entries = node_max_entries
-        self.write_lock = threading.Lock()
-        self.writer = 0  # the thread that holds it
+        # Set once, while the store is opened and no other thread knows it.
+        self.journal: Journal | None = None  # None for a read-only store
+        self.segment_files: Any = None  # a `SegmentFiles`, for reading history
+        self.make_locks()
+        # Protected by `write_lock`.
         self.cache: dict[bytes, Stream] = {}
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
-        self.generation = 0  # of what is in the cache: rises when others have committed
-        self.cached_commit = -1  # the newest commit that this generation knows
+        self.generation = 0  # of the cache; rises after commits of other processes
+        self.cached_commit = -1  # the newest commit that this generation includes
+        self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
+        # Changed under the checkpoint lock. `begin_write` only asks whether there is one.
+        self.pin: lmdb.Transaction[bytes] | None = None
+        # Changed under `write_lock` and read without it: an old value is harmless.
         self.last_commit = -1
-        self.wait_table = WaitTable(None)  # who is to be rung after a commit
-        self.journal: Journal | None = None  # None where the store is read-only
-        self.retired_bytes = 0  # what `retired` took after the last commit that added to it
-        self.refuse_above = 0  # retired bytes from which streams that archive take no entries
-        self.segment_files: Any = None  # a `SegmentFiles`, for those who read history
-        self.pin: lmdb.Transaction[bytes] | None = None  # changed under `write_lock`
-        self.bytes_since_checkpoint = 0  # written since the last checkpoint, about
-        self.erasures = 0  # how many erasures the memory of this process was cleared after
-        self.most_pages = 0  # that a big commit may have changed; see `memory`
-        self.messages_due = MessagesDue()
+        self.bytes_since_checkpoint = 0  # estimated; the checkpointer sets it back
+        self.erasures = 0  # the number of erasures for which the memory was cleared
+        self.writer = 0  # the thread that holds `write_lock`; compared with the caller only
+        # Numbers and flags that are set in one step and need no lock.
+        self.retired_bytes = 0  # size of `retired` after the last commit that added to it
+        self.refuse_above = 0  # retired bytes above which streams that archive take no entries
         self.watched = False  # the checkpointer thread knows that there are commits
-        self.forked = False  # this is a child, and all that is open the parent's
-        self.closed = ""  # why no transaction may begin any more
-        self.gate = threading.Lock()  # held while the map is resized
-        self.exit_gate = threading.Lock()
-        self.entered = 0  # read transactions begun, changed under `gate`
-        self.left = 0  # ... and ended, changed under `exit_gate`
+        self.closed = ""  # why no transaction may begin any more; set under `gate`
+        self.forked = False  # this is a child process, and everything open is the parent's
+        self.entered = 0  # read transactions begun; protected by `gate`
+        self.left = 0  # read transactions ended; protected by `exit_gate`
+        # With locks of their own. The wait table is replaced under the lock of the waiters.
+        self.wait_table = WaitTable(None)
+        self.messages_due = MessagesDue()
+
+    def make_locks(self) -> None:
+        """Make the locks; also in a forked child, where threads of the parent may hold the old."""
+        store = self.raw.path()
+        self.write_lock = make_lock("write", store)
+        self.gate = make_lock("gate", store)  # held while the map is resized
+        self.exit_gate = make_lock("exit gate", store)
 
     def check_open(self) -> None:
         """Raise unless transactions may begin."""

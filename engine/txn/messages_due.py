@@ -7,8 +7,9 @@ question what is due comes without it, so that the notes have a lock of their ow
 
 from __future__ import annotations
 
-import threading
 from typing import Final
+
+from streamkeep.engine.system.lock_order import make_lock
 
 NEVER: Final = 1 << 64
 
@@ -17,7 +18,7 @@ class MessagesDue:
     """The earliest time, in Unix milliseconds, at which a stream may have something to forget."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock("messages due")
         self._at: dict[bytes, int] = {}
         self.next_ms: int = NEVER  # not above the earliest of all
 
