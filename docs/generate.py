@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import click
 import stubs
 
+from streamkeep.engine.system.lock_order import ORDER
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.core.versions import HISTORY
 from streamkeep.format.log.checkpoint import SLOT
@@ -135,6 +136,12 @@ def render_tables() -> str:
     return "\n".join(["| number | name | key | value |", "|---|---|---|---|", *rows])
 
 
+def render_locks() -> str:
+    """Return the locks of the engine in their order."""
+    rows = [f"| {lock.name} | `{lock.where}` | {lock.protects} |" for lock in ORDER]
+    return "\n".join(["| lock | where | protects |", "|---|---|---|", *rows])
+
+
 def render_invariants() -> str:
     """Return every finding code with its meaning and advice."""
     rows = [
@@ -187,6 +194,7 @@ PARTS: Final = (
     Part("reference/format.md", "segment row", INDEX_ROW.table),
     Part("reference/format.md", "segment record", SEGMENT_RECORD.table),
     Part("reference/format.md", "erasure", ERASURE.table),
+    Part("internals/locks.md", "locks", render_locks),
     Part("reference/findings.md", "findings", render_invariants),
     Part("reference/format.md", "versions", render_versions),
 )
