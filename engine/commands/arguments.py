@@ -20,7 +20,9 @@ from streamkeep.format.core.id_codec import (
 
 _TOO_LARGE: Final = 1 << 63
 _MOST_DIGITS: Final = 19
-_LATEST_MS: Final = 1 << 42  # a time in the 22nd century; the end of a wait must be one, too
+_LATEST_MS: Final = (
+    1 << 42
+)  # a time in the 22nd century; the end of a wait must come before it, too
 NOT_INTEGER: Final = "value is not an integer or out of range"
 _WHOLE: Final = "a number from -9223372036854775808 to 9223372036854775807 is expected"
 _MOST_SHOWN: Final = 60  # characters of a value in a message
@@ -36,7 +38,7 @@ def as_given(value: object) -> str:
 
 
 def refused(problem: str, parameter: str, value: object, expected: str) -> CommandError:
-    """Return the error of a server, with a note about what its words leave out."""
+    """Return the error of a server, with the value and what is expected."""
     error = CommandError(problem)
     error.add_note(f"{parameter} is {as_given(value)}; {expected}")
     return error
@@ -99,7 +101,7 @@ def pairs_to_flat(pairs: object) -> list[bytes]:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
                 raise ArgumentError(
                     "an entry is a dict, or a sequence of (field, value) pairs; "
-                    f"{as_given(pair)} is no pair"
+                    f"{as_given(pair)} is not a pair"
                 )
             flat.append(to_bytes(pair[0], "a field"))
             flat.append(_to_value(pair[0], pair[1]))
@@ -181,7 +183,7 @@ def to_integer(parameter: str, value: object, problem: str = NOT_INTEGER) -> int
 
 
 def _is_number(text: bytes) -> bool:
-    """Say whether a server takes text for an integer: no spaces, no plus, no leading zeros."""
+    """Return whether a server reads text as an integer: no spaces, no plus, no leading zeros."""
     digits = text[1:] if text[:1] == b"-" else text
     if len(digits) > _MOST_DIGITS or not digits.isdigit():
         return False
@@ -199,11 +201,11 @@ def check_integer(
     """Return an int that redis-py checks before it sends it.
 
     Args:
-        problem: what redis-py says where it is no int, or below `least`, if there is one.
-        server: what a server says to one that is out of range. (And to a bool: redis-py takes it
-            for an int, and sends it as "True".)
+        problem: the error of redis-py for a value that is not an int, or is below `least`.
+        server: the error of a server for a value out of range. (Also for a bool: redis-py takes
+            it for an int, and sends it as "True".)
     """
-    # Compiled code makes a plain int of `value` where it is known to be one: True is lost then.
+    # Compiled code converts a value that is known to be an int to a plain int, so test bool first.
     sent: object = str(value) if isinstance(value, bool) else value
     if not isinstance(value, int) or (least is not None and value < least):
         raise ArgumentError(f"{problem}, not {as_given(value)}")
@@ -216,8 +218,8 @@ def check_not_negative(
     """Return a number that redis-py checks as `int(value)`, and sends as it is.
 
     Args:
-        problem: what redis-py says where that is negative.
-        server: what a server says to one that it cannot read.
+        problem: the error of redis-py for a negative number.
+        server: the error of a server for text that is not a number.
     """
     if isinstance(value, (int, float, str, bytes)):
         try:
@@ -237,7 +239,7 @@ def check_count(command: str, name: str, value: object) -> int:
 
 
 def check_block(command: str, value: object) -> int:
-    """Return how many milliseconds a command may wait, 0 for ever."""
+    """Return how many milliseconds a command may wait; 0 for no limit."""
     wait_ms = check_integer(
         f"{command} block must be a non-negative integer",
         "block",

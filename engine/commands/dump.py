@@ -1,7 +1,7 @@
-"""A stream out of the store, in parts: for DUMP, for files, for comparing.
+"""Reading a stream from the store in parts: for DUMP, for files, for comparisons.
 
-See `format/redis/stream_parts.py` for the parts. They are made from one transaction, as they are
-asked for: one node or one group at a time is in memory.
+See `format/redis/stream_parts.py` for the parts. They are read in one transaction, on
+demand: only one node or one group at a time is in memory.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def _pages_of(group: Group) -> Iterator[bytes]:
 
 
 def delivered_order(group: Group) -> Iterator[Nack]:
-    """Yield the pending entries of a group in the order of delivery, those of nobody first."""
+    """Yield the pending entries of a group by delivery, those without an owner first."""
     walk = OrderWalk(group.pel)
     while (nack := walk.next()) is not None:
         yield nack
 
 
 def zone_of(group: Group) -> list[Id]:
-    """Return the IDs that nobody owns, in the order in which they were given back."""
+    """Return the IDs without an owner, in the order in which they were released."""
     ids: list[Id] = []
     if group.record.nacked:
         for nack in delivered_order(group):
@@ -137,7 +137,7 @@ def group_part(group: Group) -> GroupPart:
 
 
 def messages_of(txn: Txn, stream: Stream) -> Messages | None:
-    """Return what idempotent XADD remembers of a stream; None where it was never used."""
+    """Return what idempotent XADD remembers of a stream; None if it was never used."""
     where = f"stream {stream.number}"
     extension = stream.record.extension
     if IDEMPOTENCE not in split_sections(extension, where):

@@ -33,7 +33,7 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
 
 
 def _glob_class(pattern: bytes, index: int) -> tuple[bytes, int]:
-    """Translate what follows a `[`; return the expression and where the pattern goes on."""
+    """Translate the text after a `[`; return the expression and where the pattern continues."""
     negated = pattern[index : index + 1] == b"^"
     index += negated
     members: set[int] = set()

@@ -1,6 +1,6 @@
-"""What XGROUP HELP and XINFO HELP answer: the lines of Redis.
+"""The replies of XGROUP HELP and XINFO HELP: the lines of Redis.
 
-They are the same from 7.0 to 8.10, but that the last one was "Prints this help." before.
+Redis 7.0 to 8.10 have the same lines. In older versions the last one is "Prints this help."
 """
 
 from __future__ import annotations

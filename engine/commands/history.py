@@ -1,14 +1,16 @@
 """History: segments, retired nodes and live nodes of a stream as one ordered view.
 
-All three hold macro nodes, and the ranges of the nodes of a stream never overlap, wherever they
-are. So reading history is reading nodes in the order of their keys, each from the place that has
-it; `tombstones.history_form` makes of a node what history shows of it. One snapshot says where
-each node is: what trims, archives and erases meanwhile changes nothing about that, but may remove a
-file. Then `Unreadable` is raised, and whoever can take a newer snapshot asks the newest manifest:
-does it not name the file any more, the read begins again; else the file is missing indeed.
+All three places hold macro nodes, and the ranges of the nodes of a stream never overlap. So history
+is read node by node in the order of keys, each node from its place; `tombstones.history_form`
+returns the part of a node that history shows.
 
-To find a range costs a search in each of the three, and one in the index of a segment; memory is
-bounded by a block.
+One snapshot says where each node is. Trims, archiving and erasures while it is open do not change
+that, but may remove a file. The read then raises `Unreadable`. A caller that can take a newer
+snapshot looks at the newest manifest: if it no longer names the file, the read begins again;
+otherwise the file is really missing.
+
+To find a range costs a search in each of the three places, and one in the index of a segment.
+Memory is bounded by one block.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _NOWHERE: Final = (MAX, MAX)
 
 
 class Unreadable(Exception):
-    """A segment of the snapshot's manifest cannot be read: it may have been removed since."""
+    """A segment in the manifest of the snapshot cannot be read; it may have been removed since."""
 
     def __init__(self, record: SegmentRecord, error: CorruptionError) -> None:
         super().__init__(str(error))
@@ -50,7 +52,7 @@ class Unreadable(Exception):
         self.error = error
 
     def still_named(self, txn: Txn) -> bool:
-        """Say whether a newer manifest names the file, too."""
+        """Return whether a newer manifest also names the file."""
         return is_named(txn, self.record)
 
 
@@ -65,7 +67,7 @@ class Source:
         self.seq = 0
 
     def at_or_above(self, ms: int, seq: int) -> bool:
-        """Go to the last node that begins at `ms-seq` or before, else to the first one behind."""
+        """Go to the last node that begins at `ms-seq` or before, or to the first one after it."""
         raise NotImplementedError
 
     def at_or_below(self, ms: int, seq: int) -> bool:
@@ -81,17 +83,17 @@ class Source:
         raise NotImplementedError
 
     def load(self) -> bytes:
-        """Return the listpack of the node as history shows it; b"" when that is nothing."""
+        """Return the listpack of the node as history shows it; b"" if it shows nothing."""
         raise NotImplementedError
 
     def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
-        """Return this node and those behind it with keys up to `end`, and stand behind the last.
+        """Return this node and the following ones with keys up to `end`, and go to the next one.
 
         Args:
             enough: bytes after which it stops.
 
         Returns:
-            the nodes, those that show nothing as b""; whether there is a node to stand on.
+            the nodes, those that show nothing as b""; and whether there is a next node.
         """
         nodes: list[CopiedNode] = []
         size = 0
@@ -258,7 +260,7 @@ class Archived(Source):
         return self._nodes[self._index].listpack
 
     def _open_after(self, ms: int, seq: int) -> bool:
-        """Go to the first node of the first segment that begins at `ms-seq` or behind."""
+        """Go to the first node of the first segment that begins at `ms-seq` or after it."""
         record = next(segments_from(self._txn, self._number, ms, seq), None)
         if record is None:
             return False
@@ -388,7 +390,7 @@ def last_archived(txn: Txn, number: int) -> Id:
         highest = record.last_id
     retired = Retired(txn, number)
     if retired.at_or_below(*_NOWHERE):
-        # The row's last slot may be trimmed or not; either way nothing may come below it again.
+        # Trimmed or not, no entry may get an ID below the last slot of the row again.
         value = txn.get(RETIRED, node_key(number, retired.ms, retired.seq))
         assert value is not None
         node = decode_envelope(value, "retired node")

@@ -1,13 +1,13 @@
 """Idempotent XADD (IDMP, IDMPAUTO), XCFGSET and XIDMPRECORD.
 
-Each producer's messages are tracked with the entries they became. A message that is known adds
-nothing; the oldest is forgotten when the producer has more than idmp-maxsize, and all are forgotten
-idmp-duration seconds after their entry's time. Redis forgets in the background, as the upkeep
-thread does here (`idempotency_sweep`). Besides, each idempotent XADD forgets what is due of its own
-producer, and looks at one other producer, in turn.
+The messages of each producer are tracked with the IDs of their entries. A known message adds no
+entry. The oldest message is forgotten when the producer has more than idmp-maxsize, and each
+message idmp-duration seconds after the time of its entry. Redis forgets in the background, and so
+does the checkpointer thread here (`idempotency_sweep`). Each idempotent XADD also forgets the
+expired messages of its own producer, and of one other producer, in turn.
 
-All rows of a stream stand under one number. When the settings change, everything is forgotten at
-once by taking a new number; the rows under the old one become garbage.
+All rows of a stream have keys with one number. When the settings change, the stream takes a new
+number, which forgets all messages at once; the rows with the old number become garbage.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SWEEP: Final = 100  # messages of another producer forgotten per XADD
 
 
 class Tracker:
-    """What one stream remembers of its producers, in one write transaction; `save` it."""
+    """The messages that one stream remembers, in one write transaction; call `save` at the end."""
 
     def __init__(self, txn: WriteTxn, stream: Stream) -> None:
         self.txn = txn
@@ -66,7 +66,7 @@ class Tracker:
         self.state: Idempotence = idempotence_of(stream.record.extension, _WHERE)
 
     def save(self) -> None:
-        """Put settings and counters back into the stream record."""
+        """Write settings and counters into the stream record."""
         record = self.stream.record
         record.extension = with_section(record.extension, IDEMPOTENCE, self.state.encode())
 
@@ -79,7 +79,7 @@ class Tracker:
         return None if message is None else (message.ms, message.seq)
 
     def find_lasting(self, producer_name: bytes, iid: bytes, now_ms: int) -> tuple[int, int] | None:
-        """As `find`; None also for a message that `expire` would forget now."""
+        """As `find`, but None for a message that `expire` would forget now."""
         producer = self._producer(producer_name)
         message = None if producer is None else self._message(producer, iid)
         if producer is None or message is None:
@@ -124,7 +124,7 @@ class Tracker:
         txn.context.messages_due.note(self.stream.name, ms + state.duration * 1000)
 
     def expire(self, producer_name: bytes, now_ms: int) -> None:
-        """Forget what is due of a producer, and of another one, in turn."""
+        """Forget the expired messages of a producer, and of another one, in turn."""
         if self.state.number == 0:
             return
         limit = self._limit(now_ms)
@@ -134,19 +134,20 @@ class Tracker:
         self._sweep(limit)
 
     def _limit(self, now_ms: int) -> int:
-        """Return the highest time of an entry whose message is due."""
+        """Return the highest time of an entry whose message has expired."""
         return now_ms - self.state.duration * 1000
 
     def sweep(self, start: int, limit: int, producers: int, messages: int) -> tuple[int, int, int]:
-        """Forget messages that are due, of some producers from number `start` on.
+        """Forget expired messages of some producers from number `start` on.
 
         Args:
-            limit: the highest time of a message that is due.
-            producers, messages: how many to look at, and to forget, at most.
+            limit: the highest time of an expired message.
+            producers: how many to look at, at most.
+            messages: how many to forget, at most.
 
         Returns:
-            how many were forgotten; the producer to go on with, or -1 at the end; and the lowest
-            time of a message that stays, or -1.
+            how many were forgotten; the producer to continue with, or -1 at the end; and the
+            lowest time of a remaining message, or -1.
         """
         gone = 0
         lowest = -1
@@ -236,11 +237,11 @@ class Tracker:
             return None
         message = decode_message(body, _WHERE)
         if message.iid != iid:
-            raise CorruptionError(_WHERE, "the row of a message holds another one")
+            raise CorruptionError(_WHERE, "the row of a message holds another message")
         return message
 
     def _in_order(self, producer: int) -> Iterator[Message]:
-        """Yield the messages of a producer as they came."""
+        """Yield the messages of a producer in the order in which they came."""
         prefix = producer_prefix(self.state.number, producer)
         for db_key, body in bodies_with(self.txn, IDEMPOTENCY_ORDER, prefix, _WHERE):
             yield decode_ordered(db_key, body, _WHERE)

@@ -1,8 +1,8 @@
-"""Streams as keys: list, find, delete, rename; and the removal of what deleted streams leave.
+"""Streams as keys: list, find, delete and rename them, and remove the rows of deleted ones.
 
-Deleting a stream removes its name and record at once. Its nodes become garbage, a row that later
-transactions work off in bounded steps, so that deleting ten million entries holds the write lock
-no longer than deleting ten.
+Deleting a stream removes its name and record at once. Its nodes become garbage: later
+transactions remove them in bounded steps. So deleting ten million entries holds the write lock no
+longer than deleting ten.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def name_of(txn: Txn, number: int, likely: Iterable[bytes]) -> bytes | None:
     """Return the key of a stream; None when it does not exist.
 
     Args:
-        likely: keys to try; only when it has none of them, all keys are read.
+        likely: keys to try first; all keys are read only if the stream has none of them.
     """
     for name in likely:
         if txn.stream_number(name) == number:
@@ -116,7 +116,7 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
 
 
 def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:
-    """Rename a stream; the target's former stream is deleted (RENAME), or kept (RENAMENX).
+    """Rename a stream; the former stream of the target is deleted (RENAME) or kept (RENAMENX).
 
     Returns:
         False when the target exists and is to be kept.
@@ -141,7 +141,7 @@ def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
         yield db_key, kind, number
 
 
-# What is left of each kind of garbage: tables whose keys begin with its number.
+# By kind of garbage: the tables with rows whose keys begin with its number.
 _ROWS_OF: Final = {
     STREAM_NODES: (NODES,),
     IDEMPOTENCE_ROWS: (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER),
@@ -150,9 +150,9 @@ _ROWS_OF: Final = {
 
 
 def collect_garbage(txn: WriteTxn) -> bool:
-    """Remove up to GARBAGE_STEP rows of what was deleted; say whether more may be there.
+    """Remove up to GARBAGE_STEP rows of garbage; return whether there may be more.
 
-    Files are left to `segment_files.remove_garbage`.
+    `archive.garbage_files` removes files.
     """
     for db_key, kind, number in iter_garbage(txn):
         if kind == ARCHIVE_FILE:
@@ -172,7 +172,7 @@ def collect_garbage(txn: WriteTxn) -> bool:
 
 
 def _forget_name(txn: WriteTxn, number: int) -> None:
-    """Forget the name of a deleted stream whose nodes are gone, unless something is retired."""
+    """Forget the name of a deleted stream without nodes, unless it has retired nodes."""
     cursor = txn.cursor(RETIRED)
     prefix = pack_number(number)
     found = cursor.set_range(node_key(number, 0, 1))
@@ -192,7 +192,7 @@ def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
 
 
 def _bury_node(txn: WriteTxn, db_key: bytes) -> None:
-    """Remove a node of a deleted stream; the archive gets what was trimmed of it before."""
+    """Remove a node of a deleted stream; the archive gets the entries that were trimmed before."""
     value = txn.get(NODES, db_key)
     if value is not None and has_bitmap(value):
         node = decode_envelope(value, "a macro node of a deleted stream")
@@ -201,7 +201,7 @@ def _bury_node(txn: WriteTxn, db_key: bytes) -> None:
 
 
 def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
-    """Retire what was trimmed of a node whose live entries are deleted."""
+    """Retire the trimmed entries of a node whose live entries are deleted."""
     ids = live_ids(data, ms, seq)
     if ids:
         data = mark(data, ms, seq, ids, 0).data

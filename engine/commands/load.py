@@ -1,11 +1,11 @@
-"""A stream into the store, in parts: for RESTORE, and for loading files.
+"""Writing a stream to the store in parts: for RESTORE, and for loading files.
 
-See `format/redis/stream_parts.py` for the parts. `Intake` takes them one after the other, each call
-within whatever transaction it is given, so that a stream of any size comes in by transactions of
-bounded size; until the last one it has a temporary name (`transfer/loading/staged.py`).
+See `format/redis/stream_parts.py` for the parts. `Loader` takes them one after the other, each in
+the transaction of the caller. So a stream of any size is loaded in transactions of bounded size.
+Until the last one it has a temporary name (`transfer/loading/staged.py`).
 
-What comes in is checked as if it were hostile: nodes byte by byte unless `redis_dump` has done it,
-counters against nodes, names and IDs against each other. What can be derived is derived.
+All parts are checked as if they were hostile: nodes byte by byte unless `stream_dump` has done it,
+counters against nodes, names and IDs against each other. Data that can be derived is derived.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from streamkeep.format.rows.group_records import Consumer
 
 
 class Loader:
-    """One stream that is coming in, under the name `name`."""
+    """One stream that is being loaded, under the name `name`."""
 
     def __init__(self, name: bytes, where: str) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class Loader:
     # --- all else ---------------------------------------------------------------------------
 
     def set_counters(self, txn: WriteTxn, counters: Counters) -> None:
-        """Set the counters, all entries being there."""
+        """Set the counters, after all entries were added."""
         stream = self.stream(txn)
         record = stream.record
         if counters.length != record.length:
@@ -118,11 +118,11 @@ class Loader:
         self.end_group(txn, group)
 
     def begin_group(self, txn: WriteTxn, part: GroupPart) -> None:
-        """Add a group with its consumers and what nobody owns."""
+        """Add a group with its consumers and the pending entries without an owner."""
         stream = self.stream(txn)
         problem = problem_of_group(part)
         if not problem and find_group(txn, stream, part.name) is not None:
-            problem = "it stands there twice"
+            problem = "the group is there twice"
         if problem:
             raise self._fail(f"group {part.name!r}: {problem}")
         group = create_group(txn, stream, part.name, part.last_id)
@@ -143,7 +143,7 @@ class Loader:
         group.save()
 
     def add_pending(self, txn: WriteTxn, part: GroupPart, pending: Iterable[Pending]) -> None:
-        """Add pending entries that somebody owns; of equal times, later ones are behind."""
+        """Add pending entries that have owners; of equal times, later ones come after."""
         group = self._group(txn, part.name)
         owners: list[Consumer] = [
             group.make_consumer(given.name, given.seen_time) for given in part.consumers
@@ -161,16 +161,16 @@ class Loader:
         group.save()
 
     def end_group(self, txn: WriteTxn, part: GroupPart) -> None:
-        """Check that everything of a group came in."""
+        """Check that the whole group was added."""
         record = self._group(txn, part.name).record
         found = record.pending, record.nacked
         if found != (len(part.pending), len(part.zone)):
-            raise self._fail(f"group {part.name!r}: a pending entry stands there twice")
+            raise self._fail(f"group {part.name!r}: a pending entry is there twice")
 
     def _group(self, txn: WriteTxn, name: bytes) -> Group:
         group = find_group(txn, self.stream(txn), name)
         if group is None:
-            raise self._fail(f"group {name!r} was destroyed meanwhile")
+            raise self._fail(f"group {name!r} was destroyed while it was being loaded")
         return group
 
     def set_messages(self, txn: WriteTxn, messages: Messages) -> None:
@@ -192,7 +192,7 @@ def restore(txn: WriteTxn, name: bytes, payload: bytes, replace: bool) -> bool:
     """Create a stream from a DUMP payload (RESTORE).
 
     Raises:
-        CommandError: with Redis's text; a CorruptionError behind it says what is wrong where.
+        CommandError: with Redis's text; its cause is a CorruptionError with place and problem.
     """
     if not replace and txn.find_stream(name) is not None:
         raise KeyExistsError("BUSYKEY Target key name already exists.")
@@ -203,7 +203,7 @@ def restore(txn: WriteTxn, name: bytes, payload: bytes, replace: bool) -> bool:
     try:
         parts = list(read_value(source, kind))  # all of it, before anything changes
         if not source.ends():
-            source.fail("bytes behind the end of the stream")
+            source.fail("bytes after the end of the stream")
     except CorruptionError as error:
         raise CommandError("Bad data format") from error
     delete(txn, [name])

@@ -1,8 +1,9 @@
 """MAXCOUNT and MAXSIZE: how much one reply of XREAD or XREADGROUP may still hold.
 
 MAXSIZE counts the bytes that the reply would take in RESP2. The header of the list of entries
-that is still being written is not counted, since its length is not known yet; that of the list of
-streams never is. The first entry of a reply is always written. Measured on Redis 8.10.
+that is still being written is not counted, since its length is not known yet; the header of the
+list of streams is never counted. The first entry of a reply is always written. Measured on Redis
+8.10.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from streamkeep.format.node.node import TEXT
 Entries = list[Any]  # entries in the shape that was asked for
 Found = list[list[Any]]  # a reply of XREAD: [name, its entries] of each stream
 
-NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code counts with fast
+NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code handles fast
 
 
 class ReplyBudget:
-    """What one reply may still hold; `max_count` and `max_size` 0 for no limit."""
+    """How much one reply may still hold; `max_count` and `max_size` 0 for no limit."""
 
     def __init__(self, max_count: int, max_size: int) -> None:
         self.max_count = max_count
@@ -31,14 +32,14 @@ class ReplyBudget:
         self._written = 0
 
     def fresh(self) -> ReplyBudget:
-        """Return one in which nothing is counted yet."""
+        """Return a budget of the same size, with nothing counted."""
         return ReplyBudget(self.max_count, self.max_size)
 
     @property
     def used_up(self) -> bool:
-        """Whether no entry may follow; streams that do are not even looked at.
+        """Whether no entry may follow; further streams are then not read.
 
-        The first entry of a reply may always be written, whatever empty histories took before.
+        The first entry of a reply may always be written, even if empty histories took all room.
         """
         if self.max_count and self._entries >= self.max_count:
             return True
@@ -61,7 +62,7 @@ class ReplyBudget:
         self._entries += count
 
     def add_entry(self, ms: int, seq: int, flat: list[bytes] | None, *extra: int) -> None:
-        """Count one entry: its pairs, None for one that is gone, and what CLAIM adds."""
+        """Count one entry: its pairs (None if it is gone), and the numbers that CLAIM adds."""
         self._entries += 1
         self._written += len(b"*%d\r\n" % (2 + len(extra))) + bulk_size(id_text(ms, seq))
         if flat is None:
@@ -90,7 +91,7 @@ def check_budget(command: str, count: object, max_count: object, max_size: objec
 
 
 def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:
-    """Return an entry given as pairs in the shape that was asked for."""
+    """Return an entry, given as pairs, in a shape."""
     if shape == TEXT:
         return Entry(f"{ms}-{seq}", fields_of([text.decode() for text in flat]))
     return Entry(id_text(ms, seq), fields_of(flat))

@@ -1,14 +1,14 @@
 """Retention: what a stream's settings remove, on append and by `maintain`.
 
-Each limit that is exceeded becomes a trim like XTRIM's, of a few nodes per transaction: an append
-removes about what it adds, and what a new setting makes superfluous all at once goes in bounded
-steps, with the appends to come or by `maintain`. A stream without settings, or within them, costs
-an append one look at each number.
+Each exceeded limit becomes a trim as by XTRIM, of a few nodes per transaction. An append removes
+about as much as it adds. If a new setting makes many entries superfluous at once, they are
+removed in bounded steps, by later appends or by `maintain`. For a stream without settings, or
+within its limits, an append only compares each number.
 
-With `keep_unacknowledged` no trim passes the first entry that a group has yet to read or to
-acknowledge. Then a stream can grow without end; `keep_max_bytes` says up to where, and
-`when_full` what happens there: entries are refused, or the oldest go all the same. Without it the
-store itself fills, and refuses entries of every stream (StoreFullError); so set it.
+With `keep_unacknowledged` no trim passes the first entry that a group has not read or not
+acknowledged. A stream can then grow without limit, unless `keep_max_bytes` is set; `when_full` says
+what happens at that size: entries are refused, or the oldest are removed anyway. Without
+`keep_max_bytes` the store itself fills and refuses entries of every stream (StoreFullError).
 
 Compiled by mypyc.
 """
@@ -50,7 +50,7 @@ Id = tuple[int, int]
 
 
 class RetentionChange(NamedTuple):
-    """What `set_retention` changes; None leaves a setting as it is, -1 removes a limit."""
+    """The changes of `set_retention`; None leaves a setting as it is, -1 removes a limit."""
 
     maxlen: int | None = None
     max_age_ms: int | None = None
@@ -63,7 +63,7 @@ class RetentionChange(NamedTuple):
     when_full: str | None = None
 
     def check(self) -> None:
-        """Raise ArgumentError for a value that no setting takes."""
+        """Raise ArgumentError for a value that a setting cannot have."""
         for name in ("maxlen", "max_age_ms", "max_bytes", "archive_max_age_ms", "keep_max_bytes"):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -80,7 +80,7 @@ class RetentionChange(NamedTuple):
 
 
 def set_retention(txn: WriteTxn, name: bytes, change: RetentionChange) -> Retention:
-    """Change the retention of a stream, which is created when missing; return it."""
+    """Change the retention of a stream, which is created if it is missing; return it."""
     stream = txn.find_stream(name)
     if stream is None:
         stream = txn.create_stream(name)
@@ -101,11 +101,11 @@ def retention(txn: Txn, name: bytes) -> Retention:
 
 
 def check_room(txn: WriteTxn, stream: Stream) -> None:
-    """Raise unless a stream takes entries; make room where its retention lets some go.
+    """Raise unless a stream takes entries; make room if its retention allows that.
 
     Raises, before anything has changed:
-        StreamFullError: not until its groups acknowledge some.
-        StoreFullError: not until what is retired can be archived.
+        StreamFullError: it takes none until its groups acknowledge some.
+        StoreFullError: it takes none until the retired nodes can be archived.
     """
     policy = stream.retention()
     if policy is None:
@@ -120,7 +120,7 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
     if not _makes_room(txn, stream, policy, most):
         raise StreamFullError(
             f"the stream holds {stream.node_bytes()} bytes, keep_max_bytes is {most}, and a group "
-            "has yet to acknowledge the oldest entries"
+            "has not acknowledged the oldest entries"
         )
     enforce(txn, stream, WITH_APPEND)
 
@@ -192,10 +192,10 @@ def _check_archive(txn: WriteTxn) -> None:
 
 
 def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
-    """Remove what the stream's retention does not keep; return how many entries went.
+    """Remove the entries that the retention of a stream does not keep; return their number.
 
     Args:
-        most_nodes: how many nodes may go, or be looked at, for each limit.
+        most_nodes: how many nodes to remove or look at, at most, for each limit.
     """
     policy = stream.retention()
     record = stream.record
@@ -233,7 +233,7 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
 
 
 def first_needed(txn: Txn, stream: Stream) -> Id | None:
-    """Return the lowest ID that a group has pending or has yet to read; None without one."""
+    """Return the lowest ID that a group has pending or has not read; None without groups."""
     lowest: Id | None = None
     for group in groups_of(txn, stream):
         unread = next_id(group.record.last_ms, group.record.last_seq)
@@ -244,7 +244,7 @@ def first_needed(txn: Txn, stream: Stream) -> Id | None:
 
 
 def is_due(txn: Txn, stream: Stream) -> bool:
-    """Say whether a stream has settings at all that may remove something."""
+    """Return whether a stream has settings that may remove entries."""
     policy = stream.retention()
     if policy is None:
         return False
@@ -267,7 +267,7 @@ def _trim(txn: WriteTxn, stream: Stream, spec: TrimSpec, stop: Id | None, most_n
 def _trim_to_size(
     txn: WriteTxn, stream: Stream, max_bytes: int, stop: Id | None, most_nodes: int
 ) -> int:
-    """Remove the oldest nodes while all together are too big; the newest stays."""
+    """Remove the oldest nodes while all together are too big; keep the newest."""
     removed = 0
     walk = NodeWalk(txn, stream)
     while most_nodes > 0 and stream.nodes() > 1 and stream.node_bytes() > max_bytes:
@@ -285,7 +285,7 @@ def _trim_to_size(
 
 
 def _note_first_node(txn: Txn, stream: Stream) -> None:
-    """Remember where the first node ends, so that appends need not look at it until it is due."""
+    """Remember where the first node ends, so that appends need not read it before it expires."""
     walk = NodeWalk(txn, stream)
     if stream.record.length and walk.first() and not walk.on_tail:
         stream.note_begins(end_ids(walk.load(), walk.ms, walk.seq).last_slot[0])

@@ -17,7 +17,7 @@ from streamkeep.format.rows.nacks import MAX_COUNT
 
 SILENT: Final = 0  # the consumer is shutting down: the delivery does not count
 FAIL: Final = 1  # it could not process the entry
-FATAL: Final = 2  # nobody can
+FATAL: Final = 2  # no consumer can process it
 
 DELETED: Final = 1
 ABSENT: Final = -1
@@ -28,7 +28,7 @@ Ids = list[bytes]  # as text: IDs are parsed after key and group were found, as 
 
 def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
     """Acknowledge entries; return how many were pending (XACK)."""
-    stream = txn.find_numbered(name)  # which is all that a group needs
+    stream = txn.find_numbered(name)  # a group needs no more
     group = None if stream is None else find_group(txn, stream, group_name)
     if group is None:
         return 0
@@ -41,7 +41,7 @@ def xackdel(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids, policy: int
     """Acknowledge entries and delete them as the policy says (XACKDEL).
 
     Returns:
-        For each ID -1 when it was not pending, 1 when it was deleted or gone, 2 when it was kept
+        For each ID -1 if it was not pending, 1 if it was deleted or gone, 2 if it was kept
         because another group refers to it.
     """
     stream = txn.find_stream(name)
@@ -66,7 +66,7 @@ def xdelex(txn: WriteTxn, name: bytes, ids: Ids, policy: int) -> list[int]:
     """Delete entries as the policy says (XDELEX).
 
     Returns:
-        For each ID 1 when it was deleted, -1 when there is no such entry, 2 when it was kept
+        For each ID 1 if it was deleted, -1 if there is no such entry, 2 if it was kept
         because a group refers to it.
     """
     stream = txn.find_stream(name)
@@ -101,7 +101,7 @@ class Deletion:
         return DELETED if gone else ABSENT
 
     def finish(self) -> None:
-        """Write what was dropped from the groups."""
+        """Write the changes to the groups."""
         if self.references is not None:
             self.references.flush()
 
@@ -115,12 +115,12 @@ def xnack(
     retrycount: int,
     force: bool,
 ) -> int:
-    """Give pending entries back, to be claimed by anybody; return how many (XNACK).
+    """Release pending entries, so that any consumer may claim them; return how many (XNACK).
 
     Args:
         mode: SILENT, FAIL or FATAL.
-        retrycount: the delivery count to set; -1 to leave that to the mode.
-        force: make entries of the stream pending that are not.
+        retrycount: the delivery count to set; -1 if the mode decides.
+        force: also make entries of the stream pending that were not.
     """
     stream, group = existing_group(txn, name, group_name)
     given_back = 0

@@ -3,11 +3,11 @@
 Redis decides before it encodes: a new node begins when the listpack so far plus the raw size of
 the new fields and values reaches stream-node-max-bytes, or the slots reach
 stream-node-max-entries. Streams with limits set by the user follow that rule exactly. By default
-we decide after encoding, so that envelope and listpack fill one LMDB page run: an entry that
-would push the tail beyond it is taken back and begins the next node.
+Streamkeep decides after encoding, so that envelope and listpack fill one LMDB page run: an entry
+that makes the tail too big is taken out again and begins the next node.
 
-An entry that is too big for any node sits alone in one. It goes to `nodes` at once, since a tail
-is written again with every append. Compiled by mypyc.
+An entry that is too big for any node is alone in one. It goes to `nodes` at once, since a tail is
+written again with every append. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AUTO_SEQ: Final = 1  # ms-*
 EXPLICIT: Final = 2
 
 MAX_ELEMENTS: Final[i64] = 1 << 30
-_DEFAULT_MAX_BYTES: Final[i64] = 1 << 30  # what Redis takes 0, and everything above, for
+_DEFAULT_MAX_BYTES: Final[i64] = 1 << 30  # used by Redis for 0, and for all higher limits
 _PAGE_LISTPACK: Final[i64] = PAGE_LISTPACK
 
 
@@ -64,7 +64,7 @@ def parse_new_id(text: bytes) -> NewId:
 
 
 class Message:
-    """The options IDMP and IDMPAUTO of XADD: who sent the entry, and what it is to be known by."""
+    """The options IDMP and IDMPAUTO of XADD: the producer of an entry, and its message ID."""
 
     def __init__(self, producer: bytes, iid: bytes) -> None:
         self.producer = producer
@@ -80,9 +80,9 @@ def xadd(
     trim: TrimSpec | None,
     message: Message | None,
 ) -> bytes | None:
-    """Append one entry; return its ID, or None when the stream is missing and must not be made.
+    """Append one entry; return its ID, or None if the stream is missing and must not be made.
 
-    A message that is known already adds nothing; the ID of its entry is returned.
+    A known message adds nothing; the ID of its entry is returned.
     """
     check_not_zero(new_id)
     check_size(pairs)
@@ -104,7 +104,7 @@ def xadd(
 
 
 def _trim(txn: WriteTxn, stream: Stream, trim: TrimSpec | None) -> None:
-    """Trim after an append, as it was asked for and as the stream's retention says."""
+    """Trim after an append, as the caller and the retention of the stream require."""
     if trim is not None:
         trim_stream(txn, stream, trim)
     if stream.record.extension:
@@ -121,8 +121,8 @@ def _add_message(
 ) -> bytes:
     """Append an entry unless it is known; remember it.
 
-    Callers have a `new_id` of `*`, except that a replay has the ID that a server gave. What is due
-    is forgotten last: where the entry is refused, nothing may have changed.
+    The `new_id` of callers is `*`; only a replay has the ID that a server chose. Expired messages
+    are forgotten last: if the entry is refused, nothing may have changed.
     """
     record = stream.record
     tracker = Tracker(txn, stream)
@@ -196,8 +196,10 @@ def check_size(pairs: list[bytes]) -> None:
 
 
 def choose_id(txn: WriteTxn, last_ms: int, last_seq: int, new_id: NewId) -> tuple[int, int]:
-    """Return the ID of the entry after `last_ms-last_seq`; raise when none is left, or the one
-    asked for is too small.
+    """Return the ID of the entry after `last_ms-last_seq`.
+
+    Raises:
+        CommandError: no ID is left, or the given one is too small.
     """
     if last_ms == MAX and last_seq == MAX:
         raise CommandError(
@@ -240,7 +242,7 @@ def append_entry(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[b
 
 
 def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
-    """Append under our own rule: a listpack fills what its page run leaves."""
+    """Append by the default rule: a listpack fills the rest of its page run."""
     tail = _tail(txn, stream)
     if tail is not None and tail.append_within(ms, seq, pairs, _PAGE_LISTPACK):
         stream.tail_grew()
@@ -252,7 +254,7 @@ def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: lis
 
 
 def _append_by_limits(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
-    """Append under Redis's rule and the limits of this stream."""
+    """Append by Redis's rule and the limits of this stream."""
     limit: i64 = i64(stream.record.node_max_bytes)
     if limit == 0 or limit > _DEFAULT_MAX_BYTES:
         limit = _DEFAULT_MAX_BYTES
@@ -268,7 +270,7 @@ def _append_by_limits(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: l
 
 
 def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i64) -> bool:
-    """Say whether Redis would append to a node of this size."""
+    """Return whether Redis would append to a node of this size."""
     most: i64 = i64(stream.record.node_max_entries)
     if most > 0 and slots >= most:
         return False

@@ -17,15 +17,15 @@ Id = tuple[int, int]
 
 MOST_COUNT = (1 << 63) // 16 - 1
 VISITS_PER_RESULT = 10
-EMPTY_PEL_MS = 50  # nothing is pending: look again after as long, or after the idle time
+EMPTY_PEL_MS = 50  # pause when nothing is pending, unless the idle time is longer
 
 
 class ClaimOptions:
-    """The options of XCLAIM: None or -1 where they were not given.
+    """The options of XCLAIM: None or -1 if they were not given.
 
     Attributes:
-        problem: what is wrong with an option, or with the idle time; Redis says so where there is a
-            group, and not before.
+        problem: the error in an option or in the idle time; Redis raises it only after it has found
+            the group.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ def xclaim(
     shape: int,
     justid: bool,
 ) -> list[object]:
-    """Make pending entries those of a consumer; return them, or their IDs (XCLAIM).
+    """Make a consumer the owner of pending entries; return them, or their IDs (XCLAIM).
 
-    Entries that are gone from the stream leave the pending entries.
+    Entries that are gone from the stream are removed from the pending entries.
     """
     stream, group = existing_group(txn, name, group_name)
     if options.problem is not None:
@@ -115,7 +115,7 @@ def xclaim(
 
 
 def _claimed_id(text: bytes) -> Id:
-    """Parse an ID of XCLAIM: what is none counts as an option that Redis does not know."""
+    """Parse an ID of XCLAIM; Redis takes any other text for an unknown option."""
     try:
         return parse_id(text, 0)
     except InvalidIdError:
@@ -123,7 +123,7 @@ def _claimed_id(text: bytes) -> Id:
 
 
 class Claimed:
-    """What XAUTOCLAIM returns: where to go on, entries or IDs, and IDs that are gone."""
+    """The reply of XAUTOCLAIM: where to continue, entries or IDs, and IDs that are gone."""
 
     def __init__(self, cursor: Id, entries: list[object], gone: list[Id]) -> None:
         self.cursor = cursor
@@ -142,7 +142,7 @@ def xautoclaim(
     shape: int,
     justid: bool,
 ) -> Claimed:
-    """Claim what is pending from `start` on and idle long enough (XAUTOCLAIM).
+    """Claim entries that are pending from `start` on and idle long enough (XAUTOCLAIM).
 
     At most `count` entries are claimed or found to be gone, and ten times as many are visited.
     """
@@ -186,7 +186,7 @@ def _visit(
 ) -> tuple[list[Nack], Id]:
     """Return the NACKs that XAUTOCLAIM visits, and the ID of the first that it does not.
 
-    Those that are due, or whose entry is gone, count against `count`.
+    NACKs that are due, or whose entry is gone, count against `count`.
     """
     visited: list[Nack] = []
     results = 0
@@ -211,9 +211,9 @@ def _visit(
 def claimable(
     txn: WriteTxn, stream: Stream, group: Group, min_idle: int, now_ms: int, most: int, shape: int
 ) -> list[tuple[Nack, object]]:
-    """Return what XREADGROUP CLAIM takes: NACKs and their entries, in the order of delivery.
+    """Return the NACKs that XREADGROUP CLAIM takes, and their entries, in the order of delivery.
 
-    It ends at the first that is too young. Entries that are gone are passed over, and stay pending.
+    It ends at the first NACK that is too young. Entries that are gone are skipped and stay pending.
     """
     taken: list[tuple[Nack, object]] = []
     walk = OrderWalk(group.pel)
@@ -228,7 +228,7 @@ def claimable(
 
 
 def idle_left(txn: Txn, stream: Stream, group: Group, min_idle: int, now_ms: int) -> int:
-    """Return in how many milliseconds CLAIM may find something; 0 when it would now."""
+    """Return in how many milliseconds CLAIM may find something; 0 if it would now."""
     walk = OrderWalk(group.pel)
     nack = walk.next()
     while nack is not None:
@@ -242,7 +242,7 @@ def idle_left(txn: Txn, stream: Stream, group: Group, min_idle: int, now_ms: int
 
 
 def claim_one(group: Group, consumer: Consumer, nack: Nack, now_ms: int) -> None:
-    """Make one pending entry that of a consumer, as XREADGROUP CLAIM does."""
+    """Make a consumer the owner of one pending entry, as XREADGROUP CLAIM does."""
     group.give(
         nack.ms,
         nack.seq,

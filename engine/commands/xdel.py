@@ -1,4 +1,4 @@
-"""XDEL: entries become tombstones; a node goes when its last live entry does. Compiled by mypyc."""
+"""XDEL: entries become tombstones; a node goes with its last live entry. Compiled by mypyc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamkeep.format.node.tombstones import mark
 def xdel(txn: WriteTxn, name: bytes, ids: list[bytes]) -> int:
     """Delete entries of the stream `name`; return how many there were.
 
-    IDs are not looked at when the stream is missing, as in Redis.
+    As in Redis, IDs are not checked if the stream is missing.
     """
     stream = txn.find_stream(name)
     return 0 if stream is None else len(delete_entries(txn, stream, parse_ids(ids)))
@@ -22,7 +22,7 @@ def xdel(txn: WriteTxn, name: bytes, ids: list[bytes]) -> int:
 def delete_entries(
     txn: WriteTxn, stream: Stream, ids: list[tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """Delete entries by ID, all those of one node together; return the IDs that were live."""
+    """Delete entries by ID, each node only once; return the IDs that were live."""
     record = stream.record
     low = record.first_id()
     high = record.last_live_id()

@@ -27,7 +27,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.rows.group_records import UNKNOWN
 
 LAST: Final = None  # `$`: the stream's last generated ID
-StartId = tuple[int, int] | InvalidIdError | None  # an ID, what is wrong with it, or LAST
+StartId = tuple[int, int] | InvalidIdError | None  # an ID, the error in it, or LAST
 
 _KEY_REQUIRED: Final = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
@@ -109,7 +109,7 @@ def xgroup_createconsumer(
 def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_name: bytes) -> int:
     """Delete a consumer; return how many entries it had pending (XGROUP DELCONSUMER).
 
-    They are pending for nobody afterwards, and never delivered again.
+    They are then no longer pending, and never delivered again.
     """
     _, group = _existing(txn, name, group_name)
     consumer = group.find_consumer(consumer_name)

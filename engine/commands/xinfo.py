@@ -1,4 +1,4 @@
-"""XINFO and XSETID, and the figures that `stat` shows."""
+"""XINFO and XSETID, and the figures of `stat`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def xsetid(
 ) -> bool:
     """Set last_generated_id, and entries_added and max_deleted_id where given (XSETID).
 
-    No group has then read more than was ever added: its lag would be negative.
+    entries_read of each group is lowered to entries_added: its lag would be negative.
     """
     if entries_added is not None and entries_added < 0:
         raise CommandError("entries_added must be positive")
@@ -198,7 +198,7 @@ def xsetid(
 
 
 class StreamStat(NamedTuple):
-    """How much a stream holds, and how much room it takes."""
+    """The number of entries of a stream, and the bytes that it takes."""
 
     name: bytes
     length: int

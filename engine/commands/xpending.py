@@ -1,4 +1,4 @@
-"""XPENDING: what is pending in a group, in sum and in detail."""
+"""XPENDING: the pending entries of a group, as a summary and in detail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PendingEntry(NamedTuple):
 
 
 def xpending(txn: Txn, name: bytes, group_name: bytes) -> PendingSummary:
-    """Return number and range of the pending entries, and the number of each consumer."""
+    """Return number and range of the pending entries, and their number by consumer."""
     _, group = existing_group(txn, name, group_name)
     if group.record.pending == 0:
         return PendingSummary(0, None, None, [])
@@ -50,7 +50,7 @@ def xpending_range(
     consumer_name: bytes | None,
     idle: int,
 ) -> list[PendingEntry]:
-    """Return pending entries by ID, of one consumer where it is named, idle for at least `idle`."""
+    """Return pending entries by ID, of one consumer if it is named, idle for at least `idle`."""
     _, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms()
     pel = group.pel

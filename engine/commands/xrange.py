@@ -1,6 +1,4 @@
-"""XRANGE, XREVRANGE and everything else that reads entries of one stream in ID order. Compiled
-by mypyc.
-"""
+"""XRANGE, XREVRANGE, and other reads of one stream in ID order. Compiled by mypyc."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from streamkeep.format.node.node import Range, find_entries, has_live, read_rang
 
 
 def read_entries(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> None:
-    """Append to `out` the live entries of a stream that are `wanted`, in the order it says."""
+    """Append to `out` the live entries of a stream that are `wanted`, in its order."""
     walk = NodeWalk(txn, stream)
     if wanted.newest_first:
         if not walk.seek(*wanted.end()) or (walk.ms, walk.seq) > wanted.end():
@@ -33,7 +31,7 @@ def xrange(txn: Txn, name: bytes, wanted: Range) -> list[object]:
 
 
 def exists(txn: Txn, stream: Stream, ms: int, seq: int) -> bool:
-    """Say whether the entry `ms-seq` is live."""
+    """Return whether the entry `ms-seq` is live."""
     record = stream.record
     if not record.length or not (record.first_id() <= (ms, seq) <= record.last_live_id()):
         return False
@@ -47,7 +45,7 @@ def read_ids(
     """Return the live entries among `ids`, by ID, each node loaded once.
 
     Args:
-        shape: as of a Range; -1 for True instead of the entry.
+        shape: as in a Range; -1 for True instead of the entry.
     """
     found: dict[tuple[int, int], object] = {}
     record = stream.record

@@ -73,7 +73,7 @@ def xread(
 
 
 def freeze(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> list[tuple[bytes, ReadId]]:
-    """Return the streams with `$` as what it means now, and means as long as XREAD waits."""
+    """Return the streams with `$` replaced by the last ID, which XREAD keeps while it waits."""
     frozen: list[tuple[bytes, ReadId]] = []
     for name, read_id in streams:
         if read_id == AFTER_LAST:
@@ -83,7 +83,7 @@ def freeze(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> list[tuple[bytes, R
 
 
 def ready(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> bool:
-    """Say whether `xread` would return something."""
+    """Return whether `xread` would return something."""
     for name, read_id in streams:
         stream = txn.find_stream(name)
         if stream is not None and has_above(stream, resolve(stream, read_id)):
@@ -92,7 +92,7 @@ def ready(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> bool:
 
 
 def has_above(stream: Stream, after: Id) -> bool:
-    """Say whether a live entry has an ID above `after`."""
+    """Return whether a live entry has an ID above `after`."""
     record = stream.record
     ms, seq = after
     if record.length == 0 or record.last_live_ms < ms:
@@ -110,11 +110,11 @@ def read_above(
     extra: tuple[int, ...] = (),
     resume: ReadCursor | None = None,
 ) -> tuple[Entries, list[Id]]:
-    """Return entries above an ID as far as the allowance goes, and their IDs.
+    """Return entries above an ID up to the limits of the reply, and their IDs.
 
     Args:
         extra: numbers that the reply adds to each entry.
-        resume: of a group that reads on.
+        resume: the cursor of a group.
     """
     if budget.max_size:
         return _read_by_size(txn, stream, after, most, budget, shape, extra)
@@ -140,7 +140,7 @@ def _read_by_size(
     shape: int,
     extra: tuple[int, ...],
 ) -> tuple[Entries, list[Id]]:
-    """As `read_above`, counting the size of each entry; reads a chunk at a time."""
+    """As `read_above`, but count the size of each entry, and read a chunk at a time."""
     out: Entries = []
     ids: list[Id] = []
     while len(out) < most:

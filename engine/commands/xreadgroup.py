@@ -1,8 +1,8 @@
 """XREADGROUP: deliver entries to the consumers of a group.
 
-Per stream and in this order: the consumer is created and seen; an ID other than `>` serves the
-consumer's history; CLAIM takes over what has been pending too long; then come new entries. What was
-delivered is pending, unless NOACK.
+For each stream, in this order: the consumer is created and seen; an ID other than `>` returns the
+history of the consumer; CLAIM takes over entries that have been pending too long; then new entries
+follow. Delivered entries are pending, except with NOACK.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _MEANINGLESS: Final = (
 )
 _ENDING: Final = " in XREADGROUP with GROUP option"
 
-Position = Id | str | CommandError  # an ID, NEW, or what is wrong with it
+Position = Id | str | CommandError  # an ID, NEW, or the error in it
 
 
 def parse_position(text: bytes) -> Position:
-    """Parse an ID argument of XREADGROUP; what is wrong with one is told where there is a group."""
+    """Parse an ID argument of XREADGROUP; return an error, which is raised if the group exists."""
     try:
         return _parse_position(text)
     except CommandError as error:
@@ -65,7 +65,7 @@ def _parse_position(text: bytes) -> Position:
 
 
 def check_idle(value: object) -> int | None:
-    """Check the idle time from which on entries are claimed, as redis-py does; None: none is."""
+    """Check the idle time after which entries are claimed, as redis-py does; None for no claims."""
     if value is None:
         return None
     problem = "XREADGROUP claim_min_idle_time must be a non-negative integer"
@@ -76,7 +76,7 @@ def check_idle(value: object) -> int | None:
 
 
 class Delivery:
-    """One call of XREADGROUP: who reads, and how."""
+    """One call of XREADGROUP: group, consumer and options."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ def xreadgroup(
     Args:
         lazy: if no stream has anything, do not write that the consumer was seen.
     """
-    budget = budget.fresh()  # when the map is full it grows, and the command runs again
+    budget = budget.fresh()  # if the map is full it grows, and the command runs again
     found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
     result: Found = []
     idle: list[tuple[Group, Consumer]] = []
@@ -118,7 +118,7 @@ def xreadgroup(
         stream, group = found[index]
         consumer = group.make_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
-            min_idle = None  # for the streams that follow, too, as in Redis
+            min_idle = None  # also for the following streams, as in Redis
             group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
             entries = _history(txn, stream, group, consumer, position, delivery, budget)
@@ -142,12 +142,12 @@ def xreadgroup(
     for group, consumer in idle:
         if result or not lazy:
             group.saw(consumer, txn.now_ms())
-        group.save()  # also without that: the consumer may be new
+        group.save()  # even if not seen, the consumer may be new
     return result
 
 
 def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: Delivery) -> None:
-    """Note that a consumer was seen, and deliver nothing."""
+    """Note that a consumer was seen; deliver nothing."""
     for name, _ in streams:
         _, group = existing_group(txn, name, delivery.group_name, _ENDING)
         group.see_consumer(delivery.consumer_name, txn.now_ms())
@@ -157,8 +157,9 @@ def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: De
 def pause(
     txn: Txn, streams: list[tuple[bytes, Position]], group_name: bytes, min_idle: int | None
 ) -> int:
-    """Return in how many milliseconds `xreadgroup` may have something to do, an error among it;
-    0 for at once, -1 when only a commit can change that.
+    """Return in how many milliseconds `xreadgroup` may return entries or raise an error.
+
+    0 means now, and -1 that only a commit can change the result.
     """
     soonest = -1
     for name, _ in streams:
@@ -192,7 +193,7 @@ def _history(
     delivery: Delivery,
     budget: ReplyBudget,
 ) -> Entries:
-    """Deliver again what the consumer has pending above an ID; what is gone has no fields."""
+    """Deliver pending entries above an ID again; entries that are gone have no fields."""
     now_ms = txn.now_ms()
     most = min(budget.left(delivery.most), consumer.pending)
     nacks = owned_by(group.pel, consumer.number, after, most)
@@ -215,7 +216,7 @@ def _history(
 
 
 def _gone(nack: Nack, shape: int) -> Entry[Any]:
-    """Return what redis-py makes of a pending entry that is gone from the stream."""
+    """Return a pending entry that is gone from the stream as redis-py does."""
     text = id_text(nack.ms, nack.seq)
     return Entry(text.decode(), {}) if shape == TEXT else Entry(text, {})
 
@@ -241,7 +242,7 @@ def _take_over(
     delivery: Delivery,
     budget: ReplyBudget,
 ) -> Entries:
-    """Claim what is due; each entry shows how it was pending before."""
+    """Claim the due entries; each reply has its former idle time and delivery count."""
     now_ms = txn.now_ms()
     taken: Entries = []
     for nack, (ms, seq, flat) in due:

@@ -1,20 +1,20 @@
 """Trimming: XTRIM and the MAXLEN and MINID options of XADD.
 
-The loop walks nodes from the oldest, as Redis does, and stops at the first that must stay:
+The loop goes through the nodes from the oldest on, as Redis does, and stops at the first node that
+must stay:
 
 1. MAXLEN: stop when the length is reached.
-2. LIMIT: stop when this node's live entries would exceed it. So LIMIT never splits a node.
-3. A node may go whole when the length stays at or above MAXLEN without it, or when all its IDs
-   (tombstones
-   included) are below MINID.
-4. `~` stops at the first node that may not go whole.
+2. LIMIT: stop if the live entries of this node would exceed it. So LIMIT never splits a node.
+3. A node may be removed whole if the length stays at or above MAXLEN without it, or if all its IDs
+   (including tombstones) are below MINID.
+4. `~` stops at the first node that may not be removed whole.
 5. Otherwise its oldest entries become tombstones, marked as trimmed.
 
-Under DELREF and ACKED each entry is looked at, so that nodes never go unseen and `~` has no effect;
-ACKED passes over entries that a group still needs.
+DELREF and ACKED look at each entry, so that no node is removed unread and `~` has no effect. ACKED
+skips entries that a group still needs.
 
-Trimming changes first_id, and neither max_deleted_id nor entries_added: what is trimmed was not
-deleted. Compiled by mypyc.
+Trimming changes first_id, but neither max_deleted_id nor entries_added: trimmed entries do not
+count as deleted. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class TrimSpec:
         strategy: MAXLEN or MINID.
         maxlen: how many entries stay (MAXLEN).
         ms, seq: the lowest ID that stays (MINID).
-        approximate: only whole nodes go (`~`).
+        approximate: remove only whole nodes (`~`).
         limit: most entries to remove; 0 for no limit, DEFAULT_LIMIT for Redis's default.
         policy: KEEPREF, DELREF or ACKED.
 
     Attributes:
-        stop: no ID from here on goes, whatever the strategy says; None for no such ID.
+        stop: no ID from here on is removed, under any strategy; None for no such ID.
         most_nodes: how many nodes one call looks at.
     """
 
@@ -79,13 +79,13 @@ class TrimSpec:
 
 
 def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
-    """Trim the stream `name`; return how many entries went."""
+    """Trim the stream `name`; return how many entries were removed."""
     stream = txn.find_stream(name)
     return 0 if stream is None else trim_stream(txn, stream, spec)
 
 
 def effective_limit(spec: TrimSpec, node_max_bytes: int, node_max_entries: int) -> int:
-    """Return how many entries a call removes at most; 0 for no limit."""
+    """Return the most entries that a call removes; 0 for no limit."""
     if spec.limit != DEFAULT_LIMIT:
         return spec.limit
     if not spec.approximate:
@@ -95,7 +95,7 @@ def effective_limit(spec: TrimSpec, node_max_bytes: int, node_max_entries: int) 
 
 
 def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
-    """Trim a stream; return how many entries went."""
+    """Trim a stream; return how many entries were removed."""
     record = stream.record
     limit = effective_limit(spec, record.node_max_bytes, record.node_max_entries)
     by_length = spec.strategy == MAXLEN
@@ -137,7 +137,7 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
 
 
 def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: References | None) -> int:
-    """Make tombstones of the oldest entries of a node that may go; return how many."""
+    """Make tombstones of the oldest entries of a node that may be removed; return how many."""
     record = walk.stream.record
     kept: set[tuple[int, int]] = set()
     if references is not None and spec.policy == ACKED:
@@ -170,9 +170,9 @@ def _trim_inside(walk: NodeWalk, data: bytes, spec: TrimSpec, references: Refere
 def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[int, int]) -> int:
     """Trim the entries from `start` to `end`, wherever in the stream they are; return how many.
 
-    Nodes that lie in the range go as nodes. What Redis derives from its counters stays right:
-    entries at the front go as XTRIM removes them, and others count as deleted in max_deleted_id,
-    so that the lag of a group which has yet to come there is unknown, and not wrong.
+    Nodes in the range are removed whole. The figures that Redis derives from its counters stay
+    right: entries at the front are removed as by XTRIM, and others count as deleted in
+    max_deleted_id, so that the lag of a group that has not reached them is unknown, and not wrong.
     """
     stream = txn.find_stream(name)
     if stream is None or stream.record.length == 0:
@@ -207,7 +207,7 @@ def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[in
 
 
 def _trim_some(walk: NodeWalk, data: bytes, going: list[tuple[int, int]]) -> None:
-    """Trim some of the live entries of a node, and not all."""
+    """Trim some, but not all, of the live entries of a node."""
     marked = mark(data, walk.ms, walk.seq, going, 0)
     bitmap = walk.trimmed
     if walk.stream.archiving():

@@ -69,7 +69,7 @@ class Group(CachedRow):
         self._names: dict[int, bytes] = {}
 
     def enter(self, txn: WriteTxn) -> bool:
-        """Go on in a later transaction; False when this group is gone."""
+        """Continue in a later transaction; return False if this group is gone."""
         generation = txn.context.generation
         if self.generation != generation:
             db_key = name_key(self.stream_key, self.record.name)
@@ -91,7 +91,7 @@ class Group(CachedRow):
         return True
 
     def writer(self) -> WriteTxn:
-        """Return the transaction, which must be one that writes."""
+        """Return the transaction, which must be a write transaction."""
         txn = self.txn
         if not isinstance(txn, WriteTxn):
             raise TypeError("a read transaction changes nothing")
@@ -128,7 +128,7 @@ class Group(CachedRow):
         return consumer
 
     def make_consumer(self, name: bytes, now_ms: int) -> Consumer:
-        """Return a consumer, created when missing, without touching its times."""
+        """Return a consumer, created if it is missing; its times stay as they are."""
         consumer = self.find_consumer(name)
         if consumer is None:
             number = self.record.next_consumer
@@ -142,7 +142,7 @@ class Group(CachedRow):
         return consumer
 
     def see_consumer(self, name: bytes, now_ms: int) -> Consumer:
-        """Return a consumer, created when missing, and note that it was seen."""
+        """Return a consumer, created if it is missing, and note that it was seen."""
         consumer = self.make_consumer(name, now_ms)
         self.saw(consumer, now_ms)
         return consumer
@@ -234,7 +234,9 @@ class Group(CachedRow):
     def deliver(self, ids: list[tuple[int, int]], consumer: Consumer, now_ms: int) -> None:
         """Make entries, ascending, pending for a consumer, delivered for the first time."""
         highest = self.pel.highest()
-        if highest is not None and ids[0] <= highest:  # the group was set back
+        if (
+            highest is not None and ids[0] <= highest
+        ):  # last_delivered_id was lowered by XGROUP SETID
             for ms, seq in ids:
                 self.give(ms, seq, consumer, delivery_time=now_ms, delivery_count=1)
             return
@@ -248,7 +250,7 @@ class Group(CachedRow):
         self._count_pending(consumer, count)
 
     def give_back(self, ms: int, seq: int, delivery_count: int) -> None:
-        """Leave an entry pending without an owner: the last of the NACK zone."""
+        """Make an entry pending without an owner: the last of the NACK zone."""
         record = self.record
         key = make_order_key(False, 0, record.next_order)
         record.next_order += 1
@@ -261,7 +263,7 @@ class Group(CachedRow):
         self._count_pending(consumer, 1)
 
     def ack(self, ms: int, seq: int) -> bool:
-        """Remove an entry from the pending entries; say whether it was there."""
+        """Remove an entry from the pending entries; return whether it was there."""
         nack = self.pel.remove(ms, seq)
         if nack is None:
             return False
@@ -326,7 +328,7 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
 
 
 def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
-    """Return the group `name` of a stream, with what this transaction changed."""
+    """Return the group `name` of a stream with the changes of this transaction."""
     if not isinstance(txn, WriteTxn):
         return load_group(txn, stream, name)
     key = (stream.number, name)

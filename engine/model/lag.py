@@ -1,4 +1,4 @@
-"""entries_read and lag: how far a group has read, to the letter of Redis.
+"""entries_read and lag: how far a group has read, exactly as Redis counts it.
 
 A group counts what it reads, which is exact as long as no entry after its position was deleted.
 If the count is lost it is estimated from the stream's counters; if that is impossible it is
@@ -14,11 +14,11 @@ from streamkeep.format.rows.records import StreamRecord
 
 Id = tuple[int, int]
 
-_MOST_READ: Final = (1 << 63) - 1  # XSETID may set entries_added just below what is signed
+_MOST_READ: Final = (1 << 63) - 1  # XSETID may set entries_added to the highest signed number
 
 
 def has_tombstones(record: StreamRecord, start: Id) -> bool:
-    """Say whether an entry from `start` on was deleted, as far as the stream remembers."""
+    """Return whether an entry from `start` on was deleted, as far as the stream knows."""
     deleted = record.max_deleted_id()
     return record.length > 0 and deleted != (0, 0) and start <= deleted
 
@@ -47,7 +47,7 @@ def estimate_read(record: StreamRecord, entry_id: Id) -> int:
 
 
 def lag(record: StreamRecord, group: GroupRecord) -> int | None:
-    """Return how many entries a group has yet to read; None when that cannot be known."""
+    """Return how many entries a group has not read; None when that cannot be known."""
     position = group.last_id()
     first = record.first_id()
     if record.entries_added == 0 or record.length == 0:

@@ -1,9 +1,9 @@
 """The manifest inside transactions: rows of `segments` and `erasures`.
 
-Changes of the manifest happen in write transactions, so that they come one after the other:
-`put_segment` gives each row the next sequence there, and whoever has seen the rows up to some
-sequence has missed none below it. Files, on the other hand, are written long before their row;
-their numbers are given out in a transaction of its own and may have gaps.
+The manifest changes in write transactions, one after the other. `put_segment` gives each row the
+next sequence, so a reader that has seen the rows up to some sequence has missed none below it.
+Files are written long before their rows. Their numbers come from transactions of their own and may
+have gaps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Id = tuple[int, int]
 
 
 def take_file_number(txn: WriteTxn) -> int:
-    """Return the number of the next segment file; none is given twice."""
+    """Return the number of the next segment file; no number is returned twice."""
     return txn.take_number(NEXT_FILE)
 
 
@@ -48,8 +48,8 @@ def put_segment(txn: WriteTxn, record: SegmentRecord) -> SegmentRecord:
     """Write a row with the next sequence; return it as it was written.
 
     Raises:
-        CorruptionError: the segment overlaps another one of its stream, or there is a row of the
-            same first ID; a row that is to be replaced is deleted before.
+        CorruptionError: the segment overlaps another one of its stream, or a row with its first
+            ID exists. To replace a row, delete it first.
     """
     other = find_segment(txn, record.stream_number, *record.last_id)
     if other is not None and other.last_id >= record.first_id:
@@ -61,7 +61,7 @@ def put_segment(txn: WriteTxn, record: SegmentRecord) -> SegmentRecord:
 
 
 def delete_segment(txn: WriteTxn, record: SegmentRecord) -> None:
-    """Take a row out of the manifest. The file is left to the caller, see `garbage`."""
+    """Remove a row from the manifest. The caller removes the file, see `garbage`."""
     txn.delete(SEGMENTS, record.db_key())
     txn.take_number(NEXT_SEQUENCE)
 
@@ -92,7 +92,7 @@ def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[S
 def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | None:
     """Return the last segment of a stream whose first ID is not above `ms-seq`.
 
-    When any segment of the stream holds the ID, it is this one.
+    If a segment of the stream holds the ID, it is this one.
     """
     cursor = txn.cursor(SEGMENTS)
     found = at_or_below(cursor, node_key(number, ms, seq))
@@ -114,7 +114,7 @@ def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[SegmentR
 
 
 def is_named(txn: Txn, record: SegmentRecord) -> bool:
-    """Say whether the manifest still names the file of a row that was read from it."""
+    """Return whether the manifest still names the file of a row that was read from it."""
     value = txn.get(SEGMENTS, record.db_key())
     return value is not None and _decode(record.db_key(), value).path == record.path
 
@@ -126,8 +126,8 @@ def archived_streams(txn: Txn) -> Iterator[int]:
     before = -1
     while found:
         number, _, _ = unpack_node_key(cursor.key())
-        if number <= before:  # damaged pages: do not go round in circles
-            raise CorruptionError("manifest", f"stream {number} is behind {before}")
+        if number <= before:  # LMDB finds that in damaged pages; the walk would never end
+            raise CorruptionError("manifest", f"stream {number} comes after {before}")
         yield number
         before = number
         found = cursor.set_range(pack_number(number + 1))
@@ -142,7 +142,7 @@ def _decode(db_key: bytes, value: bytes) -> SegmentRecord:
 
 
 def put_erasure(txn: WriteTxn, number: int, ms: int, seq: int) -> None:
-    """Note that an entry was erased now; the first time stays."""
+    """Note that an entry was erased now; an earlier note is kept."""
     db_key = erasure_key(number, ms, seq)
     if txn.get(ERASURES, db_key) is None:
         txn.put_row(ERASURES, db_key, encode_erasure(txn.now_ms()))

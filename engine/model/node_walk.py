@@ -22,14 +22,14 @@ from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids, live_ids
 from streamkeep.format.node.tombstones import history_form, mark
 
-NODE_OVERHEAD: Final = 128  # bytes that a copied node takes besides its listpack, about
+NODE_OVERHEAD: Final = 128  # bytes of a copied node in addition to its listpack, estimated
 
 
 class NodeWalk:
     """A position among the nodes of one stream.
 
-    `first`, `last`, `seek`, `next` and `previous` say whether there is such a node. While they
-    do, `ms` and `seq` are the key of the node, and `load` gives its listpack.
+    `first`, `last`, `seek`, `next` and `previous` return whether there is such a node. If so,
+    `ms` and `seq` are the key of the node, and `load` returns its listpack.
     """
 
     def __init__(self, txn: Txn, stream: Stream) -> None:
@@ -56,7 +56,7 @@ class NodeWalk:
         return self._take_tail() or self._last_sealed()
 
     def seek(self, ms: int, seq: int) -> bool:
-        """Go to the node that holds the ID `ms-seq` or would; to the first one if all are above."""
+        """Go to the node in whose range the ID `ms-seq` is; to the first one if all are above."""
         stream = self.stream
         if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= (ms, seq):
             return self._take_tail()
@@ -91,7 +91,7 @@ class NodeWalk:
         return self._sealed().prev() and self._take()
 
     def load(self) -> bytes:
-        """Return the listpack of this node, its checksum and its place checked."""
+        """Return the listpack of this node, after a check of its checksum and its place."""
         if self.on_tail:
             self.trimmed = self.stream.trimmed
             self.data = self.stream.tail_data()
@@ -180,7 +180,7 @@ class NodeWalk:
         put_retired(self._writer(), self.stream.number, self.ms, self.seq, data, self.trimmed)
 
     def _removed(self) -> None:
-        """Count this node and its entries no longer."""
+        """Stop counting this node and its entries."""
         stream = self.stream
         stream.node_replaced(self.data, ABSENT)
         if self.on_tail:
@@ -272,7 +272,7 @@ class NodeWalk:
 
 
 def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
-    """Write a node that the archive is owed."""
+    """Write a node that must be archived."""
     value = encode_envelope(
         number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
     )
@@ -281,7 +281,7 @@ def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trim
 
 
 def trimmed_above(txn: Txn, number: int, ms: int, seq: int) -> bool:
-    """Say whether a node of a stream that begins above `ms-seq` is retired or archived."""
+    """Return whether a node of a stream that begins above `ms-seq` is retired or archived."""
     after = node_key(number, *next_id(ms, seq))
     for table in (RETIRED, SEGMENTS):
         cursor = txn.cursor(table)

@@ -60,7 +60,7 @@ Id = tuple[int, int]
 
 
 class Page:
-    """A NACK page in memory; `stored` is what its rows say, empty when there are none."""
+    """A NACK page in memory; `stored` is the content of its row, empty without a row."""
 
     def __init__(self, db_key: bytes, stored: bytes) -> None:
         self.db_key = db_key  # empty: the inline page
@@ -92,7 +92,7 @@ class Pel:
         self._start()
 
     def enter(self, txn: Txn) -> None:
-        """Go on in a later transaction, after a `flush`."""
+        """Continue in a later transaction, after a `flush`."""
         self.txn = txn
 
     def _start(self) -> None:
@@ -216,7 +216,7 @@ class Pel:
             return id_at(page.data, count_nacks(page.data) - 1)
         if page is None or page is self._inlined or self.record.pending == 0:
             return None
-        self.flush()  # the last page became empty; what is before it is in the table
+        self.flush()  # the last page became empty; those before it are in the table
         return self.highest()
 
     def lowest(self) -> Id | None:
@@ -235,7 +235,7 @@ class Pel:
         return taken
 
     def page_from(self, ms: int, seq: int) -> Page | None:
-        """Return the page that an ID belongs to, else the first one, of a flushed list."""
+        """Return the page that an ID belongs to, or the first one, of a flushed list."""
         page = self._locate(ms, seq)
         if page is not None:
             return page if page.data else None
@@ -316,7 +316,7 @@ class Pel:
         return page
 
     def _read(self, db_key: bytes, value: bytes) -> Page:
-        """Return the page under `db_key`, from memory where it may have been changed."""
+        """Return the page under `db_key`, from memory if it may have been changed."""
         page = self._pages.get(db_key)
         if page is None:
             data = open_row(PEL, db_key, value, _WHERE)
@@ -363,7 +363,7 @@ class Pel:
     def flush(self) -> None:
         """Write changed pages and their index rows, and forget all but the current page.
 
-        Most deliveries and acknowledgements concern the page that the one before did.
+        Most deliveries and acknowledgements are of the same page as the one before.
         """
         txn = self.txn
         if isinstance(txn, WriteTxn):

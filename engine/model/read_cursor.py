@@ -1,14 +1,14 @@
-"""Where a group goes on reading: the node of its last delivery, kept decoded between calls.
+"""Where a group continues to read: the node of its last delivery, kept decoded between calls.
 
-Consumers that take few entries at a time read the same node again and again. To find it, check it
-and step over what was read before cost more than everything else in a delivery. So a group keeps
-a cursor behind the last entry that it delivered. The cursor is good as long as
+Consumers that take few entries at a time read the same node many times. To find it, check it and
+skip the entries that were read before costs more than the rest of a delivery. So a group keeps a
+cursor after the last entry that it delivered. The cursor is valid as long as
 
-- the group reads on from there, or from further on, where other processes read for it, too;
-- and the node is what it was up to there. A sealed node is, as long as the stream is the object
-  that it was, and no sealed node was changed (`Stream.sealed_changes`). A tail grows with each
-  append, and becomes a sealed node at some time, and another process may have changed either:
-  then the bytes up to the cursor are compared.
+- the group continues there, or further on if other processes have read for it;
+- and the node is unchanged up to the cursor. A sealed node is unchanged as long as the stream is
+  the same object and no sealed node was changed (`Stream.sealed_changes`). A tail grows with each
+  append and becomes a sealed node some time, and another process may change both. Then the bytes up
+  to the cursor are compared.
 
 Compiled by mypyc.
 """
@@ -28,7 +28,7 @@ Id = tuple[int, int]
 
 
 class ReadCursor:
-    """A cursor behind the last entry that a group delivered."""
+    """A cursor after the last entry that a group delivered."""
 
     def __init__(self) -> None:
         self._stream: Stream | None = None
@@ -46,7 +46,7 @@ class ReadCursor:
         """
         former = self._cursor
         cursor = self._find(stream, after)
-        self._cursor = None  # should a damaged node end this in the middle
+        self._cursor = None  # in case a damaged node ends this in the middle
         walk: NodeWalk | None = None
         if cursor is None:
             walk = NodeWalk(txn, stream)
@@ -68,14 +68,14 @@ class ReadCursor:
         self._cursor = cursor if len(cursor.data) <= _LARGEST_NODE else None
 
     def _leave(self, walk: NodeWalk, wanted: Range) -> bool:
-        """Go to the node behind the one that was kept: the next, or far away (XGROUP SETID)."""
+        """Go to the node after the kept one: the next, or a distant one (XGROUP SETID)."""
         if wanted.ids:
             return walk.above(self._ms, self._seq)
         found = walk.seek(*wanted.start())
         return found and ((walk.ms, walk.seq) != (self._ms, self._seq) or walk.next())
 
     def _find(self, stream: Stream, after: Id) -> SlotCursor | None:
-        """Return the cursor to go on with; None where there is none that is good."""
+        """Return the cursor to continue with; None if there is no valid one."""
         cursor = self._cursor
         if cursor is None or after < self._after:
             return None
@@ -88,7 +88,7 @@ class ReadCursor:
         return resume_cursor(cursor, stream.tail_data())
 
     def _enter(self, stream: Stream, walk: NodeWalk, former: SlotCursor | None) -> SlotCursor:
-        """Go on in the node that a walk stands on: where a former cursor was, or at its start."""
+        """Continue in the node of a walk: at the place of a former cursor, or at its start."""
         data = walk.load()
         same = former is not None and (walk.ms, walk.seq) == (self._ms, self._seq)
         self._stream = stream

@@ -1,13 +1,13 @@
 """Segment files: opened by their row of the manifest, read with pread, a few kept open.
 
-A row and its file are written at different times, and a file may go while somebody reads: a drop
-or an erasure takes the row out of the manifest first, and the file later. So whoever reads by the
-manifest of a snapshot may find a file missing, or empty, and nothing is wrong. The rule for
-callers: on `CorruptionError` (`MissingSegmentError` is one), ask the *newest* manifest. Does it not
-name this file any more, renew the snapshot and read on; else the error stands.
+A row and its file are written at different times, and a file may be removed while it is read: a
+drop or an erasure removes the row from the manifest first, and the file later. So a reader with the
+manifest of a snapshot may find a file missing or empty although nothing is wrong. The rule for
+callers: on `CorruptionError` (`MissingSegmentError` is one), look at the *newest* manifest. If it
+no longer names this file, renew the snapshot and read on; otherwise raise the error.
 
-An open file lives as long as somebody holds its `Segment`, also when it has left the cache: a
-descriptor is never closed, and so never given to another file, under a reader.
+A file stays open as long as there is a reference to its `Segment`, even after it has left the
+cache. So no descriptor is closed, and reused for another file, while a reader has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
 ARCHIVE_FOLDER: Final = "archive"
-ARCHIVE_LOCK: Final = "lock"  # the file of `archive_lock`
+ARCHIVE_LOCK: Final = "lock"  # the file of `archive.lock`
 _MOST_OPEN: Final = 16
 
 
@@ -33,16 +33,16 @@ class SegmentFile:
     """An open file; `read_at` is what a `Segment` reads through."""
 
     def __init__(self, handle: int, where: str) -> None:
-        """Take the descriptor of a file, and close it some time."""
+        """Take over the descriptor of a file; it is closed with the object."""
         self._handle = handle
         self._where = where
         self.size = os.fstat(self._handle).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from an offset, fewer where the file ends."""
+        """Return `size` bytes from an offset, fewer at the end of the file."""
         data = b""
         try:
-            while len(data) < size:  # the kernel gives at most 2 GiB at once
+            while len(data) < size:  # the kernel returns at most 2 GiB at once
                 more = os.pread(self._handle, size - len(data), offset + len(data))
                 if not more:
                     break
@@ -67,12 +67,12 @@ def open_segment(path: Path, *, max_block_bytes: int | None = None) -> Segment:
     """Open a segment file that the caller has named, in a store or not; links are followed.
 
     Args:
-        max_block_bytes: what a block may take when it is decompressed, for a file that the
-            manifest does not name: it may be hostile. See `Segment.open`.
+        max_block_bytes: the most bytes of a decompressed block. A file that the manifest does not
+            name may be hostile. See `Segment.open`.
 
     Raises:
-        MissingSegmentError: it is not there.
-        CorruptionError: it cannot be read, or is no whole segment.
+        MissingSegmentError: the file is missing.
+        CorruptionError: it cannot be read, or is not a whole segment.
         FormatVersionError: a newer version of Streamkeep wrote it.
     """
     return _open(lambda: open_named(path), f"segment {path}", max_block_bytes)
@@ -93,7 +93,7 @@ def open_stored(
         max_block_bytes: as of `open_segment`.
 
     Raises:
-        UntrustedFileError: it is no regular file, or somebody's who is not trusted.
+        UntrustedFileError: it is not a regular file, or a user who is not trusted owns it.
         Others as `open_segment`.
     """
     name = stored_name(path)
@@ -117,7 +117,7 @@ class SegmentFiles:
         """Take the folder of a store, which need not have an archive.
 
         Args:
-            most_open: files kept open when nobody reads them.
+            most_open: files that are kept open without a reader.
         """
         self.store = store
         self._most_open = most_open
@@ -129,11 +129,11 @@ class SegmentFiles:
         return self.store.path / stored_name(record.path)
 
     def open(self, record: SegmentRecord) -> Segment:
-        """Return the segment that a row means, ready to read.
+        """Return the segment of a row, ready to read.
 
         Raises:
             MissingSegmentError: the file is not there.
-            CorruptionError: it is not whole, or another segment than the row means.
+            CorruptionError: it is not whole, or is not the segment of the row.
         """
         with self._lock:
             segment = self._open.get(record.path)
@@ -150,18 +150,18 @@ class SegmentFiles:
         return segment
 
     def forget(self, path: str) -> None:
-        """Let go of a file that is about to be removed, so that the disk gets its room back."""
+        """Forget a file that will be removed, so that its blocks on the disk become free."""
         with self._lock:
             self._open.pop(path, None)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Forget all files."""
         with self._lock:
             self._open.clear()
 
 
 def check_means(record: SegmentRecord, segment: Segment) -> None:
-    """Raise CorruptionError unless a file is the one that its row means."""
+    """Raise CorruptionError unless a file is the segment of its row."""
     if segment.checksum != record.checksum or segment.size != record.size_bytes:
         found = f"{segment.size} bytes with checksum {segment.checksum:016x}"
         wanted = f"{record.size_bytes} bytes with checksum {record.checksum:016x}"

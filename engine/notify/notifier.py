@@ -1,13 +1,13 @@
-"""Doors: the file descriptors that blocked readers sleep on, and how a writer rings.
+"""Bells: the pipes that blocked readers sleep on, and how a writer wakes them.
 
-A door is a named pipe in `waiters/`, named by a random number. Its reader sleeps in `poll`, or
-has an event loop watch it; a writer opens it, writes the ticket of the wait that it ends, and
-closes it: 4 microseconds, and no process needs to know another. Several waits may share a door,
-as those of all tasks of an event loop do; the ticket says which of them was meant.
+A bell is a named pipe in `waiters/`; its name is a random number. Its reader sleeps in `poll`, or
+an event loop watches it. A writer opens it and writes the ticket of the wait that it ends: 4
+microseconds, and no process needs to know another one. Several waits may share a bell, as those of
+all tasks of an event loop do; the ticket says which of them is meant.
 
-A door has no reader any more when the process that made it died, however it died: opening it for
-writing then fails with ENXIO, writing with EPIPE, and whoever finds that removes it. A door that is
-full of rings takes no more, and need not: its reader has enough to wake up for. Compiled by mypyc.
+When the process that made a bell dies, the bell has no reader. Opening it for writing then fails
+with ENXIO, writing with EPIPE, and the writer removes it. A full pipe accepts no more tickets, and
+needs none: its reader wakes up anyway. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 
-ALARM: Final = 0  # the ticket of nobody: everyone who waits at the door looks around
+ALARM: Final = 0  # the ticket of no wait: all waits at the bell look at the store
 _TICKET: Final = struct.Struct("=Q")
 _MOST: Final = 512  # tickets read at once
-_MOST_OPEN: Final = 64  # doors of others that are kept open
+_MOST_OPEN: Final = 64  # bells of other processes that are kept open
 _NAME_SIZE: Final = 16
 _DIGITS: Final = frozenset("0123456789abcdef")
 
@@ -36,26 +36,26 @@ log = logging.getLogger("streamkeep")
 
 
 class Bell:
-    """The reading side of a door, which this process made."""
+    """The reading side of a bell, which this process made."""
 
     def __init__(self, folder: Folder) -> None:
         self.handle = -1
         self.maker = 0  # the process that has to remove it
         self.number = secrets.randbits(63) | 1
         self.folder = folder
-        self.name = door_name(self.number)
+        self.name = bell_name(self.number)
         self.maker = os.getpid()
         self.handle = folder.make_pipe(self.name)
         self.poller = select.poll()
         self.poller.register(self.handle, select.POLLIN)
 
     def __del__(self) -> None:
-        """Remove it where an interrupt came before anybody held it, or while it was closed."""
+        """Remove the bell if an interrupt came before a caller had it, or while it was closed."""
         if self.maker == os.getpid():
             self.close()
 
     def notifications(self) -> list[int]:
-        """Take and return the tickets that were rung since the last call."""
+        """Take and return the tickets that were written since the last call."""
         try:
             data = os.read(self.handle, _TICKET.size * _MOST)
         except BlockingIOError:
@@ -63,53 +63,53 @@ class Bell:
         return [ticket for (ticket,) in _TICKET.iter_unpack(data)]
 
     def notify(self, ticket: int) -> None:
-        """Ring one's own door."""
+        """Write a ticket to this bell."""
         with suppress(BlockingIOError):
             os.write(self.handle, _TICKET.pack(ticket))
 
     def close(self) -> None:
-        """Remove the door."""
+        """Remove the bell."""
         _remove(self.folder, self.name)
         self.maker = 0
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptor only: in a forked child the door belongs to the parent."""
+        """Close only the descriptor: in a forked child the bell belongs to the parent."""
         handle, self.handle = self.handle, -1
         if handle >= 0:
             os.close(handle)
 
 
-def door_name(number: int) -> str:
-    """Return the name of the door with this number."""
+def bell_name(number: int) -> str:
+    """Return the name of the bell with this number."""
     return f"{number:016x}"
 
 
 class Notifier:
-    """The doors that this process has rung, kept open: opening one costs more than the ring."""
+    """Writes tickets to bells, and keeps them open: opening one costs more than a ticket."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._handles: dict[int, int] = {}
-        self._lock = make_lock("notifier")  # nobody rings while handles are closed
+        self._lock = make_lock("notifier")
         self._closed = False
 
     def notify(self, number: int, ticket: int) -> bool:
-        """Ring a door; False when nobody is behind it, which removes it."""
+        """Write a ticket to a bell; return False if it has no reader, which removes it."""
         with self._lock:
             if self._closed:
                 return True
             handle = self._handles.get(number, -1)
             if handle < 0:
-                name = door_name(number)
+                name = bell_name(number)
                 try:
                     handle = self._folder.open_pipe(name)
                 except UntrustedFileError as error:
-                    log.warning("not rung, and left alone: %s", error)
+                    log.warning("a waiting reader was not woken; it polls every second: %s", error)
                     return False
                 except OSError as error:
                     if error.errno not in (errno.ENXIO, errno.ENOENT):
-                        return True  # no descriptors left, say: it may well be alive
+                        return True  # such as no descriptors left: the reader may be alive
                     if error.errno == errno.ENXIO:
                         _remove(self._folder, name)
                     return False
@@ -121,20 +121,20 @@ class Notifier:
             except BrokenPipeError:
                 del self._handles[number]
                 os.close(handle)
-                _remove(self._folder, door_name(number))
+                _remove(self._folder, bell_name(number))
                 return False
             except BlockingIOError:
                 pass
             return True
 
     def close(self) -> None:
-        """Close all of them, and ring no more."""
+        """Close all bells, and wake no more readers."""
         with self._lock:
             self._closed = True
             self._close_all()
 
     def abandon(self) -> None:
-        """As `close`, in a forked child, where the lock may be held for ever."""
+        """As `close`, in a forked child, where the lock may never be released."""
         self._lock = make_lock("notifier")
         self._close_all()
 
@@ -149,15 +149,15 @@ def _remove(folder: Folder, name: str) -> None:
         folder.remove(name)
 
 
-def is_door_name(name: str) -> bool:
-    """Say whether a name in `waiters/` is that of a door."""
+def is_bell_name(name: str) -> bool:
+    """Return whether a name in `waiters/` is that of a bell."""
     return len(name) == _NAME_SIZE and set(name) <= _DIGITS
 
 
 def remove_dead(folder: Folder) -> set[int]:
-    """Remove the doors of processes that died; return the numbers of all others."""
+    """Remove the bells of processes that died; return the numbers of the others."""
     alive: set[int] = set()
-    for name in filter(is_door_name, folder.names()):
+    for name in filter(is_bell_name, folder.names()):
         number = int(name, 16)
         try:
             handle = folder.open_pipe(name)

@@ -1,32 +1,32 @@
-"""The board: who waits for which stream, in memory that all processes of a store share.
+"""The wait table: which reader waits for which stream, in memory that all processes share.
 
-`waiters/board` is a file of fixed size that each process maps. It holds nothing that must last:
-what is on it says whom a writer rings after its commit, and a row that is lost or left over costs
-a second of latency or a ring for nobody.
+`waiters/board` is a file of fixed size that each process maps. It holds nothing durable: its rows
+say which readers a writer wakes after its commit. A lost row costs a second of latency, a row left
+over costs a wake-up without a reader.
 
     word        holds (u64, in the machine's byte order)
     ----------  ---------------------------------------------------------------------------
-    0           number of rows; zero tells a writer at once that nobody waits
-    1           the ticket that was given last
-    2           1 while a process changes the board
+    0           number of rows; a writer that reads zero wakes no reader
+    1           the last ticket
+    2           1 while a process changes the table
     3           magic: which layout this is
     512..1023   how many rows have a key with this hash, modulo 512
     1024..      rows of 5 words, in the order of their tickets:
-                ticket, hash of the key, hash of the group (0: XREAD), kind, door
+                ticket, hash of the key, hash of the group (0: XREAD), kind, bell
 
-Rows stand densely in the order of their tickets, so that the first row of a key and group is the
-head of their queue. A call that was woken and found nothing comes back with its old ticket: who
-stays blocked keeps its place, as in Redis. Rows change only under a lock (flock, which a process
-that dies gives back), and word 2 tells the next one in that the last one died in between: it
-counts anew. A wait that is rung has all its rows taken off in the same step: no second writer
-rings it in vain.
+Rows have no gaps and are in the order of their tickets, so the first row of a key and group is
+the head of their queue. A call that was woken and found nothing returns with its old ticket: as in
+Redis, a call that stays blocked keeps its place. Rows change only under a lock on the file, which
+the system releases if the process dies. Word 2 then shows the next process that the change was not
+completed, and it counts the rows again. All rows of a wait are removed when one of them is taken to
+wake it, so that no second writer does the same.
 
-Nobody takes the lock to find out that nobody waits: after its commit a writer reads word 0, then
-the count of its key. No ring is lost by that, because a wait puts up its rows *before* it looks
-at the store for the last time: either the writer sees the row, or that look sees the commit. (One
-that slips through on a machine with a weaker memory order waits for the fallback poll.)
+A writer takes no lock to find out that no reader waits: after its commit it reads word 0, then the
+count of its key. No wake-up is lost by that: a wait adds its rows *before* it looks at the store
+for the last time: either the writer sees the row, or the reader sees the commit. (On a machine with
+a weaker memory order both may miss it; the reader then finds the entry in its next fallback poll.)
 
-Compiled by mypyc, which also keeps a KeyboardInterrupt out of the middle of a change.
+Compiled by mypyc. A KeyboardInterrupt cannot come in the middle of a change in compiled code.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 
-# Kinds of rows: what the wait is for.
+# Kinds of rows: what the reader waits for.
 READ: Final = 0  # XREAD
 GROUP: Final = 1  # XREADGROUP
-CLAIM: Final = 2  # XREADGROUP with CLAIM, which takes NACKed entries, too
+CLAIM: Final = 2  # XREADGROUP with CLAIM, which also takes NACKed entries
 
-EVERYONE: Final = 1 << 40  # a count that no queue reaches
+EVERYONE: Final = 1 << 40  # more than a queue can have
 
 BOARD_FILE: Final = "board"
 _SIZE: Final = 1 << 18
@@ -70,49 +70,49 @@ _WORD: Final = struct.Struct("=Q")
 _flock: Final = fcntl.flock
 _EXCLUSIVE: Final = fcntl.LOCK_EX
 _UNLOCK: Final = fcntl.LOCK_UN
-_NOBODY: Final = memoryview(bytes(_START)).cast("Q")
+_EMPTY: Final = memoryview(bytes(_START)).cast("Q")
 
 Interest = tuple[bytes, bytes, int]  # key, group (empty for XREAD), kind
-Row = tuple[int, int, int, int, int]  # ticket, key, group, kind, door
+Row = tuple[int, int, int, int, int]  # ticket, key, group, kind, bell
 
 
 class Event:
-    """What a commit did that blocked readers of a key wake up for."""
+    """A change by a commit that wakes blocked readers of a key."""
 
     def __init__(self, key: bytes, group: bytes | None, least_kind: int, count: int) -> None:
         self.key = key
-        self.group = group  # None: of all groups
-        self.least_kind = least_kind  # who is concerned: READ everybody, GROUP not XREAD, ...
-        self.count = count  # how many heads of the queue of each group; XREAD always all
+        self.group = group  # None: all groups
+        self.least_kind = least_kind  # READ: all readers; GROUP: not those of XREAD; ...
+        self.count = count  # readers to wake in the queue of each group; those of XREAD all
 
 
 def added(key: bytes, count: int) -> Event:
-    """Entries were added: every XREAD, and of each group one consumer per entry."""
+    """Entries were added: wakes every XREAD, and one consumer of each group per entry."""
     return Event(key, None, READ, count)
 
 
 def replaced(key: bytes) -> Event:
-    """Another stream has this key now: everybody looks at it."""
+    """Another stream has this key now: wakes all readers."""
     return Event(key, None, READ, EVERYONE)
 
 
 def removed(key: bytes, group: bytes | None) -> Event:
-    """A key is gone, or one of its groups: the consumers have an error to raise."""
+    """A key or one of its groups is gone: wakes the consumers, which raise an error."""
     return Event(key, group, GROUP, EVERYONE)
 
 
 def given_back(key: bytes, group: bytes, count: int) -> Event:
-    """Pending entries were given back: one consumer that claims for each of them."""
+    """Pending entries were released: wakes one consumer that claims for each of them."""
     return Event(key, group, CLAIM, count)
 
 
 def hash_name(name: bytes) -> int:
-    """Return what stands on the board for a key or a group."""
+    """Return the hash of a key or a group in the table."""
     return int(xxhash.xxh3_64_intdigest(name)) | 1
 
 
 def _allocate(handle: int) -> None:
-    """Give the file its size, and its place on the disk: a write to a hole can be a bus error."""
+    """Give the file its size and its blocks: on a full disk, a write to a hole is a bus error."""
     allocate = getattr(os, "posix_fallocate", None)
     if allocate is None:
         os.write(handle, bytes(_SIZE))
@@ -121,11 +121,11 @@ def _allocate(handle: int) -> None:
 
 
 class WaitTable:
-    """The board of one store in this process; without a `folder`, one that nobody waits at."""
+    """The wait table of one store in this process; without a `folder`, an empty one."""
 
     def __init__(self, folder: Folder | None) -> None:
         self.folder = folder
-        self.words: memoryview = _NOBODY
+        self.words: memoryview = _EMPTY
         self._mutex = make_lock("wait table")
         self._file = -1
         self._map: mmap.mmap | None = None
@@ -142,7 +142,7 @@ class WaitTable:
                 _allocate(handle)
             area = mmap.mmap(handle, _SIZE)
             words = memoryview(area).cast("Q")
-            if not words[_LAYOUT]:  # new, or whoever made it was killed
+            if not words[_LAYOUT]:  # it is new, or its maker was killed
                 words[_LAYOUT] = _MAGIC
             if words[_LAYOUT] != _MAGIC:
                 raise OSError(f"{folder.path / BOARD_FILE} has another layout")
@@ -151,14 +151,14 @@ class WaitTable:
             self._bells = Notifier(folder)
             self._recount(remove_dead(folder))
         except BaseException:
-            self.words = _NOBODY
+            self.words = _EMPTY
             os.close(handle)
             raise
         _flock(handle, _UNLOCK)
         self._file = handle
 
     def close(self) -> None:
-        """Leave the board; rings and waits find nobody from now on."""
+        """Close the table. From now on it wakes no reader and registers no wait."""
         with self._mutex:
             if self._bells is not None:
                 self._bells.close()
@@ -166,11 +166,11 @@ class WaitTable:
             self.abandon()
 
     def abandon(self) -> None:
-        """As `close`, in a forked child, where the mutex may be held for ever."""
+        """As `close`, in a forked child, where the mutex may never be released."""
         handle = self._file
         self._file = -1
         self._held = False
-        self.words = _NOBODY
+        self.words = _EMPTY
         self._map = None
         self.folder = None
         if self._bells is not None:
@@ -180,16 +180,16 @@ class WaitTable:
             os.close(handle)
 
     def is_open(self) -> bool:
-        """Say whether waits can be put up."""
+        """Return whether waits can be registered."""
         return self._file >= 0
 
     # --- waits ------------------------------------------------------------------------------
 
     def open_bell(self) -> Bell:
-        """Make a door. Whoever cleans up meanwhile would take one without a reader for dead."""
+        """Make a bell, under the lock: a process that cleans up could remove a half-made one."""
         folder = self.folder
         if folder is None or self._file < 0:
-            raise OSError("there is no board")
+            raise OSError("the wait table is closed")
         with self._mutex:
             try:
                 self._enter()
@@ -198,11 +198,11 @@ class WaitTable:
                 self._leave()
 
     def register(self, bell: int, interests: list[Interest], ticket: int = 0) -> int:
-        """Begin a wait; return its ticket, 0 when the board is full.
+        """Begin a wait; return its ticket, or 0 if the table is full.
 
         Args:
             ticket: of an earlier wait of the same call, which keeps its place in the queues; 0
-                for a new one behind all others.
+                for a new place at the end.
         """
         with self._mutex:
             try:
@@ -233,7 +233,7 @@ class WaitTable:
                 self._leave()
 
     def unregister(self, ticket: int) -> bool:
-        """End a wait; False when it is not there any more: it was rung."""
+        """End a wait; return False if it was woken, which has removed it."""
         with self._mutex:
             try:
                 self._enter()
@@ -242,7 +242,7 @@ class WaitTable:
                 self._leave()
 
     def tickets(self) -> int:
-        """Return how many waits are on the board."""
+        """Return the number of waits."""
         with self._mutex:
             try:
                 self._enter()
@@ -250,20 +250,20 @@ class WaitTable:
             finally:
                 self._leave()
 
-    # --- rings ------------------------------------------------------------------------------
+    # --- wake-ups ---------------------------------------------------------------------------
 
     def notify(self, counts: dict[bytes, int], events: list[Event]) -> None:
-        """Wake who waits for what a commit did: entries added by key, and other events."""
+        """Wake the readers that wait for a change by a commit: new entries by key, and events."""
         failpoints.hit("ring:before")
         try:
             for key, count in counts.items():
-                self._ring(added(key, count))
+                self._wake(added(key, count))
             for event in events:
-                self._ring(event)
-        except OSError:  # the commit stands; those who wait find out by themselves, later
+                self._wake(event)
+        except OSError:  # the commit is made; the readers find it in their next poll
             pass
 
-    def _ring(self, event: Event) -> None:
+    def _wake(self, event: Event) -> None:
         hashed = hash_name(event.key)
         bells = self._bells
         if not self.words[_COUNTS + hashed % _BUCKETS] or bells is None:
@@ -276,18 +276,18 @@ class WaitTable:
                 if not bells.notify(row[4], row[0]):
                     dead[row[2]] = dead.get(row[2], 0) + 1
             if not dead:
-                os.sched_yield()  # whoever was rung goes first, where processors are scarce
+                os.sched_yield()  # on few processors, let the woken reader run first
                 return
-            rows = self._take(event, hashed, group, dead, 0)  # those behind them
+            rows = self._take(event, hashed, group, dead, 0)  # the next in the queues
 
     def _take(
         self, event: Event, hashed: int, group: int, counts: dict[int, int], count: int
     ) -> list[Row]:
-        """Take the waits off the board that are to be rung, one row of each.
+        """Remove the waits to wake from the table; return one row of each.
 
         Args:
-            group: hash of the only group that is meant; -1 for all.
-            counts: how many heads of a group's queue; `count` of those that are not in it.
+            group: hash of the only group to wake; -1 for all.
+            counts: how many readers to wake by group; `count` for groups that are not in it.
         """
         taken: list[Row] = []
         with self._mutex:
@@ -323,7 +323,7 @@ class WaitTable:
             self.words[_DIRTY] = 1
 
     def _leave(self) -> None:
-        if self._held:  # else an interrupt came first, and the mark is another process's
+        if self._held:  # otherwise an interrupt came first, and the mark is that of another process
             self._held = False
             self.words[_DIRTY] = 0
             _flock(self._file, _UNLOCK)
@@ -331,7 +331,7 @@ class WaitTable:
     def _mapped(self) -> mmap.mmap:
         area = self._map
         if area is None:
-            raise OSError("there is no board")
+            raise OSError("the wait table is closed")
         return area
 
     def _data(self) -> bytes:
@@ -345,7 +345,7 @@ class WaitTable:
         return list(_ROW.iter_unpack(self._data()))
 
     def _drop(self, offset: int, needle: bytes) -> bool:
-        """Remove the rows that have `needle` at an offset; say whether there were any."""
+        """Remove the rows that have `needle` at an offset; return whether there were any."""
         data = self._data()
         words = self.words
         rows: int = words[_ROWS]
@@ -355,9 +355,9 @@ class WaitTable:
             if at % _ROW_SIZE == offset:
                 hashed: int = _WORD.unpack_from(data, at - offset + 8)[0]
                 start = at - offset - removed * _ROW_SIZE
-                behind = rows * _ROW_SIZE - start - _ROW_SIZE
-                if behind:
-                    self._mapped().move(_START + start, _START + start + _ROW_SIZE, behind)
+                rest = rows * _ROW_SIZE - start - _ROW_SIZE
+                if rest:
+                    self._mapped().move(_START + start, _START + start + _ROW_SIZE, rest)
                 rows -= 1
                 removed += 1
                 words[_ROWS] = rows
@@ -367,10 +367,10 @@ class WaitTable:
         return removed > 0
 
     def _recount(self, bells: set[int] | None) -> None:
-        """Put the board in order after a process died while it changed it.
+        """Repair the table after a process died while it changed it.
 
         Args:
-            doors: those that have readers; rows of others are dropped. None when unknown.
+            bells: those that have readers; rows of others are dropped. None if that is unknown.
         """
         words = self.words
         words[_ROWS] = min(words[_ROWS], _CAPACITY)

@@ -17,7 +17,7 @@ from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.journal.journal import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
-from streamkeep.engine.notify.notifier import is_door_name
+from streamkeep.engine.notify.notifier import is_bell_name
 from streamkeep.engine.notify.wait_table import BOARD_FILE
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER, READY_FOLDER
 from streamkeep.engine.system.safe_files import Folder
@@ -39,7 +39,7 @@ def check_files(store: Folder, *, readonly: bool) -> None:
     _check_journal(ready, flags)
     waiters = store.folder(WAITERS_FOLDER, missing_ok=True)
     waiters.check_file(BOARD_FILE, os.O_RDWR)  # readers also register in it
-    for name in filter(is_door_name, waiters.names()):
+    for name in filter(is_bell_name, waiters.names()):
         waiters.check_pipe(name)
     store.folder(ARCHIVE_FOLDER, missing_ok=True).check_file(ARCHIVE_LOCK, flags)
 

@@ -21,7 +21,7 @@ _get_ident: Final = threading.get_ident
 class CheckpointNeeded(StreamkeepError):
     """A checkpoint must be made first, or the memory cleared after an erasure.
 
-    This process has no pin, or the journal no log position, or a sync has failed.
+    The process has no pin, or the journal has no log position, or a sync has failed.
     """
 
 

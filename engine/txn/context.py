@@ -1,7 +1,8 @@
-"""What all transactions of one LMDB environment have in common: locks, cache, who is to be told.
+"""What all transactions of one LMDB environment have in common: locks, caches, the wait table.
 
-LMDB must not be resized while a transaction of this process is open: transactions are counted in
-and out through a gate that `Environment.resize` closes. Compiled by mypyc.
+LMDB's map must not be resized while a transaction of this process is open. So transactions are
+counted when they begin, under `gate`, and when they end. `Environment.resize` holds the gate.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _get_ident: Final = threading.get_ident
 
 
 class CachedRow:
-    """Something decoded that belongs to a write transaction, which saves it at commit."""
+    """A decoded object that a write transaction changes, and saves at commit."""
 
     def save(self) -> None:
         """Write what changed into the transaction."""
@@ -31,7 +32,7 @@ class CachedRow:
 
 
 def keep_for_ever(one: object) -> None:
-    """Never free an object, not even when the interpreter ends."""
+    """Never free an object, not even at the end of the interpreter."""
     import ctypes  # only in forked children
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
@@ -101,21 +102,21 @@ class EngineContext:
             raise StoreClosedError(self.closed)
 
     def leave_to_parent(self, raw: Any) -> bool:
-        """In a forked child, keep an LMDB transaction for good: to end it is the parent's matter.
+        """In a forked child, keep an LMDB transaction without end, and return True.
 
-        Its end would give back the parent's slot or lock. Return False in any other process.
+        To end it would release a slot or lock of the parent. Return False in any other process.
         """
         if self.forked:
             keep_for_ever(raw)
         return self.forked
 
     def forget(self) -> None:
-        """Empty the cache: what it holds may not be what is stored."""
+        """Empty the caches: their contents may differ from what is stored."""
         self.cache.clear()
         self.cached_rows.clear()
 
     def check_not_writing(self) -> None:
-        """Raise when this thread has a write transaction open: it would wait for itself."""
+        """Raise StoreError if this thread has a write transaction: it would wait for itself."""
         if self.writer == _get_ident():
             raise StoreError(
                 "this thread has a transaction open on the store; call the method on the "

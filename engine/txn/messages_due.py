@@ -1,8 +1,8 @@
 """When the next message of idempotent XADD expires, by stream: notes in memory, for the sweep.
 
-A write transaction notes what it tracks before it commits, under the write lock. The sweep takes a
-note back under the same lock, so that no note of a message that is still there is lost. Only the
-question what is due comes without it, so that the notes have a lock of their own.
+A write transaction notes the messages that it tracks before it commits, under the write lock. The
+sweep drops a note under the same lock, so that no note of a remaining message is lost. `due` is
+called without the write lock, so the notes have a lock of their own.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class MessagesDue:
                 self.next_ms = min(self.next_ms, due_ms)
 
     def drop(self, name: bytes) -> None:
-        """Forget what was noted of a stream: it is being looked at."""
+        """Forget the note of a stream, which the sweep is looking at."""
         with self._lock:
             self._at.pop(name, None)
 
     def rename(self, name: bytes, target: bytes) -> None:
-        """Have what was noted of a stream under its new name."""
+        """Move the note of a stream to its new name."""
         with self._lock:
             due_ms = self._at.pop(name, None)
         if due_ms is not None:
             self.note(target, due_ms)
 
     def due(self, now_ms: int) -> list[bytes]:
-        """Return the streams that have something to forget, without a look at all of them."""
+        """Return the streams with messages that have expired."""
         if now_ms < self.next_ms:
             return []
         with self._lock:

@@ -1,9 +1,9 @@
-"""What LMDB keeps in memory of pages that were written, and how an erasure clears it.
+"""The memory in which LMDB keeps written pages, and how an erasure clears it.
 
-LMDB uses the memory of changed pages again and again, and does not clear it: what one commit wrote
-would stand in the unused parts of pages of a later one. As many pages of zeros as may be in memory
-are put into a transaction, which is undone. How many that are is known only as a bound, from the
-number of operations of the biggest transaction so far. Compiled by mypyc.
+LMDB reuses the memory of changed pages and does not clear it. The bytes of one commit could so end
+up in the unused parts of pages of a later commit. To clear the memory, as many pages of zeros as it
+may hold are put into a transaction, which is then undone. Only an upper bound of their number is
+known, from the number of operations of the biggest transaction so far. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.keys import GARBAGE, pack_number
 from streamkeep.format.node.envelope import PAGE_VALUE
 
-SMALL_COMMIT: Final = 64  # operations; who makes no more of them need not tell
-_PAGES_PER_OPERATION: Final = 24  # that LMDB touches at most: ways to leaves, splits, merges
-_NEW_PAGES_PER_OPERATION: Final = 3  # the value's own, and splits
-_PAGES_PER_COMMIT: Final = 256  # besides: roots, free list
-_MOST_PAGES: Final = 131_072  # that LMDB holds changed in memory
+SMALL_COMMIT: Final = 64  # operations; transactions with fewer are not noted
+_PAGES_PER_OPERATION: Final = 24  # touched by LMDB at most: paths to leaves, splits, merges
+_NEW_PAGES_PER_OPERATION: Final = 3  # those of the value, and splits
+_PAGES_PER_COMMIT: Final = 256  # in addition: roots, free list
+_MOST_PAGES: Final = 131_072  # changed pages that LMDB keeps in memory
 _CLEARING: Final = b"\xff" * 8  # above every other key of the table
 _ZERO_PAGE: Final = bytes(PAGE_VALUE)
 
@@ -28,7 +28,7 @@ _ZERO_PAGE: Final = bytes(PAGE_VALUE)
 def note_commit(
     context: EngineContext, raw: lmdb.Transaction[bytes], operations: int, *, aborted: bool
 ) -> None:
-    """Remember how many pages a transaction of so many operations may have changed."""
+    """Remember how many pages a transaction with this number of operations may have changed."""
     pages = operations * _PAGES_PER_OPERATION
     if not aborted:
         all_pages = operations * _NEW_PAGES_PER_OPERATION
@@ -46,7 +46,7 @@ def kept_pages(context: EngineContext) -> int:
 
 
 def clear_memory(context: EngineContext) -> bool:
-    """Overwrite what LMDB keeps in memory; an erasure calls for it.
+    """Overwrite the pages that LMDB keeps in memory, for an erasure.
 
     Returns:
         False when the map is too small for so many pages.
@@ -65,7 +65,7 @@ def clear_memory(context: EngineContext) -> bool:
                 raw.put(_CLEARING + pack_number(number), _ZERO_PAGE, True, True, True, table)
         except lmdb.MapFullError:
             full = True
-        del raw  # an abort by name would wait for readers; see `WriteTxn._abort_raw`
+        del raw  # calling abort would wait for readers; see `WriteTxn._abort_raw`
         if not full:
             context.erasures = erasures
             journal.forget()

@@ -11,14 +11,14 @@ from streamkeep.format.core.checksum import open_row
 
 
 def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
-    """Move a cursor to the last row with a key not above `db_key`; say whether there is one."""
+    """Move a cursor to the last row with a key not above `db_key`; return whether there is one."""
     if not cursor.set_range(db_key):
         return cursor.last()
     return cursor.key() == db_key or cursor.prev()
 
 
 def has_rows(txn: Txn, table: int, prefix: bytes) -> bool:
-    """Say whether a table has a row with a key that begins with `prefix`."""
+    """Return whether a table has a row with a key that begins with `prefix`."""
     cursor = txn.cursor(table)
     return cursor.set_range(prefix) and cursor.key().startswith(prefix)
 

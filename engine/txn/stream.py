@@ -80,25 +80,25 @@ class Stream:
         self._retention_known = False
 
     def archiving(self) -> bool:
-        """Say whether what is trimmed goes to the archive."""
+        """Return whether trimmed entries go to the archive."""
         retention = self.retention()
         return retention is not None and retention.archive
 
     def begins(self, ms: int) -> bool:
-        """Say whether the first node is known to reach to the millisecond `ms` or beyond."""
+        """Return whether the first node is known to reach to the millisecond `ms` or beyond."""
         return self._begins_of == self.record.first_id() and self._begins_ms >= ms
 
     def note_begins(self, ms: int) -> None:
-        """Remember the millisecond of the last slot of the first node, a sealed one."""
+        """Remember the millisecond of the last slot of the first node, which is sealed."""
         self._begins_of = self.record.first_id()
         self._begins_ms = ms
 
     def has_tail(self) -> bool:
-        """Say whether there is a tail node."""
+        """Return whether there is a tail node."""
         return self._behind or self._data != ABSENT
 
     def tail_data(self) -> bytes:
-        """Return the tail's listpack; empty when there is none."""
+        """Return the tail's listpack; empty when there is no tail."""
         if self._behind and self._builder is not None:
             self._data = self._builder.listpack()
             self._behind = False
@@ -124,7 +124,7 @@ class Stream:
         self.tail_grew()
 
     def replace_tail(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
-        """Set the tail to stored bytes; `ABSENT` for none."""
+        """Set the tail to stored bytes; `ABSENT` for no tail."""
         self.tail_ms = ms
         self.tail_seq = seq
         self.trimmed = trimmed
@@ -144,7 +144,7 @@ class Stream:
         return len(self._data)
 
     def differs(self) -> bool:
-        """Say whether the row must be written."""
+        """Return whether the row must be written."""
         if self._nodes_changed:
             return True
         record, stored = self.record.encode(), self.stored
@@ -218,7 +218,7 @@ class Stream:
         self.record.sealed_bytes += size
 
     def sealed_removed(self, size: int) -> None:
-        """Count a node in `nodes` no longer."""
+        """Stop counting a node in `nodes`."""
         self.record.sealed_nodes -= 1
         self.record.sealed_bytes -= size
         self.sealed_changes += 1
@@ -226,14 +226,15 @@ class Stream:
     def sealed_resized(self, size: int, new_size: int) -> None:
         """Note that a node in `nodes` has other bytes.
 
-        The row is written even if no counter changes: the row tells other processes.
+        The row is written even if no counter changes: by their row, other processes see that a
+        stream has changed.
         """
         self.record.sealed_bytes += new_size - size
         self.sealed_changes += 1
         self._nodes_changed = True
 
     def may_reopen(self) -> bool:
-        """Say whether the newest sealed node may have room for more entries."""
+        """Return whether the newest sealed node may have room for more entries."""
         return self.record.flags & REOPEN != 0 and not self.has_tail()
 
     def let_reopen(self) -> None:

@@ -1,16 +1,17 @@
 """Transactions: typed access to the sub-databases, one LMDB transaction at a time.
 
-Reading: a `ReadTxn` is one snapshot. Writing: a `WriteTxn` holds the store's only write lock; its
-streams are kept decoded between transactions (`EngineContext.cache`), so that an append in a row of
-appends reads nothing. Another process may commit in between, which LMDB's transaction number
-tells: it rises by one per commit, so a transaction whose number is not one above our last begins
-a new *generation* of the cache. What is of an older generation is compared with its row before it
-is used, and decoded anew only where the bytes differ; processes that take turns mostly change
-other rows. An aborted transaction empties the cache, since its streams may be half changed.
+A `ReadTxn` is one snapshot. A `WriteTxn` holds the store's only write lock. Its streams stay
+decoded between transactions (`EngineContext.cache`), so that consecutive appends read nothing.
 
-Envelopes carry (epoch, commit number). The commit number is LMDB's transaction number: within an
-epoch it never repeats, and whatever makes LMDB count anew (recovery, compaction, restore) raises
-the epoch.
+Another process may commit in between. LMDB's transaction number shows that: it rises by one per
+commit, so a transaction whose number is not one above our last begins a new *generation* of the
+cache. A stream of an older generation is compared with its row before it is used, and decoded again
+only if the bytes differ; processes that take turns mostly change other rows. An aborted transaction
+empties the cache, since its streams may be half changed.
+
+Envelopes carry (epoch, commit number). The commit number is LMDB's transaction number. Within an
+epoch it never repeats, and the operations that make LMDB count from the start again (recovery,
+compaction, restore) raise the epoch.
 
 A commit is in the journal before it is in LMDB (`journal`); `wait` returns when it is on disk.
 
@@ -60,12 +61,12 @@ NEXT_GARBAGE: Final = b"next_garbage_number"
 _PAGE: Final = 4096
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
-_COMMIT_BYTES: Final = 20_480  # pages that a small commit takes, about: data, trees, free list
+_COMMIT_BYTES: Final = 20_480  # the pages of a small commit, estimated: data, trees, free list
 _get_ident = threading.get_ident
 
 
 class Txn:
-    """What reading needs; both kinds of transaction have it."""
+    """The methods that read, which both kinds of transaction have."""
 
     __deletable__ = ("raw",)
 
@@ -92,7 +93,7 @@ class Txn:
         return int(self.raw.stat(self.tables[table])["entries"])
 
     def table_bytes(self, table: int) -> int:
-        """Return what a table takes in the data file."""
+        """Return the bytes that a table takes in the data file."""
         stat = self.raw.stat(self.tables[table])
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         return int(pages) * _PAGE
@@ -111,12 +112,12 @@ class Txn:
         """Return the stream with this number; its row must exist.
 
         Args:
-            key_row: the value that led from the name to the number, where it is to be kept.
+            key_row: the row that maps the name to the number, if the stream is to keep it.
         """
         return _stream_of(number, name, key_row, self.get(STREAMS, pack_number(number)))
 
     def find_stream(self, name: bytes) -> Stream | None:
-        """Return the stream `name`, with what this transaction changed; None when missing."""
+        """Return the stream `name` with the changes of this transaction; None if it is missing."""
         return self.load_stream(name)
 
     def now_ms(self) -> int:
@@ -138,7 +139,7 @@ def _number_in(value: bytes, name: bytes) -> int:
     body = open_row(KEYS, name_key(b"", name), value, "key row")
     number, whole = decode_key_row(body, "key row")
     if whole != name:
-        raise CorruptionError("key row", "it holds another name")
+        raise CorruptionError("key row", "the row holds another name")
     return number
 
 
@@ -150,7 +151,7 @@ class ReadTxn(Txn):
         self.open = True
 
     def __del__(self) -> None:
-        """End it where an interrupt came before anybody held it: the map could not grow."""
+        """End it if an interrupt came before a caller had it: the map could not grow."""
         if self.open:
             self.close()
 
@@ -167,7 +168,7 @@ class ReadTxn(Txn):
             if self.context.leave_to_parent(self.raw):
                 return
             self.raw.abort()
-            del self.raw  # the reader slot is given back with the last reference
+            del self.raw  # the reader slot becomes free with the last reference
             context = self.context
             with context.exit_gate:
                 context.left += 1
@@ -186,15 +187,15 @@ class WriteTxn(Txn):
         self.committed = False
         self.raw_open = True
         self.commit_number = raw.id()
-        self.operations: Operations | None = None  # None while nothing has been changed
-        self.durable = False  # somebody will wait until it is on disk
-        self.touched = False  # something was tried, which may have failed
+        self.operations: Operations | None = None  # None while nothing is changed
+        self.durable = False  # a caller will wait until it is on disk
+        self.touched = False  # a change was tried, which may have failed
         self.garbage = False  # rows were left for removal in later transactions
-        self.retired = False  # nodes were retired: the archive has something to do
-        self.streams: dict[bytes, Stream] = {}  # those this transaction has handed out
+        self.retired = False  # nodes were retired: the archive has work
+        self.streams: dict[bytes, Stream] = {}  # that this transaction has returned to callers
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
-        self.added: dict[bytes, int] = {}  # entries by key, for those who wait for them
-        self.events: list[Event] = []  # what else they wait for
+        self.added: dict[bytes, int] = {}  # number of new entries by key, for blocked readers
+        self.events: list[Event] = []  # other events that wake blocked readers
         self._now_ms = -1
         self.follows = self.commit_number == context.cached_commit + 1  # a commit of this process
         if not self.follows:
@@ -202,12 +203,12 @@ class WriteTxn(Txn):
             context.cached_commit = self.commit_number - 1
 
     def __del__(self) -> None:
-        """Give the write lock back where an interrupt came before anybody held the transaction."""
+        """Release the write lock if an interrupt came before a caller had the transaction."""
         if self.open:
             self.abort()
 
     def now_ms(self) -> int:
-        """Return the time of this transaction in Unix milliseconds; it stands still."""
+        """Return the time of this transaction in Unix milliseconds, the same at each call."""
         if self._now_ms < 0:
             self._now_ms = self.context.clock.now_ms()
         return self._now_ms
@@ -225,7 +226,7 @@ class WriteTxn(Txn):
     def put_newest(self, table: int, db_key: bytes, value: bytes) -> None:
         """Store a value under a key that is probably the highest of the table.
 
-        LMDB fills its pages then, instead of leaving each half empty.
+        LMDB then fills its pages, instead of leaving each half empty.
         """
         self.touched = True
         if self.raw.put(db_key, value, True, True, True, self.tables[table]):
@@ -234,7 +235,7 @@ class WriteTxn(Txn):
             self.put(table, db_key, value)
 
     def move(self, table: int, db_key: bytes, target: int) -> None:
-        """Put a row, which must exist, into another table under the same key."""
+        """Move a row, which must exist, to another table under the same key."""
         self.touched = True
         value = self.raw.pop(db_key, self.tables[table])
         if value is None:
@@ -243,7 +244,7 @@ class WriteTxn(Txn):
         self._changes().move(table, db_key, target)
 
     def delete(self, table: int, db_key: bytes) -> bool:
-        """Remove the row under `db_key`; say whether there was one."""
+        """Remove the row under `db_key`; return whether there was one."""
         self.touched = True
         if not self.raw.delete(db_key, b"", self.tables[table]):
             return False
@@ -251,13 +252,13 @@ class WriteTxn(Txn):
         return True
 
     def _changes(self) -> Operations:
-        """Return what goes into the journal; once it is there, the commit will be, too."""
+        """Return the operations for the journal; a transaction without any writes no record."""
         if self.operations is None:
             self.operations = Operations(self.commit_number)
         return self.operations
 
     def find_stream(self, name: bytes) -> Stream | None:
-        """Return the stream `name`, with what this transaction changed; None when missing."""
+        """Return the stream `name` with the changes of this transaction; None if it is missing."""
         stream = self.streams.get(name)
         if stream is None:
             cache = self.context.cache
@@ -274,8 +275,8 @@ class WriteTxn(Txn):
     def find_numbered(self, name: bytes) -> Stream | None:
         """Return the stream `name` for its number alone; None when missing.
 
-        What else it says may be of an earlier commit: the row, which holds the tail node, is not
-        read where the stream is known.
+        Its other attributes may be of an earlier commit: for a known stream the row, which holds
+        the tail node, is not read.
         """
         stream = self.streams.get(name)
         if stream is None:
@@ -288,7 +289,7 @@ class WriteTxn(Txn):
         return stream
 
     def _refresh(self, stream: Stream) -> Stream | None:
-        """Return a stream as it is stored now, given what it was; None when it is gone."""
+        """Return a stream as it is stored now, given its former state; None when it is gone."""
         name = stream.name
         if self.get(KEYS, name_key(b"", name)) != stream.key_row:
             self.context.cache.pop(name, None)
@@ -332,13 +333,13 @@ class WriteTxn(Txn):
         self.streams[name] = stream
 
     def _put_name(self, stream: Stream) -> None:
-        """Write the row that leads from a stream's name to its number."""
+        """Write the row that maps a stream's name to its number."""
         db_key = name_key(b"", stream.name)
         stream.key_row = seal_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
         self.put(KEYS, db_key, stream.key_row)
 
     def take_number(self, counter: bytes) -> int:
-        """Return the next number of a counter in `meta`, from 1 on; none is given twice."""
+        """Return the next number of a counter in `meta`, from 1 on; no number is returned twice."""
         body = self.get_row(META, counter, "meta")
         number = 1 if body is None else decode_counter(body, "meta")
         check_number(number, LAST_NUMBER, f"meta {counter.decode()}")
@@ -346,7 +347,7 @@ class WriteTxn(Txn):
         return number
 
     def find_attached(self, key: CachedRowKey) -> CachedRow | None:
-        """Return what is attached under a key, to this transaction or by an earlier one."""
+        """Return the cached rows under a key, of this transaction or of an earlier one."""
         cached_rows = self.cached_rows.get(key)
         if cached_rows is None:
             cached_rows = self.context.cached_rows.get(key)
@@ -355,12 +356,12 @@ class WriteTxn(Txn):
         return cached_rows
 
     def attach(self, key: CachedRowKey, cached_rows: CachedRow) -> None:
-        """Have `attached` saved at commit, and keep it for later transactions."""
+        """Save cached rows at commit, and keep them for later transactions."""
         self.cached_rows[key] = cached_rows
         self.context.cached_rows[key] = cached_rows
 
     def detach(self, key: CachedRowKey) -> None:
-        """Forget what is attached under a key: it is being removed."""
+        """Forget the cached rows under a key, which are being removed."""
         self.cached_rows.pop(key, None)
         self.context.cached_rows.pop(key, None)
 
@@ -385,7 +386,7 @@ class WriteTxn(Txn):
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
-        self.context.check_open()  # a forked child has it, too, and must not
+        self.context.check_open()  # a forked child also has it, and must not commit
         self.flush()
         context = self.context
         if self.retired:
@@ -407,7 +408,7 @@ class WriteTxn(Txn):
             context.wait_table.notify(self.added, self.events)
 
     def note_added(self, name: bytes, count: int) -> None:
-        """Have readers that are blocked on a stream woken for new entries, after the commit."""
+        """Wake the readers that are blocked on a stream for new entries, after the commit."""
         self.added[name] = self.added.get(name, 0) + count
 
     def _commit_changes(self, context: EngineContext, body: bytes) -> None:
@@ -416,7 +417,7 @@ class WriteTxn(Txn):
         assert journal is not None
         try:
             self._note_size(aborted=False)
-            # Where processes take turns they wait for the lock more than for the disk.
+            # Processes that take turns wait longer for the lock than for the disk.
             journal.append(body, self.durable and self.follows)
             failpoints.hit("commit:journaled")
             self.raw_open = False
@@ -432,10 +433,10 @@ class WriteTxn(Txn):
         context.bytes_since_checkpoint += len(body) + _COMMIT_BYTES
 
     def _cut(self, context: EngineContext, journal: Journal) -> None:
-        """Take back the journal's record: the commit has failed, and its caller is told so.
+        """Take the record out of the journal: the commit has failed, and its caller gets the error.
 
-        LMDB has given up its lock by then. Another process may have put its own record into the
-        place, and made that commit.
+        LMDB may have released its lock. Another process may then have written its own record at
+        this log position, and made that commit.
         """
         journal.forget()
         if self.raw_open:
@@ -444,7 +445,7 @@ class WriteTxn(Txn):
         try:
             raw = context.raw.begin(None, None, True, False)
         except lmdb.Error:
-            return  # nothing can be written any more; the next writer writes over the record
+            return  # nothing can be written now; the next writer overwrites the record
         try:
             if raw.id() == self.commit_number:
                 journal.cut_after(self.commit_number - 1)
@@ -460,7 +461,7 @@ class WriteTxn(Txn):
             return
         self.context.forget()
         self._note_size(aborted=True)
-        if not self.committed:  # it has changed nothing: there is no commit to wait for
+        if not self.committed:  # it changed nothing: there is no commit to wait for
             self.operations = None
             self.garbage = self.retired = False
         try:
@@ -476,7 +477,7 @@ class WriteTxn(Txn):
             assert held, "its own commit"
 
     def _note_size(self, *, aborted: bool) -> None:
-        """Have `memory` know of a big transaction."""
+        """Note a big transaction for `page_memory`."""
         operations = self.operations
         if operations is not None and operations.count > SMALL_COMMIT:
             note_commit(self.context, self.raw, operations.count, aborted=aborted)
@@ -490,7 +491,7 @@ class WriteTxn(Txn):
         alive = weakref.ref(self.raw)
         del self.raw
         raw = alive()
-        if raw is not None:  # an iterator, or a traceback of interpreted code, holds it
+        if raw is not None:  # an iterator, or a traceback of interpreted code, has a reference
             raw.abort()
 
     def _release(self) -> None:
