@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -126,6 +127,10 @@ def dump(
         )
     if fields is not None and kind != "csv":
         raise ArgumentError("fields= is for csv")
+    if count is not None and count < 0:
+        raise ArgumentError(f"count must be 0 or more, not {count}")
+    if isinstance(target, io.TextIOBase):
+        raise ArgumentError("the target is a file of text; open it in binary mode")
     if redis not in TARGETS:
         raise ArgumentError(f"redis must be one of {', '.join(TARGETS)}, not {redis!r}")
     columns = None if fields is None else [to_bytes(one, "a field") for one in fields]

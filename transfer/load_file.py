@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -171,6 +172,11 @@ def load(
         raise ArgumentError("time_unit= needs time_column=")
     if time_unit is not None and time_unit not in TIME_UNITS:
         raise ArgumentError(f"time_unit must be one of {', '.join(TIME_UNITS)}, not {time_unit!r}")
+    for number, what in ((batch, "batch"), (from_line, "from_line"), (max_line, "max_line")):
+        if number is not None and number < 1:
+            raise ArgumentError(f"{what} must be 1 or more, not {number}")
+    if isinstance(source, io.TextIOBase):
+        raise ArgumentError("the source is a file of text; open it in binary mode")
     if existing is not None and existing not in _EXISTING:
         raise ArgumentError(f"existing must be one of {', '.join(_EXISTING)}, not {existing!r}")
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None

@@ -14,7 +14,12 @@ from streamkeep.engine.api.views import Snapshot, Sync
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.store.removal import missing_folders, remove_empty
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.format.core.errors import StoreClosedError, StoreError, StreamkeepError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    StoreClosedError,
+    StoreError,
+    StreamkeepError,
+)
 
 AnyStore = Store[Any] | str | os.PathLike[str]
 AnySource = Store[Any] | Snapshot[Any] | str | os.PathLike[str]
@@ -68,6 +73,14 @@ def holds_nothing(store: Store[Any]) -> bool:
     return False
 
 
+def checked_path(store: object) -> Path:
+    """Return the path of a store; raise ArgumentError for what is neither a store nor a path."""
+    if not isinstance(store, (str, os.PathLike)):
+        found = type(store).__name__
+        raise ArgumentError(f"an open store, a snapshot or a path is expected, not {found}")
+    return Path(store)
+
+
 @contextmanager
 def reading(source: AnySource) -> Iterator[Snapshot[Any]]:
     """Yield a snapshot of a store; one that the caller has taken stays open."""
@@ -79,7 +92,7 @@ def reading(source: AnySource) -> Iterator[Snapshot[Any]]:
         elif isinstance(source, Store):
             snapshot = stack.enter_context(source.snapshot())
         else:
-            store = stack.enter_context(opened(source, readonly=True))
+            store = stack.enter_context(opened(checked_path(source), readonly=True))
             snapshot = stack.enter_context(store.snapshot())
         with translated():
             yield snapshot
@@ -104,7 +117,7 @@ class Target:
             self._store = store
             self.sync = sync
         else:
-            self._path = Path(store)
+            self._path = checked_path(store)
 
     def __enter__(self) -> Target:
         self._stack.__enter__()

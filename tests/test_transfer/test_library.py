@@ -384,6 +384,7 @@ def test_a_dump_that_fails_leaves_no_file() -> None:
         ({"redis": "9.9"}, "redis must be one of 5.0"),
         ({"start": "2024-99-10"}, "is not a time"),
         ({"end": "1900-01-01"}, "before 1970"),
+        ({"count": -1}, "count must be 0 or more"),
     ],
 )
 def test_options_of_a_dump_that_cannot_apply(options: dict[str, Any], problem: str) -> None:
@@ -406,6 +407,8 @@ def test_options_of_a_dump_that_cannot_apply(options: dict[str, Any], problem: s
         ("a.jsonl", {"skip": ["DEL"]}, "skip= is for commands"),
         ("a.csv", {"key": "k", "existing": "skip"}, "existing= is for whole streams"),
         ("a.resp", {"key": "k"}, "leave key= out"),
+        ("a.csv", {"key": "k", "batch": 0}, "batch must be 1 or more"),
+        ("a.resp", {"from_line": 0}, "from_line must be 1 or more"),
     ],
 )
 def test_options_of_a_load_that_cannot_apply(
@@ -416,6 +419,23 @@ def test_options_of_a_load_that_cannot_apply(
         transfer.dump("s", f"a.{kind}")
     with pytest.raises(streamkeep.ArgumentError, match=problem):
         transfer.load("t", name, **options)
+    assert not Path("t").exists()
+
+
+def test_what_is_neither_a_store_nor_a_binary_file_is_named() -> None:
+    fill()
+    wrong: Any = 5
+    with pytest.raises(streamkeep.ArgumentError, match="a path is expected, not int"):
+        transfer.dump(wrong, "a.jsonl")
+    with pytest.raises(streamkeep.ArgumentError, match="open it in binary mode"):
+        transfer.dump("s", io.StringIO(), format="jsonl")  # type: ignore[arg-type]
+    transfer.dump("s", "a.jsonl")
+    with pytest.raises(streamkeep.ArgumentError, match="a path is expected, not int"):
+        transfer.load(wrong, "a.jsonl")
+    with pytest.raises(streamkeep.ArgumentError, match="open it in binary mode"):
+        transfer.load("t", io.StringIO(), format="jsonl")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        transfer.load("t", "absent.jsonl")
     assert not Path("t").exists()
 
 

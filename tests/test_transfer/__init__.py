@@ -1,0 +1,1 @@
+"""Tests of `transfer`: dump and load as a library."""
