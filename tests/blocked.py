@@ -1,4 +1,4 @@
-"""Calls that block, each in a thread of its own, and no sleeps: who waits stands on the board."""
+"""Calls that block, each in its own thread, without sleeps: the wait table says which wait."""
 
 from __future__ import annotations
 

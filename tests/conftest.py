@@ -126,6 +126,6 @@ def store(open_store: Callable[..., Store]) -> Store:
 
 
 def assert_sound(path: Path) -> None:
-    """Check a store that nobody has open; nothing may be wrong with it."""
+    """Check a store that no process has open; nothing may be wrong with it."""
     findings = [str(finding) for finding in recovery.check(path)]
     assert findings == []

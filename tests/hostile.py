@@ -79,7 +79,7 @@ def build(path: Path) -> None:
             ids = [f"{NOW_MS + number}-{number % 3}" for number in range(60)]
             store.xadd_many(name, [{"n": str(number)} for number in range(60)], ids=ids)
             store.xgroup_create(name, "mail", 0)  # its NACKs fill pages
-            store.xgroup_create(name, "few", 0)  # its NACKs stand in its row
+            store.xgroup_create(name, "few", 0)  # its NACKs are in its row
             store.xreadgroup("mail", "ann", {name: ">"}, count=50)
             store.xreadgroup("mail", "bob", {name: ">"}, count=5)
             store.xreadgroup("few", "ann", {name: ">"}, count=5)
@@ -115,7 +115,7 @@ def add_rare_rows(raw: RawStore) -> None:
 
 
 def contents(body: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield what may stand in the place of some bytes."""
+    """Yield what may replace some bytes."""
     yield "empty", b""
     yield "one byte", b"\x01"
     yield "cut off", body[:-1]

@@ -1,15 +1,15 @@
 """Random damages to a store's files, and what must hold afterwards.
 
 A `Specimen` is a store with everything in it, and what it holds: the state that commands show, and
-the macro nodes with the pages that they stand in. `damage` changes a copy of it at random. Then
+the macro nodes with the pages that hold them. `damage` changes a copy of it at random. Then
 
 - `check` reports every damage that changes what a command answers;
 - `repair` brings back every entry of every node whose own pages were not touched;
 - a second check finds nothing; nothing crashes, nothing hangs.
 
 Each damage is worked on in a child process, so that one that ends or stops it is a failure like any
-other: the run goes on, and tells all of them at its end. What hangs is ended after `PATIENCE_S`,
-with the Python stack of each of its threads. The stores of failures are kept.
+other: the run continues, and reports all of them at its end. A child that hangs is ended after
+`PATIENCE_S`, with the Python stack of each of its threads. The stores of failures are kept.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def fill(txn: Any, name: Any, count: int, rng: random.Random, clock: ManualClock
 
 @dataclass(slots=True)
 class Node:
-    """A macro node of a specimen: the pages it stands in, and its live entries."""
+    """A macro node of a specimen: the pages that hold it, and its live entries."""
 
     pages: frozenset[int]
     entries: Entries
@@ -422,7 +422,7 @@ class Figures:
     recovered: int = 0
     aside: int = 0  # entries of untouched nodes that went to lost+found, with their table gone
     crashed: int = 0  # damages that end a process which opens the store with LMDB
-    hung: int = 0  # damages that keep such a process busy for ever
+    hung: int = 0  # damages that keep such a process busy without end
     kinds: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -439,7 +439,7 @@ class Figures:
             f"{self.changed - self.missed_stale:,} were reported",
             f"not reported: {self.missed_stale:,} (whole stale pages that agree with every check)",
             f"{self.crashed:,} end a process that opens the store with LMDB, {self.hung:,} keep it "
-            "busy for ever; no check or repair",
+            "busy without end; no check or repair",
             f"{self.nodes:,} macro nodes, {self.untouched:,} of them untouched: all came back",
             f"{self.entries:,} entries: {self.lost_entries:,} lost, {self.unverified:,} not proven",
             f"{self.aside:,} entries in lost+found, since they may have been deleted",
@@ -453,8 +453,8 @@ class Figures:
 def run(specimen: Specimen, seed: int, work: Path, figures: Figures) -> None:
     """Damage a specimen, check it, repair it, and hold the result against what must be.
 
-    The figures tell what came of it. The store of a failure is kept in `work/kept-SEED`, and that
-    of one that kept LMDB busy for ever, too.
+    The figures record the result. The store of a failure is kept in `work/kept-SEED`, also if it
+    kept LMDB busy without end.
     """
     stack = work / "child.stack"
     told = in_child(lambda: _try(specimen, seed, work), int(PATIENCE_S), stack)
@@ -537,7 +537,7 @@ def _compare(
     found = all_entries(target)
     unverified = sum(loss.unverified for loss in repaired.report.streams.values())
     wrong = 0
-    # Without the table or the free list nothing tells what had been deleted, or archived: then
+    # Without the table or the free list it is unknown what had been deleted or archived: then
     # lost+found has it.
     aside = _put_aside(target)
     no_free_list = bool(specimen.free & touched)

@@ -46,7 +46,7 @@ def handles_below(folder: Path) -> list[str]:
 def peak_of(call: Callable[[], object], *, limit: int) -> int:
     """Return how many bytes a call allocates at its peak; above `limit`, the least of three times.
 
-    What other threads allocate meanwhile is counted, too, so that a single time may be too much.
+    Allocations of other threads during that time count as well, so a single time may be too high.
     """
     least = sys.maxsize
     for _ in range(3):

@@ -14,7 +14,7 @@ from streamkeep.format.core.keys import TABLES
 
 
 class RawStore:
-    """One write transaction of LMDB on a store that nobody has open."""
+    """One write transaction of LMDB on a store that no process has open."""
 
     def __init__(self, environment: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> None:
         self._txn = txn

@@ -23,7 +23,7 @@ def daily_or_all(daily: T, everything: T) -> T:
 
 
 def first_of_each(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Mark cases `slow` but for the first of each kind, which is the first item of a case."""
+    """Mark cases `slow`, except the first of each kind, which is the first item of a case."""
     known: set[Any] = set()
     marked = []
     for case in cases:
@@ -34,7 +34,7 @@ def first_of_each(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
 
 
 def slow_but(cases: Iterable[Any], *daily: Any) -> list[Any]:
-    """Mark cases `slow` but for some. A case that is a tuple is a value for each name."""
+    """Mark cases `slow`, except some. A case that is a tuple is a value for each name."""
     cases = list(cases)
     missing = [one for one in daily if one not in cases]
     assert not missing, missing

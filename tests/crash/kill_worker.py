@@ -1,7 +1,7 @@
 """The processes that `kills.py` kills: what they do until then; the program that forks them.
 
 A worker writes a line into its log before each command and another after it, with one write(2)
-each: the system has them, whatever becomes of the process.
+each: the system has them, even if the process dies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Worker:
         return f"{self.name}.{self.tokens}"
 
     def run(self, most: int) -> None:
-        """Do random things, for ever or so often."""
+        """Do random things, without end or so often."""
         choices = self.consumer() if self.consumes else self.writer()
         weights = [weight for weight, _ in choices]
         self.tell("group", "", self.make_group)

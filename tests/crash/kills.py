@@ -131,7 +131,7 @@ def order(one: str) -> tuple[int, int]:
 
 
 def verify(path: Path, told: Told, *, archives: bool = False) -> None:
-    """Check a store that nobody has open against what was acknowledged."""
+    """Check a store that no process has open against what was acknowledged."""
     left = {"SK311", "SK312"} if archives else set()  # files that only take room
     assert [str(one) for one in recovery.check(path) if one.code not in left] == []
     with streamkeep.open(path, readonly=True) as store:
@@ -277,7 +277,9 @@ class Run:
         before = noted()
         deadline = time.monotonic() + PATIENCE_S
         while noted() == before:
-            assert time.monotonic() < deadline, f"nobody works (seed {self.seed}): {self.errors()}"
+            assert time.monotonic() < deadline, (
+                f"no worker works (seed {self.seed}): {self.errors()}"
+            )
             time.sleep(0.001)
 
     def kill(self, pid: int) -> None:
@@ -291,7 +293,7 @@ class Run:
         self.kills += 1
 
     def kill_at(self, failpoint: str, *, beside: int = 0) -> None:
-        """Have a worker kill itself at a failpoint, with others at work meanwhile.
+        """Make a worker kill itself at a failpoint while others are at work.
 
         What a recovery has to do was left by one that is killed before.
         """

@@ -109,7 +109,7 @@ def assert_in_one_place(store: Store[bytes], *, orphans: bool = False) -> Places
     """Check that each entry is in one place, that history shows it, and that no file is unknown.
 
     Args:
-        orphans: whole segments that no row names may be there: somebody may adopt them.
+        orphans: whole segments that no row names may be there, because a user may adopt them.
     """
     places = Places(store)
     with store.snapshot() as snapshot:

@@ -3,7 +3,7 @@
 A disk keeps what was synced. Of what was written and not synced, it keeps any part: here, any of
 the 512-byte sectors of each file, old or new, and either size. Of names that were made, changed or
 removed since their folder was synced, it keeps any: a file may be missing, be there though it was
-removed, or stand under its old name with its new contents.
+removed, or have its old name and its new contents.
 
 `Disk` watches the folder of a store while a workload runs: at each sync of a file it takes an
 image of it, at each sync of a folder it notes the names. `lose_power` puts a folder together from
@@ -40,7 +40,7 @@ class Disk:
         self._safe_names: dict[str, int] = {}  # names that were synced
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for handle in self._handles.values():
             os.close(handle)
 
@@ -183,5 +183,5 @@ def after_a_loss(number: int) -> Iterator[None]:
 
 
 def copy_store(source: Path, target: Path) -> None:
-    """Copy what the disk holds of a store that nobody has open; nothing of its locks."""
+    """Copy what the disk holds of a store that no process has open, without its locks."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock.mdb"))

@@ -127,7 +127,7 @@ class Beside:
         self.thread.join(PATIENCE_S)
         if self.thread.is_alive():
             faulthandler.dump_traceback(all_threads=True)
-        assert not self.thread.is_alive(), "the other thread waits for ever"
+        assert not self.thread.is_alive(), "the other thread waits without end"
         assert [entry.id for entry in self.store.xrange("beside")] == self.added
 
 
@@ -229,7 +229,7 @@ def test_a_board_whose_maker_was_killed_is_used(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: Path) -> None:
-    """Whoever changes the board at that moment may be killed; the next must put it in order."""
+    """A process that changes the wait table may be killed; the next one repairs the table."""
     with streamkeep.open(tmp_path / "store") as store:
         wait_table = wait_table_of(store)
         other = os.open(tmp_path / "store" / "waiters" / "board", os.O_RDWR)

@@ -24,7 +24,7 @@ from streamkeep.recovery.salvage.repair import repair
 
 
 def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None:
-    """Whatever slot it stands in: else those who come later wait for a recovery that is over."""
+    """In either slot; otherwise later processes would wait for a recovery that is over."""
     path = tmp_path / "store"
     for commits in range(4):
         with streamkeep.open(path, sync="none") as store:

@@ -1,4 +1,4 @@
-"""What processes share about the journal is whole and in order, whoever is stopped."""
+"""The state of the journal that processes share stays whole, whichever of them is stopped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_sync_covers_no_commit_that_is_still_being_made(control: ControlFile) 
     assert control.to_sync(4) == newest(4)
     control.publish(*place(5))
     assert control.to_sync(4) == newest(4)
-    assert control.to_sync(5) == newest(5)  # whoever asks knows that it was made
+    assert control.to_sync(5) == newest(5)  # the process that asks knows that it was made
     control.set_made(5)
     assert control.to_sync(4) == newest(5)
     control.set_made(4)  # a process that was stopped in between says so late

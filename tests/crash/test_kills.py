@@ -105,7 +105,7 @@ def kill_at(server: Server, folder: Path, name: str, seed: int) -> Run:
 
 
 def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: Path) -> None:
-    """The next record does not fit behind the same place, and so begins the next file."""
+    """The next record does not fit after the same position, and so begins the next file."""
     path = tmp_path / "store"
 
     def write_until_killed() -> None:

@@ -1,4 +1,4 @@
-"""Pages that were lost while the machine went on: what was acknowledged comes back all the same.
+"""Pages that were lost without a reboot: every acknowledged change comes back.
 
 A file system that is mounted again after an error, a volume that is detached, a snapshot of a disk
 and `cp` leave what was on disk, and the boot ID does not tell.

@@ -100,7 +100,7 @@ def run_creations(folder: Path, seed: int) -> int:
 def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
     tmp_path: Path,
 ) -> None:
-    """Several files behind the checkpoint, their author dead: the next sync covers all."""
+    """Several files after the checkpoint, whose writer is dead: the next sync covers all."""
     path, lost = tmp_path / "store", tmp_path / "lost"
     with small_journal(), watched(path) as disk:
         with streamkeep.open(path, sync="none") as store:
@@ -210,7 +210,7 @@ def waiting_behind(path: Path, name: str) -> Iterator[Callable[[], Store[bytes]]
 
 
 def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> None:
-    """It may say that commits are on disk which are yet to be made."""
+    """It may say that commits are on disk that were never made."""
     path, lost = tmp_path / "store", tmp_path / "lost"
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0}, id="1-1")
@@ -263,7 +263,7 @@ class NothingKept(random.Random):
 
 
 def die(store: Store[bytes]) -> None:
-    """Let go of everything as a killed process does: no checkpoint, no sync."""
+    """Release everything as a killed process does: no checkpoint, no sync."""
     one = environment_of(store)
     registry.environments.pop(one.identity, None)
     one.close_files()

@@ -31,7 +31,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
         slow = [True]
 
         def fill_late(handle: int) -> None:
-            """Meanwhile the store makes one, too, and uses it."""
+            """Wait until the store has made one as well, and uses it."""
             if slow.pop() if slow else False:
                 journal.prepare_recycled()
                 before = journal._number

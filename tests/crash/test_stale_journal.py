@@ -45,7 +45,7 @@ def recycled(tmp_path: Path) -> tuple[int, int, int]:
 def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
     tmp_path: Path, boot: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """Their numbers are given again, so in another epoch: nobody takes the new for the old."""
+    """Their numbers are given again in another epoch, so no reader mistakes the new for the old."""
     with small_journal():
         last, number, first = recycled(tmp_path)
         with streamkeep.open(tmp_path / "one") as store:

@@ -1,4 +1,4 @@
-"""Syncs come in waves: one at a time, shared by all who wait, whoever is killed."""
+"""Syncs come in waves: one at a time, shared by all callers that wait, whichever is killed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_who_has_the_store_alone_takes_no_turns(tmp_path: Path) -> None:
     one = Process(tmp_path)
     assert one.sync_leader.lead(1) == LONE
     other = Process(tmp_path)
-    assert other.sync_leader.lead(1) == 1  # nobody waits for one that is alone
+    assert other.sync_leader.lead(1) == 1  # no other process waits for one that is alone
     one.control.set_durable(1, 1)
     one.sync_leader.end(LONE)
     late = Waiting(tmp_path, 2)

@@ -157,7 +157,7 @@ class GroupCommands(Keyspace):
             reply.append((key, taken))
         return reply or None
 
-    # --- acknowledge, delete, give back -----------------------------------------------------
+    # --- acknowledge, delete, return --------------------------------------------------------
 
     def xack(self, key: bytes, group: bytes, *ids: Id) -> int:
         """XACK."""
@@ -486,7 +486,7 @@ def _claim(stream: Stream, group: Group, consumer: bytes, nack: Nack, now_ms: in
 def _deliver(
     stream: Stream, group: Group, consumer: bytes, entry_id: Id, now_ms: int, noack: bool
 ) -> None:
-    """Deliver an entry that the group has not read; what was pending already begins anew."""
+    """Deliver an entry that the group has not read; a pending one begins again."""
     group.advance(stream, entry_id)
     if not noack:
         group.give_now(entry_id, consumer, now_ms, 1)

@@ -131,7 +131,7 @@ class Places:
         return st.one_of(picked, picked, run)
 
     def last_ids(self, key: bytes) -> SearchStrategy[Id | None]:
-        """Where a group may stand; None for `$`."""
+        """A position for a group; None for `$`."""
         stream = self.stream(key)
         live = [one for one, _ in stream.entries()] if stream is not None else []
         usual = st.sampled_from([ZERO, *live])

@@ -1,14 +1,14 @@
 """Consumer groups of the model: pending entries, their two orders, and the arithmetic of lag.
 
-A group's pending entries list (PEL) is ordered by ID. Beside it stands the order of delivery,
-oldest first, by which XREADGROUP CLAIM walks: in front the zone of entries that nobody owns since
-XNACK gave them back, first in, first out; behind it the owned ones by delivery time, where of two
-equal times the later update stands behind.
+A group's pending entries list (PEL) is ordered by ID. A second order is that of delivery, oldest
+first, by which XREADGROUP CLAIM walks. It begins with the entries that XNACK has returned, which no
+consumer owns, first in, first out. Then come the owned entries by delivery time; of two equal
+times, the later update is last.
 
-What was given out "now" goes to the end, also when the clock has gone back. For the entries that
-XCLAIM IDLE and TIME sort in later, it then counts as if it had the time of the newest update: so
-it is in the engine. In Redis, where they go depends on what stood at the end. While the clock does
-not go back, there is no difference.
+An entry that is delivered "now" goes to the end, also when the clock has gone back. For entries
+that XCLAIM IDLE and TIME sort in later, it counts as if it had the time of the newest update, as in
+the engine. In Redis, their place depends on the last entry at that moment. While the clock does not
+go back, there is no difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from model.values import ZERO, Id
 
-UNKNOWN = -1  # entries_read that nobody knows
+UNKNOWN = -1  # entries_read, if it is unknown
 NEVER = -1  # active_time of a consumer that was never given anything
 MOST_DELIVERIES = (1 << 63) - 1
 
@@ -103,7 +103,7 @@ class Group:
         self.order.append(entry_id)
 
     def give_at(self, entry_id: Id, owner: bytes, time_ms: int, count: int) -> None:
-        """Make an entry pending for `owner` since a time, and sort it in behind its equals."""
+        """Make an entry pending for `owner` since a time, and sort it in after its equals."""
         self.forget(entry_id)
         place = len(self.order)
         while place > 0:
@@ -133,7 +133,7 @@ class Group:
         self.last_id = entry_id
 
     def lag(self, stream: Counters) -> int | None:
-        """Return how many entries the group has yet to read; None when nobody can know."""
+        """Return how many entries the group has not read yet; None if that is unknown."""
         if stream.entries_added == 0 or stream.length == 0:
             return 0
         if self.last_id < stream.first_id and stream.max_deleted_id < stream.first_id:

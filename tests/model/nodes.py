@@ -1,17 +1,17 @@
 """One stream of the model: macro nodes as lists of slots.
 
-Entries stand in macro nodes as they do in Redis, because users can tell: `~` trims whole nodes,
-LIMIT counts by node, and XINFO STREAM reports their number. A node is a list of slots. A deleted
-entry leaves a tombstone, its slot, which is gone only with the node; a node goes with its last
-live entry.
+Entries are in macro nodes as in Redis, because users see the difference: `~` trims whole nodes,
+LIMIT counts by node, and XINFO STREAM reports their number. A node is a list of slots. The slot of
+a deleted entry becomes a tombstone, which is removed only with the node. A node is removed with its
+last live entry.
 
 Everything that can be derived is derived, each time it is asked for: length, the ID of the first
 entry, the size of a node.
 
 With `rewrites` the model follows the engine where the engine does better than Redis: a node in
-which tombstones outnumber live entries is rewritten without them, but for its last slot. The node
-that is open for appending is left alone; once it is gone, no node is open until the next append.
-Then the number of nodes, and with it what `~` trims, may differ from Redis.
+which tombstones outnumber live entries is rewritten without them, except for its last slot. The
+node that is open for appending is left alone; once it is gone, no node is open until the next
+append. Then the number of nodes, and with it what `~` trims, may differ from Redis.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from model.values import Id, id_text
 
 
 def ids_words(ids: tuple[Id, ...]) -> list[Argument]:
-    """Return the block IDS as a server is told."""
+    """Return the block IDS of a command."""
     return [b"IDS", len(ids), *map(id_text, ids)]
 
 

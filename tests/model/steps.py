@@ -103,11 +103,11 @@ class Step:
         raise NotImplementedError
 
     def arguments(self) -> list[Argument]:
-        """Return the command as a server is told."""
+        """Return the command as a client sends it."""
         raise NotImplementedError
 
     def on_store(self, commands: Any) -> Any:
-        """Run on anything with redis-py's methods; return its answer, or the queue it stands in."""
+        """Run on anything with redis-py's methods; return its answer, or the queue of the call."""
         raise NotImplementedError
 
     def from_store(self, answer: Any) -> Any:
@@ -142,7 +142,7 @@ class Trim:
     policy: str = "KEEPREF"
 
     def arguments(self) -> list[Argument]:
-        """Return the options as a server is told."""
+        """Return the options as a client sends them."""
         words = policy_words(self.policy)
         tilde: list[Argument] = [b"~"] if self.approximate else []
         if self.maxlen is not None:
@@ -165,7 +165,7 @@ class Trim:
 
 
 def policy_words(policy: str) -> list[Argument]:
-    """Return a reference policy as a server is told; old ones do not know the word KEEPREF."""
+    """Return a reference policy as a client sends it; old servers do not know the word KEEPREF."""
     return [] if policy == "KEEPREF" else [policy.encode()]
 
 
@@ -232,7 +232,7 @@ class XAdd(Step):
 
     @property
     def repeats_fields(self) -> bool:
-        """Whether a field stands in the entry more than once."""
+        """Whether the entry has a field more than once."""
         return len(dict(self.pairs)) < len(self.pairs)
 
 
@@ -288,7 +288,7 @@ class XLen(Step):
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of a range: `-`, `+`, `ms`, `ms-seq`, or one of the last two behind `(`."""
+    """One end of a range: `-`, `+`, `ms`, `ms-seq`, or one of the last two after `(`."""
 
     ms: int | None
     seq: int | None = None

@@ -1,4 +1,4 @@
-"""A plain in-memory model of Redis Streams: what every command answers, and what it leaves behind.
+"""A plain in-memory model of Redis Streams: what every command answers, and what it changes.
 
 The semantics are those of Redis 8.10. The model is the yardstick for the engine, so it shares no
 code with it, and is obvious before it is fast: it derives what it can, and copies what it must

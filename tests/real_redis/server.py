@@ -80,7 +80,7 @@ def running_redis(
     """Run a server until the block ends; skip the test where there is no program for it.
 
     Args:
-        settings: of the server, besides what all tests need.
+        settings: of the server, in addition to those that all tests need.
         file: the RDB file to start from; it starts empty without one.
     """
     program = shutil.which("redis-server")

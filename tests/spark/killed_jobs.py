@@ -2,8 +2,8 @@
 
 What Spark does for a job is little: it runs functions in worker processes, again when one dies, and
 hands their results to the driver; for a streaming query it also keeps a log of offsets and one of
-commits. Both stand here in a few lines, with real processes, so that a kill at every failpoint
-costs milliseconds instead of the start of a JVM. That Spark itself keeps to it is tested beside.
+commits. Both are simulated here in a few lines, with real processes, so that a kill at every
+failpoint costs milliseconds instead of the start of a JVM. Other tests check that Spark does so.
 
 This module is also the program that forks drivers (`fork_server`): delta-rs cannot be used in a
 fork of a process that has used it, so that one never does.
@@ -156,7 +156,7 @@ class Frame:
 
 
 class Query:
-    """A streaming query: a log of offsets, a log of commits, and what stands between."""
+    """A streaming query: a log of offsets, a log of commits, and the batch between them."""
 
     def __init__(self, spark: LocalSpark, store: str, checkpoint: Path) -> None:
         options = {"path": store, "subscribePattern": ".*", "startingOffsets": "earliest"}

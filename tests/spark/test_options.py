@@ -1,4 +1,4 @@
-"""Options of the data source: what is understood, and what is said about the rest."""
+"""Options of the data source: which are understood, and the errors for the rest."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from streamkeep.pipeline.plan import (
 
 
 def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:
-    """Return slices of one stream, one behind the other."""
+    """Return slices of one stream, one after the other."""
     return [
         Slice(
             b"s", 1, StreamId(at, 0), StreamId(at, (1 << 64) - 1), size, size,

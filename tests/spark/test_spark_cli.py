@@ -38,7 +38,7 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def running_really(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have commands begin as they do, with a session that is none."""
+    """Make commands begin as usual, with a substitute for the session."""
     from streamkeep.pipeline import spark_session
 
     class Session:

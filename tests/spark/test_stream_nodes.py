@@ -1,4 +1,4 @@
-"""Live, retired and archived nodes of one stream, read as one; and streams that move meanwhile."""
+"""Live, retired and archived nodes of one stream, read as one, also while they move."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_segment_that_is_missing_or_damaged_is_named(small: Store[bytes]) -> N
         read(small, slices, "auto")
     first.write_bytes(whole)
     second.rename(second.with_suffix(".away"))
-    small.close()  # which lets go of the open file
+    small.close()  # which closes the open file
     with Store(small.path, readonly=True) as again, pytest.raises(MissingSegmentError):
         read(again, slices, "auto")
     second.with_suffix(".away").rename(second)

@@ -54,7 +54,7 @@ def batch(
     """Run one micro-batch; return the IDs read, and where it ended."""
     limit = reader.getDefaultReadLimit()
     end = through_spark(reader.latestOffset(through_spark(start), limit))
-    if json.dumps(end) == json.dumps(start):  # how Spark tells that nothing is new
+    if json.dumps(end) == json.dumps(start):  # how Spark sees that nothing is new
         return [], end
     return read(reader, start, end), end
 
@@ -254,7 +254,7 @@ def test_progress_is_reported_and_mirrored_into_a_group(store: Store[bytes], que
 
 
 def test_random_lives_of_a_query(store: Store[bytes], query: Query) -> None:
-    """Whatever is added, deleted and limited: each entry that stays is read once, in order."""
+    """With any appends, deletions and limits, each entry that stays is read once, in order."""
     rng = random.Random(7)
     next_ms, kept = 1, set[str]()
     found: list[str] = []

@@ -1,9 +1,9 @@
-"""The snippets of README.md and docs/ run as printed, and print what stands there.
+"""The snippets of README.md and docs/ run as printed, and print what the page says.
 
 The blocks of a file run in their order, in one folder that is empty at first:
 
 - ```python with `>>>` is a session, compared line by line; the blocks of a file share names;
-- ```python without is a program; a ```text block directly behind it is what it prints;
+- ```python without is a program; a ```text block directly after it is what it prints;
 - a block that begins with `$ streamkeep` is a session in a shell; both outputs are compared.
 
 `...` stands for anything. IDs of this century, durations and rates are compared as such, and the
@@ -39,7 +39,7 @@ SHELL = 'streamkeep() { "$PYTHON" -m streamkeep "$@"; }\n'
 
 
 class Block(NamedTuple):
-    """One fenced block: its language, its text, and the block directly behind it."""
+    """One fenced block: its language, its text, and the output that follows it."""
 
     line: int
     language: str

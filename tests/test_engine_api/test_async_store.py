@@ -39,7 +39,7 @@ def play(
 ) -> Callable[..., None]:
     """A function that runs a coroutine function with a store, which it closes.
 
-    Nobody looks by himself meanwhile: a lost wake-up is a failure.
+    No task looks without being woken: a lost wake-up is a failure.
     """
     monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
 

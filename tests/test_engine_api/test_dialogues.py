@@ -60,7 +60,7 @@ def fruit(store: Store[str], clock: ManualClock) -> Store[str]:
 
 @pytest.fixture
 def two_workers(fruit: Store[str]) -> Store[str]:
-    """Alice has done the apple; Bob has two messages, and nobody has heard of him since."""
+    """Alice has done the apple; Bob has two messages, and has not been heard of since."""
     fruit.xreadgroup(GROUP, "Alice", {KEY: ">"}, count=1)
     fruit.xack(KEY, GROUP, APPLE)
     fruit.xreadgroup(GROUP, "Bob", {KEY: ">"}, count=2)

@@ -32,7 +32,7 @@ def test_each_error_that_streams_meet_in_redis_py_has_a_name() -> None:
 
 
 def test_errors_are_kinds_of_each_other_as_in_redis_py() -> None:
-    """But for a full disk and a store that is only read: no command is at fault there."""
+    """Except for a full disk and a read-only store, where no command is at fault."""
     apart = (redis.OutOfMemoryError, redis.ReadOnlyError)
     names = table()
     for one, ours in names.items():

@@ -1,4 +1,4 @@
-"""From live to retired to segment: each entry in one place, whatever happens."""
+"""From live to retired to segment: each entry in one place, after every crash."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_view_a_transaction_and_a_pipeline_archive_as_well(
     for number, write in enumerate((in_view, in_transaction, in_pipeline), start=1):
         finishes(lambda write=write: write(store))  # type: ignore[misc]
         assert len(store.archived_segments("s")) == number
-        with archive_lock(environment_of(store)):  # meanwhile nobody else archives
+        with archive_lock(environment_of(store)):  # no other thread archives
             store.xadd_many("s", [{"x": b"v" * 3000} for _ in range(60)])
             store.xtrim("s", maxlen=1, approximate=False)
         assert retired(store) > LIMIT

@@ -1,4 +1,4 @@
-"""Whoever reads history while segments are made, rewritten and dropped sees each entry once."""
+"""A reader of history sees each entry once while segments are made, rewritten and dropped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def archived(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) 
 
 
 def forget_files(store: Store) -> None:
-    """Have files opened anew, as in another process."""
+    """Make the store open files again, as another process does."""
     segment_files_of(store).close()
 
 
@@ -112,7 +112,7 @@ def test_an_iterator_backwards_ends_where_the_rest_was_dropped(archived: Store) 
 def test_a_read_goes_on_when_its_file_is_removed_in_the_middle(
     archived: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest is read, and the file is opened after somebody else has removed it."""
+    """The manifest is read, and the file is opened after another process has removed it."""
     segments = segment_files_of(archived)
     real = segments.open
     steps: list[Callable[[], object]] = [

@@ -48,7 +48,7 @@ def history_of(
 
 @pytest.fixture
 def archived(store: Store) -> list[Pairs]:
-    """Entries of the stream `orders`: three segments, retired nodes between and behind them."""
+    """Entries of the stream `orders`: three segments, retired nodes between and after them."""
     parts = [some(60, ms) for ms in (1000, 2000, 3000, 4000, 5000)]
     number = archive(store, "orders", parts[0], parts[1], parts[3])
     retire(store, number, parts[2])
@@ -296,7 +296,7 @@ def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(store: Store) -
 def test_what_is_archived_and_rewritten_meanwhile_comes_once(
     store: Store, archived: list[Pairs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the walk's back, retired nodes become a segment and a segment gets another file."""
+    """During the walk, retired nodes become a segment and a segment gets another file."""
     monkeypatch.setattr(restore, "_STEP_NODES", 1)
     number = store.archived_segments()[0].stream_number
     steps = 0
@@ -371,7 +371,7 @@ def test_what_was_erased_does_not_come_back(open_store: Callable[..., Store]) ->
     assert pairs_of(store, "copy") == wanted
     other.restore_archive("orders", from_store=store)
     assert pairs_of(other, "orders") == wanted
-    store.drop_segments()  # which an erasure would have written anew
+    store.drop_segments()  # which an erasure would have rewritten
 
 
 def test_what_is_erased_while_it_is_restored_does_not_come_back(

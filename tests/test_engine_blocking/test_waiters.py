@@ -33,7 +33,7 @@ NEW = {"s": ">"}
 
 @pytest.fixture
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a lost wake-up a failure: nobody looks again after a second."""
+    """Make a lost wake-up a failure: no reader looks again after a second."""
     monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
 
 
@@ -543,7 +543,7 @@ def test_an_interrupt_leaves_nothing(store: Store, no_fallback: None) -> None:
 
 def _interrupt(store: Store) -> None:
     wait_until(lambda: tickets(store) == 1)
-    while tickets(store):  # one that comes just before the system call is seen only behind it
+    while tickets(store):  # one that comes just before the system call is seen only after it
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
 
@@ -652,7 +652,7 @@ def test_no_wake_up_is_lost(open_store: Open, no_fallback: None, seed: int) -> N
     threads += [threading.Thread(target=produce, args=(n,)) for n in range(3)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(taken) == total)  # nobody looks by himself: each must be woken
+    wait_until(lambda: len(taken) == total)  # no reader looks by itself: each must be woken
     done.set()
     waiters_of(store).alarm()
     for thread in threads:
@@ -785,7 +785,7 @@ def test_a_crowd_leaves_few_doors(store: Store, monkeypatch: pytest.MonkeyPatch)
 def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was full for ever, of consumers that never called again."""
+    """It stayed full of consumers that never called again."""
     monkeypatch.setattr(waiters, "_MOST_WAITERS", 3)
     waiting = waiters_of(store)
 

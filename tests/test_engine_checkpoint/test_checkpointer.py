@@ -45,7 +45,7 @@ def test_a_transaction_wakes_the_thread_no_more_often_than_a_command(
         for number in range(50):
             with store.transaction() as txn:
                 txn.xadd("s", {"n": number})
-        # Once for the first commit; again only if the store was quiet for seconds meanwhile.
+        # Once for the first commit; again only if the store was quiet for seconds.
         assert 1 <= len(notifications) < 10
     assert_sound(tmp_path / "store")
 

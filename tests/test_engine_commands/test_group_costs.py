@@ -46,7 +46,7 @@ class Work:
 
 
 class Counting:
-    """Stands in for an LMDB environment, transaction or cursor, and counts what it is asked."""
+    """Takes the place of an LMDB environment, transaction or cursor, and counts calls."""
 
     COUNTED: Final = ("get", "put", "delete", "next", "prev", "first", "last", "set_range")
 
@@ -111,7 +111,7 @@ def many(open_store: Open, tmp_path: Path, many_pending: Path) -> Store:
 
 
 def test_claiming_costs_what_is_claimed(many: Store) -> None:
-    """Oldest first, wherever it stands: as many pages as entries at worst, and not all of them."""
+    """Oldest first, wherever they are: at worst as many pages as entries, and not all of them."""
     with counted(many) as work:
         ((_, entries),) = many.xreadgroup("g", "cy", NEW, count=10, claim_min_idle_time=1)
     assert len(entries) == 10

@@ -137,7 +137,7 @@ def test_counters_end_where_a_signed_number_does(store: Store) -> None:
 
 
 def test_xsetid_leaves_no_group_with_more_read_than_was_added(store: Store) -> None:
-    """To the letter of Redis since the summer of 2026; such a group had a negative lag."""
+    """Exactly as Redis since the summer of 2026; such a group had a negative lag."""
     for number in range(1, 11):
         store.xadd("s", FIELDS, id=f"1-{number}")
     store.xgroup_create("s", "all", 0)
@@ -177,7 +177,7 @@ def test_both_orders_survive_reopening(open_store: Open, clock: ManualClock, cou
         assert by_delivery(store) == expected
         assert store.xinfo_stream("s", full=True, count=0) == shown
         clock.ms += 1
-        store.xnack("s", "g", "FAIL", last)  # behind the one that was given back before
+        store.xnack("s", "g", "FAIL", last)  # after the one that was returned before
         assert by_delivery(store)[:2] == [given_back, last]
 
 
@@ -236,7 +236,7 @@ def test_an_exception_rolls_back_every_kind_of_change(
 
 
 def test_a_command_that_runs_again_counts_from_the_start(store: Store) -> None:
-    """When the map is full it grows, and the command that met its end begins anew."""
+    """When the map is full it grows, and the command that met its end starts again."""
     store.xadd_many("s", [FIELDS] * 20_000)
     store.xgroup_create("s", "g", 0)
     environment_of(store).raw.set_mapsize(store.used_bytes)

@@ -1,4 +1,4 @@
-"""Files of the journal are written before they are used, where nobody waits for them."""
+"""Files of the journal are written before they are used, while no caller waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group goes on where it stopped, whatever happened to the node meanwhile."""
+"""A group continues where it stopped, after any change of the node."""
 
 from __future__ import annotations
 

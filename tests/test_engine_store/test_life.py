@@ -159,7 +159,7 @@ def _no_sync() -> None:
 
 @contextmanager
 def failpoints_disarmed() -> Iterator[None]:
-    """Leave no failpoint behind."""
+    """Disarm all failpoints at the end."""
     try:
         yield
     finally:
@@ -206,7 +206,7 @@ def test_what_is_missing_is_not_created_by_reading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_an_empty_data_file_becomes_a_store(tmp_path: Path, locked: bool) -> None:
-    """It is what a creation leaves all of whose writes a power loss took, but for the names."""
+    """A creation leaves it if a power loss took all its writes except for the names."""
     for name in ("data.mdb", "lock.mdb")[: 1 + locked]:
         (tmp_path / name).touch()
     with streamkeep.open(tmp_path) as store:
@@ -391,7 +391,7 @@ def test_processes_share_a_store(open_store: Open, tmp_path: Path) -> None:
 def test_what_another_process_wrote_is_seen_by_the_next_write(
     open_store: Open, tmp_path: Path
 ) -> None:
-    """The cache of decoded streams must not outlive a commit of somebody else."""
+    """The cache of decoded streams must not outlive a commit of another process."""
     store = open_store(clock=None)
     code = """
 import sys

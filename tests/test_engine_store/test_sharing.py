@@ -158,7 +158,7 @@ def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyP
     environment = environment_of(one)
 
     class Slow(threading.Condition):
-        """Whoever leaves first goes on when the other has left."""
+        """The thread that leaves first continues when the other has left."""
 
         left = False
 
@@ -217,7 +217,7 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
     with Store(path) as store:
         assert store.xlen("s") == 1
         journal = journal_of(store)
-        assert not journal.control.is_shared()  # nobody counts as having it open
+        assert not journal.control.is_shared()  # no process counts as having it open
 
 
 def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path) -> None:

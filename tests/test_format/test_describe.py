@@ -1,4 +1,4 @@
-"""Annotated bytes: every byte is told, whole or damaged, and nothing is raised."""
+"""Annotated bytes: every byte is described, whole or damaged, and nothing is raised."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def node_envelope() -> bytes:
 
 
 def covered(pieces: list[Piece]) -> bytes:
-    """Return the bytes of pieces, which must lie behind each other."""
+    """Return the bytes of pieces, which must follow each other."""
     at = pieces[0].offset if pieces else 0
     for piece in pieces:
         assert piece.offset == at, piece

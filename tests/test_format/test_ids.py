@@ -1,4 +1,4 @@
-"""Entry IDs: parsing to the letter, order, and arithmetic modulo 2^64."""
+"""Entry IDs: exact parsing, order, and arithmetic modulo 2^64."""
 
 from __future__ import annotations
 

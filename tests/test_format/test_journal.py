@@ -122,7 +122,7 @@ def test_operations_come_back(number: int, wanted: list[tuple[int, int, bytes, b
     record = read_record(data + b"stale", 0, 77)
     assert record is not None
     assert (record.commit_number, record.body, record.end) == (number, body, len(data))
-    assert read_record(data, 0, 78) is None  # it was written behind another record
+    assert read_record(data, 0, 78) is None  # it was written after another record
 
 
 @given(st.binary(min_size=64, max_size=400), st.binary(max_size=80), st.integers(0, 40))

@@ -271,7 +271,7 @@ def test_damaged_nodes(entries: list[Slot], rng: random.Random) -> None:
                 bad = bad or bytearray(b"x")
             case _:
                 bad[at:at] = rng.randbytes(rng.randint(1, 5))
-    if rng.random() < 0.8:  # so that damage behind the header is reached
+    if rng.random() < 0.8:  # so that damage after the header is reached
         bad[0:4] = len(bad).to_bytes(4, "little")
     everything(bytes(bad), ms, seq)
 

@@ -377,7 +377,7 @@ def rdb(body: bytes, head: bytes = b"REDIS0011") -> bytes:
 
 
 def string(text: bytes) -> bytes:
-    """Return a string as it stands in a file."""
+    """Return a string as a file stores it."""
     out = bytearray()
     put_string(out, text)
     return bytes(out)

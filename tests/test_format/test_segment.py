@@ -445,7 +445,7 @@ def test_any_bytes_are_reported(data: bytes) -> None:
 @configured(200)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_hostile_parts_with_right_checksums(rng: random.Random, damage_index: bool) -> None:
-    """Damage behind the checksums: only our errors come out, and nothing hangs."""
+    """Damage under right checksums: only our errors come out, and nothing hangs."""
     raw = bytearray(b"".join(nodes_of(some(20))))
     rows_at = INDEX_HEADER.size - 8
     for _ in range(0 if damage_index else rng.randint(1, 3)):

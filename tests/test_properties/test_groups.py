@@ -157,7 +157,7 @@ class GroupMachine(StoreMachine):
 
     @rule()
     def compare_orders(self) -> None:
-        """Claim whatever is pending, in the order of delivery, and undo it."""
+        """Claim all pending entries, in the order of delivery, and undo it."""
         before, now_ms = self.model.copy(), self.clock.ms
         self.clock.ms = 2 * BEGIN_MS  # however the clock was set, nothing is too young then
         with self.opened.transaction() as txn:

@@ -1,7 +1,7 @@
 """The engine against the model: random commands, the same answers, the same error lines.
 
 Two machines run the same rules. `RedisLimits` opens stores with small node limits, where nodes
-must be those of Redis, but for nodes that the engine rewrites without their tombstones: there the
+must be those of Redis, except for nodes that the engine rewrites without tombstones: there the
 model rewrites, too (`model.nodes`). `PageNodes` opens them as users do, with nodes that fill
 pages; then the number of nodes and what `~` removes are the engine's own, and the machine checks
 what `~` promises instead: whole nodes, the oldest, and never fewer entries than asked for stay.
@@ -47,7 +47,7 @@ from test_properties.store_machine import THOROUGH, StoreMachine, outcome
 
 
 class StoredNode(NamedTuple):
-    """A macro node as it stands in the store."""
+    """A macro node as it is stored."""
 
     key: tuple[int, int]
     live: int
@@ -231,7 +231,7 @@ class StreamMachine(StoreMachine):
 
     @rule(data=st.data(), key=KEYS, reverse=st.booleans())
     def scan_and_delete(self, data: st.DataObject, key: bytes, reverse: bool) -> None:
-        """A loop over a stream may delete what it stands on, and what it has yet to reach."""
+        """A loop over a stream may delete its current entry, and later ones."""
         stream = self.model.streams.get(key)
         start, end = data.draw(bounds(stream)), data.draw(bounds(stream))
         step = XRange(key, start, end, None, reverse)

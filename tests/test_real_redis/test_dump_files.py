@@ -88,7 +88,7 @@ STREAMS = (b"s", b"empty", b"emptied")
 
 
 def full(server: RealRedis, key: bytes) -> Any:
-    """Return all that a server tells of a stream, without what depends on its memory."""
+    """Return all that a server reports about a stream, except what depends on its memory."""
     info = server.call(b"XINFO", b"STREAM", key, b"FULL", b"COUNT", 0)
     assert isinstance(info, list), info
     told = dict(zip(info[0::2], info[1::2], strict=True))
@@ -196,7 +196,7 @@ def test_a_server_takes_any_stream_of_a_store(real_redis: RealRedis, parts: list
             load.publish()
             payload = store.dump("k", "7.0")
             assert payload is not None
-            # What 7.0 has no place for must not be there to compare.
+            # Data that 7.0 cannot hold must not be there to compare.
             store.restore("k", 0, payload, replace=True)
             expected = full_of_store(store, b"k")
         assert real_redis.call(b"RESTORE", b"any", 0, payload, b"REPLACE") == b"OK"

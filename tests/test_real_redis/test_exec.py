@@ -14,7 +14,7 @@ from real_redis.server import running_redis
 
 pytestmark = pytest.mark.redis
 
-# 7.0 knows no XNACK, XACKDEL, XDELEX, IDMP; XINFO STREAM tells of them, and of nodes that differ.
+# 7.0 knows no XNACK, XACKDEL, XDELEX, IDMP; XINFO STREAM reports them, and nodes that differ.
 SESSION = r"""
 XADD k 1-0 f v
 xadd k 1-0 f v

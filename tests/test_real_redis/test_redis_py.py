@@ -116,7 +116,7 @@ CALLS: dict[str, tuple[Sequence[Any], Call]] = {
     "xread name": (NAMES, lambda r, v: r.xread({v: "0"}) if v != [] else r.xread({"s": v})),
     "xread count": (NUMBERS, lambda r, v: r.xread({"s": 0}, count=v)),
     "xread block": (
-        [one for one in SPANS if type(one) is not int or one],  # 0 is for ever
+        [one for one in SPANS if type(one) is not int or one],  # 0 waits without limit
         lambda r, v: r.xread({"s": 0}, block=v),
     ),
     "xread streams": (({}, None, "s", 5), lambda r, v: r.xread(v)),

@@ -251,7 +251,7 @@ def test_rows_that_cannot_be_read(path: Path, table: int) -> None:
 def test_a_file_that_goes_while_the_store_is_checked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody drops segments between the snapshot of the check and its look at the files."""
+    """Segments are dropped between the snapshot of the check and its look at the files."""
     from streamkeep.recovery.fsck import archive as archive_checks
 
     with Store(path, sync="none") as store:

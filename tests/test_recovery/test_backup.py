@@ -1,4 +1,4 @@
-"""Backups of stores in use, and compaction: whole or not there, whatever happens."""
+"""Backups of stores in use, and compaction: whole or not there, after every crash."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def zero_leaf(table: int) -> Recipe:
 
 
 def first_node(path: Path, change: Callable[[bytearray], None]) -> None:
-    """Change the bytes of a macro node where they stand."""
+    """Change the bytes of a macro node in place."""
     with open_source(path) as source:
         assert source.tables is not None
         cursor = source.tables.cursor(NODES)
@@ -215,7 +215,7 @@ def no_table(name: bytes) -> Recipe:
 
 
 def other_boot(path: Path) -> None:
-    """As after a power loss: commits behind the checkpoint, and another boot."""
+    """As after a power loss: commits after the checkpoint, and another boot."""
     slots = (path / "steady").read_bytes()
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
         store.xadd("orders", {"late": "1"}, id="2-0")
@@ -345,7 +345,7 @@ def mark_trimmed(raw: RawStore) -> None:
 
 
 def check_case(family: str, name: str, path: Path) -> None:
-    """Check, repair, check again; compare what is said."""
+    """Check, repair, check again; compare the reports."""
     target = path.with_name("repaired")
     compare(family, name, "fsck", map(str, recovery.check(path)))
     repaired = repair(path, target)

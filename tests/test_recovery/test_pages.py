@@ -67,7 +67,7 @@ def test_rows_of_a_leaf_with_a_damaged_header_come_back(
 
 
 def test_swapped_nodes_come_back(specimen: Specimen, damage: Damage, tmp_path: Path) -> None:
-    """Each node stands where another one should; headers tell."""
+    """Each node is in the place of another one; headers show that."""
     pages = [min(node.pages) for node in specimen.nodes if len(node.pages) == 1]
     big = [page for page in pages if page not in specimen.trees]
     damage.swap(big[3], big[-3])

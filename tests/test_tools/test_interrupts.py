@@ -1,4 +1,4 @@
-"""load and Ctrl-C: what is said to be stored is what is stored, so that --from-line can go on."""
+"""load and Ctrl-C: the report says exactly what is stored, so that --from-line can resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rows_that_are_committed_are_counted(monkeypatch: pytest.MonkeyPatch) ->
     assert lines("len", "s", "k") == ["10"]
 
 
-@pytest.mark.parametrize("moment", ["within", "behind"])
+@pytest.mark.parametrize("moment", ["within", "after"])
 def test_commands_that_are_committed_are_counted(
     monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -66,7 +66,7 @@ def test_commands_that_are_committed_are_counted(
             calls += 1
             if calls == 2 and moment == "within":
                 signal.raise_signal(signal.SIGINT)
-        if calls == 2 and moment == "behind":
+        if calls == 2 and moment == "after":
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""load of commands: each command that may stand in an append-only file, up to Redis 8.10."""
+"""load of commands: each command that an append-only file may hold, up to Redis 8.10."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def load(*commands: str | bytes, status: int = 0, options: tuple[str, ...] = ()) -> str:
-    """Load commands, each a plain line or a whole RESP command; return what was said."""
+    """Load commands, each a plain line or a whole RESP command; return the messages."""
     data = b"".join(
         one if isinstance(one, bytes) else encode_command(*one.split()) for one in commands
     )

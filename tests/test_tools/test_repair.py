@@ -23,7 +23,7 @@ from test_recovery.test_corpus import PAGE, build, one_byte, other_boot, two_pla
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A sound store that nobody has open."""
+    """A sound store that no process has open."""
     build(tmp_path / "store")
     return tmp_path / "store"
 

@@ -1,4 +1,4 @@
-"""What reaches a terminal: whatever names are like, nothing but text, newlines and our colours."""
+"""A terminal gets text, newlines and our colours only, for any names."""
 
 from __future__ import annotations
 
