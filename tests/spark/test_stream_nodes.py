@@ -62,11 +62,9 @@ def move_nodes(store: Store[bytes], archived: int, retired: int) -> None:
                 value = encode_envelope(stream.number, *key, 1, 1, b"", data, b"")
                 txn.put(RETIRED, node_key(stream.number, *key), value)
             walk.drop()
-            stream.record.length -= len(entries)
         walk = NodeWalk(txn, stream)
         if walk.first():
-            first = pairs_of(walk.load(), walk.ms, walk.seq)[0]
-            stream.record.first_ms, stream.record.first_seq = first[:2]
+            stream.set_first(pairs_of(walk.load(), walk.ms, walk.seq)[0][:2])
         for at, entries in enumerate(moved):
             folder = store.path / "archive"
             record = write_file(folder, entries, number=stream.number, file_number=at + 1)
