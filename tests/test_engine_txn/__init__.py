@@ -1,0 +1,1 @@
+"""Tests of `engine.txn`: transactions, and streams as they see them."""
