@@ -1,9 +1,8 @@
-"""Bytes as text for people: quoted where they are not plain, so that nothing is hidden or forged.
+"""Keys, fields and values as text for people, quoted unless they are plain.
 
-Keys, fields and values are arbitrary bytes. They are shown as they are where that is harmless.
-Bytes that are empty, are not UTF-8, or hold control characters are put in double quotes with the
-escapes of redis-cli, so that no value can move the cursor of a terminal or forge a line; `unquoted`
-reads this form back.
+Plain printable text is shown unchanged. Empty bytes, bytes that are not UTF-8, and control
+characters are shown in double quotes with the escapes of redis-cli, so no value can move the cursor
+of a terminal or forge a line. `unquoted` reads this form back.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([\\\"nrtab]))|([^\\\"]+)")
 
 
 def shown(data: bytes, stops: str = "") -> str:
-    """Return bytes as text that is safe to print, quoted where it is not plain.
+    """Return bytes as text that is safe to print, quoted unless it is plain.
 
     Args:
-        stops: characters that call for quotes, too, because of the text around it.
+        stops: more characters that need quotes, because of the text around them.
     """
     try:
         text = data.decode()
@@ -48,7 +47,7 @@ def shown(data: bytes, stops: str = "") -> str:
 
 
 def quoted(data: bytes) -> str:
-    """Return bytes in double quotes, with escapes for all that is not printable text."""
+    """Return bytes in double quotes, with escapes for everything that is not printable text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -67,7 +66,7 @@ def _escaped(char: str, data: bytes) -> str:
 
 
 class _Characters(dict[int, str]):
-    """What each character of a text is shown as, found out when it is met first."""
+    """The text that shows each character, computed at its first use."""
 
     def __missing__(self, number: int) -> str:
         shown = self[number] = _escaped(chr(number), chr(number).encode())
@@ -78,7 +77,7 @@ _BYTES: Final = {byte: _escaped(chr(byte), bytes([byte])) for byte in range(256)
 
 
 def unquoted(text: str) -> bytes:
-    """Return the bytes that `quoted` shows as `text`; raise ValueError when it is not that form."""
+    """Return the bytes that `quoted` shows as `text`; raise ValueError for any other text."""
     out: list[bytes] = []
     at, end = 1, len(text) - 1
     if end < 1 or text[0] != '"' or text[end] != '"':
@@ -86,7 +85,7 @@ def unquoted(text: str) -> bytes:
     while at < end:
         found = _ESCAPE.match(text, at, end)
         if found is None:
-            raise ValueError(f"{text[at : at + 2]!r} is not one of the escapes")
+            raise ValueError(f"{text[at : at + 2]!r} is not a known escape")
         digits, letter, plain = found.groups()
         if digits:
             out.append(bytes.fromhex(digits))
@@ -99,14 +98,14 @@ def unquoted(text: str) -> bytes:
 
 
 def named(key: bytes) -> str:
-    """Return a key as messages name it: 'orders', or "\\xff" when it is not plain."""
+    """Return a key as messages name it: 'orders', or "\\xff" if it is not plain."""
     text = shown(key)
     return text if text.startswith('"') else f"'{text}'"
 
 
 def pairs_text(pairs: Pairs) -> str:
     """Return fields and values as `sku=7 note="two words"`."""
-    # Usually nothing needs quotes, which is soon seen: as many pairs as there are `=`.
+    # The usual case, in which nothing needs quotes: there are as many `=` as pairs.
     joined = b" ".join(map(b"=".join, pairs))
     if joined.count(b"=") == len(pairs) and _plain_pairs(joined):
         return joined.decode()
@@ -114,7 +113,7 @@ def pairs_text(pairs: Pairs) -> str:
 
 
 def brief_pairs(pairs: Pairs, ellipsis: str = "…") -> str:
-    """Return fields and values as `pairs_text` does, long values cut and followed by `ellipsis`."""
+    """Return fields and values as `pairs_text` does; long values are cut, with `ellipsis` added."""
     short = [
         (
             shown(field[:_SUMMARY_VALUE], " ="),

@@ -27,7 +27,6 @@ from streamkeep.recovery.fsck.progress import Scope
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.tree import Tables
 
-NUMBER_SIZE: Final = 8
 NODE_KEY_SIZE: Final = 24
 _REPORT_EVERY: Final = 256
 

@@ -140,10 +140,6 @@ class Cursor:
                 return False
         return True
 
-    def set_key(self, db_key: bytes) -> bool:
-        """Go to the row with this key; return whether there is one."""
-        return self.set_range(db_key) and self.key() == db_key
-
     def next(self) -> bool:
         """Go to the next row; return whether there is one."""
         leaf = self._leaf
@@ -164,13 +160,6 @@ class Cursor:
         found = self._leaf is not None or self.first()
         while found:
             yield self.key(), self.value()
-            found = self.next()
-
-    def iternext(self, keys: bool = True, values: bool = False) -> Iterator[bytes]:
-        """Yield keys, or values, from the current row on, or from the first."""
-        found = self._leaf is not None or self.first()
-        while found:
-            yield self.key() if keys else self.value()
             found = self.next()
 
     # --- the walk -----------------------------------------------------------------------------

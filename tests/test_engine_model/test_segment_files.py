@@ -138,7 +138,7 @@ def test_files_that_are_not_what_their_row_means_are_reported(tmp_path: Path) ->
     with pytest.raises(CorruptionError, match="holds another segment"):
         found.open(two)
     found.path(two).write_bytes(b"")
-    with pytest.raises(CorruptionError, match="0 bytes are not a segment"):
+    with pytest.raises(CorruptionError, match="0 bytes, expected at least"):
         found.open(two)
     found.path(one).mkdir()
     with pytest.raises(UntrustedFileError, match="a folder, but a store has a regular file"):
@@ -149,7 +149,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_reported(tmp_path: Path) -> Non
     record = write_file(tmp_path, some(200))
     segment = open_segment(tmp_path / record.path)
     os.truncate(tmp_path / record.path, 100)
-    with pytest.raises(CorruptionError, match=r"bytes, .* expected"):
+    with pytest.raises(CorruptionError, match=r"bytes, expected"):
         segment.block(1)
 
 
