@@ -169,11 +169,10 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
                 if stop():
                     return
 
-    async def _run(self, command: Command[Result]) -> Result:
-        return await self._run_as(command, self._store._wait)
-
-    async def _run_as(self, command: Command[Result], durable: bool) -> Result:
+    async def _run(self, command: Command[Result], durable: bool | None = None) -> Result:
         store = self._store
+        if durable is None:
+            durable = store._wait
         if command.call is not None:
             check = store._check_open
             found = await self._wait_for(command.call, command.block_ms, check, durable)
@@ -213,18 +212,18 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
     ) -> Found:
         call.may_wait = block_ms is not None
-        found = await self._run_as(attempt(call), durable)
+        found = await self._run(attempt(call), durable)
         if found or block_ms is None:
             return found
 
         async def note() -> None:
-            await self._run_as(Write(call.note, ()), durable)
+            await self._run(Write(call.note, ()), durable)
 
         waiting = Wait(call)
         deadline = self._waiters.deadline(block_ms)
         while not found and await self._waiting.wait(waiting, note, deadline, check):
             try:
-                found = await self._run_as(attempt(call), durable)
+                found = await self._run(attempt(call), durable)
             except BaseException:
                 self._waiters.pass_on(call)
                 raise
@@ -243,7 +242,7 @@ class AsyncSyncView(AsyncCommands[Text]):
         self._set_decode(store._decode)
 
     async def _run(self, command: Command[Result]) -> Result:
-        return await self._store._run_as(command, self._wait)
+        return await self._store._run(command, self._wait)
 
     def _history_batch(self, name: bytes, wanted: Range) -> Entries:
         return self._store._history_batch(name, wanted)

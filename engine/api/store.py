@@ -263,15 +263,14 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
 
     # --- how commands run -------------------------------------------------------------------
 
-    def _run(self, command: Command[Result]) -> Result:
-        return self._run_as(command, self._wait)
-
-    def _run_as(self, command: Command[Result], durable: bool) -> Result:
+    def _run(self, command: Command[Result], durable: bool | None = None) -> Result:
         """Run a command, and then what its commit has made due.
 
         Args:
-            durable: a write returns when its commit is on disk.
+            durable: a write returns when its commit is on disk; by default as the store was opened.
         """
+        if durable is None:
+            durable = self._wait
         if self._closed:
             self._check_open()
         if command.call is not None:
@@ -282,7 +281,10 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         if command.writes:
             if self._readonly:
                 self._check_writable()
-            reply = environment.group_commit.run(command, durable)
+            if durable:
+                reply = environment.group_commit.run(command)
+            else:  # there is nothing to share but the write lock
+                reply = environment.write_alone(command.run, command.args, False, command.frees)
             environment.settle()
             if command.leaves_garbage:
                 self._collect_garbage()
@@ -315,14 +317,14 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         Args:
             block_ms: None: it does not wait.
             check: raises when the wait must end.
-            durable: as in `_run_as`.
+            durable: as in `_run`.
         """
 
         def once() -> Found:
-            return self._run_as(attempt(call), durable)
+            return self._run(attempt(call), durable)
 
         def note() -> None:
-            self._run_as(Write(call.note, ()), durable)
+            self._run(Write(call.note, ()), durable)
 
         if block_ms is None:
             return once()

@@ -207,7 +207,7 @@ class SyncView(StreamCommands[Text]):
         self._wait = check_sync(sync) == "commit"
 
     def _run(self, command: Command[Result]) -> Result:
-        return self._store._run_as(command, self._wait)
+        return self._store._run(command, self._wait)
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()

@@ -177,14 +177,8 @@ class GroupCommit:
 
     # --- threads ----------------------------------------------------------------------------
 
-    def run(self, command: Command[object], durable: bool) -> object:
-        """Run a command; return its reply when it is committed, or with `durable` on disk.
-
-        A thread that need not wait for the disk has nothing to share but the write lock, and runs
-        its command at once.
-        """
-        if not durable:
-            return self._write(command.run, command.args, False, command.frees)
+    def run(self, command: Command[object]) -> object:
+        """Run a command; return its reply when the commit is on disk."""
         self._context.check_not_writing()  # the leader might wait for this thread's transaction
         call = Call(command, True)
         try:

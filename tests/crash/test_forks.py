@@ -86,9 +86,7 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> Non
             leading.set()
             go_on.wait(PATIENCE_S)
 
-        thread = threading.Thread(
-            target=lambda: environment.group_commit.run(Write(lead, ()), True)
-        )
+        thread = threading.Thread(target=lambda: environment.group_commit.run(Write(lead, ())))
         thread.start()
         leading.wait(PATIENCE_S)
 

@@ -56,7 +56,7 @@ class Held:
             begun.set()
             assert self._go_on.wait(PATIENCE_S)
 
-        self._thread = threading.Thread(target=self.queue.run, args=(Write(hold, ()), True))
+        self._thread = threading.Thread(target=self.queue.run, args=(Write(hold, ()),))
         self._thread.start()
         assert begun.wait(PATIENCE_S)
 

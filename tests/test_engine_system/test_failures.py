@@ -86,7 +86,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
         except BaseException as error:
             errors.append(error)
 
-    first = threading.Thread(target=lambda: group_commit.run(Write(slow, ()), True))
+    first = threading.Thread(target=lambda: group_commit.run(Write(slow, ())))
     first.start()
     assert begun.wait(PATIENCE_S)
     callers = [threading.Thread(target=add) for _ in range(CALLERS)]
