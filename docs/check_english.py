@@ -61,7 +61,6 @@ ANY: Final = re.compile("|".join(rf"\b(?:{pattern})" for pattern, _ in PHRASES),
 NOT_YET: Final = (
     "docs/cli",
     "tests/spark/test_spark_cli.py",
-    "tests/test_engine_api/test_redis_py_api.py",
     "tests/test_tools",
     "tools",
 )

@@ -104,7 +104,7 @@ def test_an_error_in_the_words_of_the_server_names_the_argument_in_a_note(
         (lambda s: s.xgroup_create("s", True), "groupname is True"),
         (lambda s: s.xread({"s": None}), "an ID is None"),
         (lambda s: s.xread("s"), "not 's'"),
-        (lambda s: s.xread([("s", 0), "t"]), "'t' is none"),
+        (lambda s: s.xread([("s", 0), "t"]), "(name, ID) pairs, not 't'"),
         (lambda s: s.xadd("s", {"f": 1}, idmp="p"), "not 'p'"),
         (lambda s: s.xtrim("s", maxlen=1, ref_policy="ALL"), "not 'ALL'"),
         (lambda s: s.xadd("s", "x" * 10_000), "not 'xxx"),
