@@ -59,10 +59,8 @@ PHRASES: Final = (
 ANY: Final = re.compile("|".join(rf"\b(?:{pattern})" for pattern, _ in PHRASES), re.IGNORECASE)
 
 NOT_YET: Final = (
-    "docs/cli",
     "tests/spark/test_spark_cli.py",
     "tests/test_tools",
-    "tools",
 )
 
 SKIPPED: Final = (

@@ -72,7 +72,7 @@ class Root(CommandGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command line; text that a terminal cannot show is escaped, not an error."""
+        """Run the command line; text that a terminal cannot show is escaped."""
         output.open_closed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -98,7 +98,7 @@ class Root(CommandGroup):
         except BrokenPipeError:
             output.give_up()
             status = Exit.OK
-        except OSError as error:  # of a help text: commands see to theirs
+        except OSError as error:  # of a help text: commands handle their own
             tell(name, of_system(error), json=wants_json(words))
             status = Exit.ABORTED
         sys.exit(int(status or 0))
@@ -110,7 +110,7 @@ class Root(CommandGroup):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse the arguments; a help text that nobody reads to its end is no error."""
+        """Parse the arguments; a help text whose reader goes early is no error."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except BrokenPipeError:

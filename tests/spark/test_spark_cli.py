@@ -191,7 +191,7 @@ def test_what_is_not_there_is_told_before_spark_starts(
         done = run("spark", *arguments, status=1)
         assert "none: no such lake; next: `streamkeep spark to-lake` makes one" in done.stderr
     done = run("spark", "to-lake", "s3://bucket/orders.store", "l", status=1)
-    assert "a store stands on a disk of this host" in done.stderr
+    assert "a store must be on a disk of the host" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"orders.store"}
 
 

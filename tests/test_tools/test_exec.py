@@ -124,6 +124,19 @@ def test_what_7_0_does_not_know() -> None:
     assert result.stderr.startswith("(error) ERR No such message")
 
 
+def test_xinfo_stream_shows_entries_whole() -> None:
+    told("XADD", "k", "1-0", "a", "1", "b", "2", "a", "3")
+    told("XADD", "k", "2-0", "c", "4")
+    [found] = [json.loads(one)["reply"] for one in told("XINFO", "STREAM", "k", "--json")[:1]]
+    assert (found["length"], found["first-entry"]) == (2, ["1-0", list("a1b2a3")])
+    assert found["last-entry"] == ["2-0", ["c", "4"]]
+    [full] = [
+        json.loads(one)["reply"] for one in told("XINFO", "STREAM", "k", "FULL", "--json")[:1]
+    ]
+    assert full["entries"] == [["1-0", list("a1b2a3")], ["2-0", ["c", "4"]]]
+    assert '"first-entry"' in " ".join(told("XINFO", "STREAM", "k"))
+
+
 def test_every_command_counts_its_words() -> None:
     with streamkeep.open("s"):
         pass

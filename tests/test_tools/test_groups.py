@@ -279,7 +279,7 @@ def test_info_stream_full_shows_groups_consumers_and_what_is_pending(context: st
     assert text[at + 2 : at + 4] == [f"    1-0  delivered 2 times, last {moment}", "    … 1 more"]
     assert text[at + 4].startswith("  consumer 'bob': 0 pending, seen 20")
     assert text[at + 4].endswith(", active never")
-    assert text[at + 5] == "  given back, for anybody to claim:"
+    assert text[at + 5] == "  without owner, for any consumer to claim:"
     assert lines("info", context, "k", "--full", "--count", "0")[-1] == (
         "    3-0  delivered 1 time"
     )

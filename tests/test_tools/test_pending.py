@@ -97,14 +97,14 @@ def test_a_bad_line_acknowledges_nothing(context: str, line: str, problem: str) 
     assert result.stderr.startswith(f"streamkeep ack: standard input line 3: {problem}")
     assert result.stderr.endswith("; nothing was done\n")
     assert len(held()) == 4
-    assert "stands alone" in run("ack", context, "k", "g", "-", "1-0", status=2).stderr
+    assert "give no other ID" in run("ack", context, "k", "g", "-", "1-0", status=2).stderr
 
 
 def test_ack_delete_obeys_the_policy(context: str) -> None:
     run("group", "create", context, "k", "slow", "--id", "1-0")
     result = run("ack", context, "k", "g", "1-0", "2-0", "9-0", "--delete", "--acked")
     assert result.stdout == "2\n"
-    assert result.stderr == "1 entry kept: a group has not read or not acknowledged them\n"
+    assert result.stderr == "1 entry kept: a group has not read or acknowledged them\n"
     assert lines("range", context, "k")[0] == "2-0  n=2"
     assert objects("ack", context, "k", "g", "2-0", "3-0", "--delete") == [
         {"type": "id", "id": "2-0", "result": "not pending"},
@@ -174,7 +174,7 @@ def test_pending_lists_entries_by_id(context: str) -> None:
     heading, row = result.stdout.splitlines()
     assert heading.split() == ["id", "consumer", "idle", "delivered"]
     assert row.split()[:2] == ["2-0", "ann"]
-    assert result.stderr == "next: --start '(2-0' goes on\n"
+    assert result.stderr == "next: --start '(2-0' continues\n"
     assert list(held("--start", "(2-0", "--end", "3-0")) == ["3-0"]
     assert list(held("--consumer", "bob")) == ["4-0"]
     assert held("--consumer", "none") == {}
@@ -256,10 +256,10 @@ def test_autoclaim_says_where_to_go_on_and_what_is_gone(context: str) -> None:
     run("delete", context, "k", "2-0", "3-0")
     result = run("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--count", "1")
     assert result.stdout == "1-0  n=1\n"
-    assert result.stderr == "next: --start 2-0 goes on\n"
+    assert result.stderr == "next: --start 2-0 continues\n"
     result = run("autoclaim", context, "k", "g", "cy", "--min-idle", "0", "--start", "2-0")
     assert result.stdout == "4-0  n=4\n"
-    assert result.stderr == "deleted from the stream, and pending no more: 2-0 3-0\n"
+    assert result.stderr == "deleted from the stream, no longer pending: 2-0 3-0\n"
     assert held() == {"1-0": ("cy", 2), "4-0": ("cy", 2)}
 
 
@@ -269,7 +269,7 @@ def test_autoclaim_of_ids_says_where_to_go_on_and_what_is_gone(context: str) -> 
     result = run(*claim)
     assert result.stdout == "2-0\n"
     assert result.stderr == (
-        "deleted from the stream, and pending no more: 1-0\nnext: --start 3-0 goes on\n"
+        "deleted from the stream, no longer pending: 1-0\nnext: --start 3-0 continues\n"
     )
     assert objects(*claim, "--start", "3-0")[-1]["cursor"] == "0-0"
 
@@ -328,7 +328,7 @@ def test_del_obeys_the_policy(context: str) -> None:
     }
     result = run("delete", context, "k", "2-0", "6-0", "--acked")
     assert result.stdout == "0\n"
-    assert result.stderr == "2 entries kept: a group has not read or not acknowledged them\n"
+    assert result.stderr == "2 entries kept: a group has not read or acknowledged them\n"
     assert results(context, "k", "2-0") == {"2-0": "deleted"}
     assert results(context, "k", "3-0", "--delref") == {"3-0": "deleted"}
     assert list(held()) == ["2-0", "4-0"]
@@ -340,7 +340,7 @@ def test_trim_and_add_obey_the_policy(context: str) -> None:
     run("ack", context, "k", "g", "1-0")
     result = run("trim", context, "k", "--maxlen", "0", "--exact", "--acked")
     assert result.stdout == "1\n"
-    assert "a group has yet to read or acknowledge them" in result.stderr
+    assert "a group has not read or acknowledged them" in result.stderr
     run("add", context, "k", "n", "7", "--id", "7-0", "--maxlen", "5", "--exact", "--delref")
     assert list(held()) == ["3-0", "4-0"]
     run("add", context, "k", "n", "8", "--id", "8-0", "--maxlen", "5", "--exact", "--keepref")

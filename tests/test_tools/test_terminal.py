@@ -114,12 +114,34 @@ def test_ranges_tables_and_trees_are_harmless_and_complete(store: Path) -> None:
         ("pending", store, NAME, NAME),
         ("retention", "show", store),
         ("dump", store, "--format", "text"),
+        ("status", store, "--max-lag", "0"),
+        ("exec", store, "KEYS", "*"),
+        ("exec", store, "XRANGE", NAME, "-", "+"),
+        ("exec", store, "XINFO", "STREAM", NAME, "FULL"),
+        ("exec", store, "XINFO", "GROUPS", NAME),
+        ("exec", store, "XPENDING", NAME, NAME),
     ):
-        told = run(*words)
+        told = run(*words, status=8 if words[0] == "status" else 0)
         assert_harmless(told.stdout + told.stderr)
         assert "\\x1b[31m" in told.stdout + told.stderr, words
     for one in run("range", store, NAME, "--json").stdout.splitlines():
         json.loads(one)
+
+
+def test_errors_and_json_of_exec_are_harmless(store: Path) -> None:
+    for words in ((HOSTILE,), ("XGROUP", HOSTILE), ("XADD", NAME, HOSTILE, "f", "v")):
+        for options in ((), ("--json",)):
+            told = run("exec", store, *words, *options, status=1)
+            assert_harmless(told.stdout + told.stderr)
+            assert told.stderr
+    told = run("exec", store, "XRANGE", NAME, "-", "+", "--json")
+    assert_harmless(told.stdout)
+
+
+def test_no_help_text_or_version_holds_a_control_character() -> None:
+    for words in [(), *(one[0] for one in LEAVES)]:
+        assert_harmless(run(*words, "--help").stdout)
+    assert_harmless(run("--version").stdout)
 
 
 def test_json_has_no_control_character_either(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the commands of `streamkeep archive` share: their options, and what is said of a segment."""
+"""What the commands of `streamkeep archive` share: options, and the JSON of a segment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def number_option(function: Function) -> Function:
         "--stream-number",
         type=click.IntRange(min=1),
         metavar="N",
-        help="The stream of this number instead of KEY: deleted ones have no other name.",
+        help="The stream of this number instead of KEY. A deleted stream has no other name.",
     )(function)
 
 
@@ -59,7 +59,7 @@ def block_limit_option(function: Function) -> Function:
 
 
 def check_chosen(key: bytes | None, stream_number: int | None) -> None:
-    """Refuse two ways to say which stream is meant."""
+    """Refuse two ways to name a stream."""
     if key is not None and stream_number is not None:
         raise click.UsageError("KEY and --stream-number cannot be used together")
 
@@ -68,7 +68,7 @@ optional_key = click.argument("key", metavar="[KEY]", type=Bytes(), default=None
 
 
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
-    """Return what JSON says of one segment."""
+    """Return the JSON members of one segment."""
     return {
         "key": output.json_bytes(record.key),
         "stream_number": record.stream_number,

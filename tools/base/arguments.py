@@ -53,8 +53,8 @@ class Id(_BytesType):
     """An entry ID, whose syntax the store checks.
 
     Args:
-        bound: what the ID bounds, where a date or a time in ISO 8601 may stand for it. That stands
-            for its first millisecond, and `(` leaves all of this millisecond out.
+        bound: what the ID bounds. A date or a time in ISO 8601 may then be given instead. It is
+            its first millisecond, and `(` leaves all of that millisecond out.
             "from", "to": the first or the last ID that is wanted, both included.
             "after": the ID before the first one that is wanted.
     """
@@ -95,7 +95,7 @@ class Duration(_IntType):
 
 
 def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Return the path of a store; refuse an empty name, and what LMDB cannot open."""
+    """Return the path of a store; refuse an empty name, and one that LMDB cannot open."""
     if value == "":  # an unset variable of a script; Path would take it for the working directory
         raise click.BadParameter("the name is empty", ctx, param)
     try:
@@ -119,7 +119,7 @@ def store_argument(function: Function) -> Function:
 
 
 def optional_store(function: Function) -> Function:
-    """Add the argument STORE for commands that also do something without; see `given_store`."""
+    """Add the argument STORE to a command that may do without; see `given_store`."""
     return click.argument(
         "store_path",
         metavar="[STORE]",
@@ -188,9 +188,9 @@ def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function
 policy_options = one_of(
     "policy",
     {
-        "KEEPREF": "Leave what groups have pending of the deleted entries (the default).",
-        "DELREF": "Remove that, too: groups forget the deleted entries.",
-        "ACKED": "Delete only what every group has read and acknowledged.",
+        "KEEPREF": "Leave the deleted entries pending in groups (the default).",
+        "DELREF": "Also remove them from what groups have pending.",
+        "ACKED": "Delete only entries that every group has read and acknowledged.",
     },
 )
 
@@ -216,10 +216,10 @@ def count_option(
 
 
 def refuse_options(why: str, *names: str) -> None:
-    """Refuse options and arguments that were given although they mean nothing here.
+    """Refuse options and arguments that have no meaning here.
 
     Args:
-        why: what is said behind the name of the first of them.
+        why: the rest of the message, after the name of the first of them.
         names: of the parameters of the command.
     """
     ctx = click.get_current_context()
@@ -232,7 +232,7 @@ def refuse_options(why: str, *names: str) -> None:
 
 
 def was_given(ctx: click.Context, name: str) -> bool:
-    """Say whether an option stands on the command line, with whatever value."""
+    """Say whether an option was given, with any value."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 

@@ -72,8 +72,8 @@ class StoreCommand(_Shared):
     """A command whose errors end as one clear message and an exit status.
 
     Attributes:
-        finishes: whether it goes on when nobody reads its output any more: it changes something,
-            or its exit status is the result.
+        finishes: whether it goes on after the reader of its output has gone, because it changes
+            something, or because its exit status is the result.
     """
 
     def __init__(self, *args: Any, finishes: bool = False, **settings: Any) -> None:
@@ -81,7 +81,7 @@ class StoreCommand(_Shared):
         self.finishes = finishes
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; write what it printed before anything else is said."""
+        """Run the command; write its output before any error message."""
         try:
             with output.to_the_end(self.finishes):
                 result = super().invoke(ctx)

@@ -1,6 +1,6 @@
 """Entries that a group delivers or claims: complete, and printed after the commit.
 
-A delivery changes the store, so what a command prints was committed before: an entry that is seen
+A delivery changes the store and is committed before anything is printed: an entry on the screen
 is pending. redis-py's dicts show duplicate fields once; here every entry is looked up again in
 the same transaction, with all its pairs.
 """
@@ -24,19 +24,19 @@ class Delivered(NamedTuple):
     id: StreamId
     pairs: list[tuple[bytes, bytes]]
     gone: bool = False  # deleted from the stream, but still pending
-    idle_ms: int | None = None  # how it was pending before; None unless the command tells
+    idle_ms: int | None = None  # how it was pending before; None unless the command reports it
     times_delivered: int = 0
 
     @property
     def members(self) -> dict[str, int]:
-        """What JSON says beside ID and fields."""
+        """The JSON members after ID and fields."""
         if self.idle_ms is None:
             return {}
         return {"idle_ms": self.idle_ms, "times_delivered": self.times_delivered}
 
     @property
     def ending(self) -> str:
-        """What text says beside ID and fields."""
+        """The text after ID and fields."""
         if self.idle_ms is None or not self.times_delivered:
             return ""
         times = output.count_text(self.times_delivered, "time")
@@ -60,7 +60,7 @@ def _look_up(
     if not fields:  # an entry has fields: this one is gone
         return Delivered(entry_id, [], True)
     found = next(txn.scan(key, entry_id, entry_id), None)
-    if found is None:  # deleted between a delivery that waited and this look
+    if found is None:  # deleted after the delivery, before it was looked up
         return Delivered(entry_id, [], True)
     return Delivered(entry_id, found.pairs, False, idle_ms, times_delivered)
 

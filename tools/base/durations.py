@@ -14,7 +14,7 @@ MEANT: Final = "a duration such as 250ms, 90s, 10m, 1h30m or 30d"
 def parse_duration(text: str) -> int:
     """Return a duration in milliseconds; raise ValueError with what is wrong.
 
-    A number needs a unit, but for 0: whether 60000 is a minute or a day is not guessed.
+    A number needs a unit, except 0: 60000 might be seconds or milliseconds.
     """
     text = text.strip().lower()
     if text == "0":

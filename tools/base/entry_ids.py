@@ -1,4 +1,4 @@
-"""Entry IDs as arguments or from standard input, and what became of each."""
+"""Entry IDs as arguments or from standard input, and the result for each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
     if STDIN not in ids:
         return list(ids)
     if len(ids) > 1:
-        raise click.UsageError("the ID - stands for standard input, and stands alone")
+        raise click.UsageError("the ID - means standard input; give no other ID with it")
     return list(_read_ids(key))
 
 
@@ -96,7 +96,7 @@ class Outcomes(NamedTuple):
         return self.results.count(_KEPT)
 
     def print(self, count: int) -> None:
-        """Print the number that the command is about; in JSON also what became of each ID."""
+        """Print the number of entries; in JSON also the result for each ID."""
         if output.as_json():
             names = {_DELETED: "deleted", _KEPT: "kept"}
             for one, result in zip(self.ids, self.results, strict=True):
@@ -106,4 +106,4 @@ class Outcomes(NamedTuple):
         output.line(str(count))
         if self.kept:
             kept = output.entries_text(self.kept)
-            output.note(f"{kept} kept: a group has not read or not acknowledged them")
+            output.note(f"{kept} kept: a group has not read or acknowledged them")

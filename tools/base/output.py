@@ -59,7 +59,7 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write one line that is not part of the result, behind what was printed before."""
+    """Write one line that is not part of the result, after what was printed before."""
     sys.stdout.flush()
     unguarded(sys.stderr).write(visible(text) + "\n")
     sys.stderr.flush()
@@ -76,7 +76,7 @@ def _emit(text: str) -> None:
 
 @contextmanager
 def to_the_end(wanted: bool) -> Iterator[None]:
-    """Say whether a command goes on when nobody reads its output any more."""
+    """Say whether a command goes on after the reader of its output has gone."""
     global _to_the_end
     former, _to_the_end = _to_the_end, wanted
     try:
@@ -99,8 +99,8 @@ def flush() -> None:
 def open_closed() -> None:
     """Open those of the standard streams that the caller has closed.
 
-    The next file that is opened would get their number, and what a library or a child prints would
-    go into the store. Reading and writing fails; what would be said on standard error is dropped.
+    The next file that is opened would get their number, and output of a library or a child would
+    go into the store. Reading and writing fails; output to standard error is dropped.
     """
     ways = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
     for name, (mode, access) in ways.items():
@@ -110,7 +110,7 @@ def open_closed() -> None:
 
 
 def give_up() -> bool:
-    """Drop what standard output does not take, which every flush would try again; say whether."""
+    """Drop output that cannot be written, or each flush would try again; say if there was any."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -165,13 +165,13 @@ Cell = str | int | None
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: Sequence[int]) -> None:
-    """Write a table; columns are right-aligned but for those in `left`.
+    """Write a table; columns are right-aligned, except those in `left`.
 
     A pipe gets it without the line below the headings and without thousands separators.
 
 
     It is never cut to the width of a terminal: a pipe has none, and half a time is no time. rich
-    tells how wide characters are; its tables took 8 s for 20,000 rows.
+    gives the width of characters; its own tables took 8 s for 20,000 rows.
     """
     from rich.cells import cell_len
 
@@ -260,7 +260,7 @@ def steps(label: str) -> Iterator[Callable[[int, int], None]]:
     )
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        guard()  # rich takes what is written meanwhile, to put it above the bar
+        guard()  # rich takes over the streams, to put other output above the bar
         task = bar.add_task(escape(cut(visible(label), 20)), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -270,7 +270,7 @@ def progress(label: str, total: int | None, *, sized: bool, unit: str = "") -> I
     """Show progress on standard error; yield what moves it.
 
     Args:
-        total: how much there is to do; None when nobody knows, and then there is no bar.
+        total: how much there is to do; None if that is unknown, and then there is no bar.
         sized: what is done is counted in bytes.
         unit: what is counted, when that is not entries.
     """
@@ -300,7 +300,7 @@ def progress(label: str, total: int | None, *, sized: bool, unit: str = "") -> I
     )
     began = time.perf_counter()
     with Progress(*columns, console=console, transient=True) as bar:
-        guard()  # rich takes what is written meanwhile, to put it above the bar
+        guard()  # rich takes over the streams, to put other output above the bar
         task = bar.add_task(escape(cut(visible(label), 20)), total=total, told="")
 
         def advance(done: int, entries: int) -> None:

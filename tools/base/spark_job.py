@@ -1,7 +1,7 @@
-"""What all jobs on Spark share: their options, a session, checks before it starts, the report.
+"""What all jobs on Spark share: options, a session, checks before it starts, the report.
 
-Nothing of Spark is loaded before a job runs: the other commands must not wait for it, and work
-where it is not installed.
+Spark is loaded when a job runs, not before: other commands must not wait for it, and must work
+without it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SHIP_CODE: Final = "streamkeep.spark.ship_code"
 
 
 def _note_shipping(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Keep --ship-code for `running`: no job has to know of it."""
+    """Keep --ship-code for `running`, so that no job needs to pass it on."""
     ctx.meta[_SHIP_CODE] = value
 
 
 def job_options(function: Function) -> Function:
-    """Add what all jobs take: where Spark runs, and its settings."""
+    """Add the options of all jobs: where Spark runs, and its settings."""
     for add in (
         click.option(
             "--conf",
@@ -84,7 +84,7 @@ def tail_export_option(function: Function) -> Function:
     return click.option(
         "--tail-export",
         metavar="FOLDER",
-        help="For executors on other hosts: write what is in no segment there, until it is done.",
+        help="For executors on other hosts: a folder for entries in no segment, during the job.",
     )(function)
 
 
@@ -93,7 +93,7 @@ def staging_option(function: Function) -> Function:
     return click.option(
         "--staging",
         metavar="FOLDER",
-        help="For executors on other hosts: leave what they made for the driver there.",
+        help="For executors on other hosts: a folder for their results, which the driver reads.",
     )(function)
 
 
@@ -139,19 +139,19 @@ def progress(label: str) -> Iterator[Progress]:
 
 
 def check_store(path: Path) -> None:
-    """Say what is wrong with a store before Spark is started, which takes seconds."""
+    """Report a problem of a store before Spark is started, which takes seconds."""
     from streamkeep.engine.api.store import Store
 
     if _URI.match(str(path)) and not path.exists():  # one slash of it is gone by now
         raise Failure(
-            f"{path}: a store stands on a disk of this host, where the command runs; what may be a "
-            "URI is a lake, --tail-export and --staging"
+            f"{path}: a store must be on a disk of the host on which the command runs; URIs are "
+            "for lakes, --tail-export and --staging"
         )
     Store(path, readonly=True, create=False).close()
 
 
 def check_place(place: str) -> None:
-    """Say whether a bucket is out of reach; where the extra is missing, `running` says that."""
+    """Report a bucket that cannot be reached. If the extra is missing, `running` reports that."""
     try:
         from streamkeep.pipeline.storage import check, plain
     except ImportError:
@@ -160,7 +160,7 @@ def check_place(place: str) -> None:
 
 
 def check_lake(lake: str) -> None:
-    """Say the same of a lake; where the extra is missing, `running` says that."""
+    """Report a problem of a lake. If the extra is missing, `running` reports that."""
     try:
         from streamkeep.pipeline.lake import Lake
     except ImportError:
@@ -175,7 +175,7 @@ def check_streams(streams: tuple[str, ...], pattern: str | None) -> None:
 
 
 def tell(report: Report, summary: str) -> None:
-    """Print what a job did; end with a status that says whether something is wrong."""
+    """Print what a job did; end with the status for damage if it found a problem."""
     if output.as_json():
         for problem in report.problems:
             output.json_line("problem", problem=problem)

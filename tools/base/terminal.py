@@ -1,13 +1,13 @@
-r"""The streams that text goes out on: whatever is written, no control character but newline leaves.
+r"""Standard output and standard error that let no control character through except newline.
 
 Names of stores, files, streams, consumers come from anywhere. An ESC in one of them could recolour
 a terminal, move its cursor over a line, set its title; a bidi override could show a name in another
 order. `guard` therefore puts a `Guarded` stream in the place of standard output and standard error,
-for results, notes, usage errors, log lines and tracebacks alike, so that no writer can forget it.
+for results, notes, usage errors, log lines and tracebacks, so that no caller can forget it.
 What is not printable is shown as the escape of its bytes in UTF-8, such as `\x1b`.
 
-What is exact goes around it, through `binary_output`: an export, which on a terminal is shown as
-text after all. Our own colours and cursor movements, those of progress bars, go to `unguarded`.
+Exports go around it, through `binary_output`, because they must be exact. A terminal gets them as
+text. Our own colours and cursor movements, those of progress bars, go to `unguarded`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def guard() -> None:
 
 
 def unguarded(stream: Any) -> Any:
-    """Return the stream behind a guarded one: for what we write there ourselves, and for bytes."""
+    """Return the stream that a guarded one writes to: for bytes, and for text that is safe."""
     return stream.inner if isinstance(stream, Guarded) else stream
 
 
@@ -86,7 +86,7 @@ class _TerminalBytes:
     """Takes the bytes of an export, and shows them on a terminal as harmless text."""
 
     def write(self, data: bytes) -> int:
-        """Write whole lines of UTF-8, or whatever else there is."""
+        """Write bytes, usually whole lines of UTF-8."""
         sys.stdout.write(data.decode("utf-8", "surrogateescape"))
         return len(data)
 

@@ -1,4 +1,4 @@
-"""What `tail --follow` and `read --block` share: waiting without holding a snapshot.
+"""Waiting without holding a snapshot, for `tail --follow` and `read --block`.
 
 Entries are printed from snapshots, with all their pairs. A snapshot pins the store's pages, so
 none is held while waiting, or while a slow terminal takes what was read.
@@ -28,12 +28,12 @@ block_option = click.option(
     "block_ms",
     type=Duration(),
     metavar="DURATION",
-    help="Wait for entries, at most so long: 500ms, 30s, 10m; 0 for ever.",
+    help="Wait for entries, at most so long: 500ms, 30s, 10m; 0 without limit.",
 )
 
 
 def last_id(snapshot: Snapshot, key: bytes) -> bytes:
-    """Return what `$` means: the last ID that the stream gave out; 0-0 when it is missing."""
+    """Return what `$` means: the last ID that the stream generated; 0-0 if it is missing."""
     try:
         found: bytes = snapshot.xinfo_stream(key)["last-generated-id"]
     except NoSuchKeyError:
@@ -42,7 +42,7 @@ def last_id(snapshot: Snapshot, key: bytes) -> bytes:
 
 
 def entries_from_now(store: Store, key: bytes, after: bytes) -> Iterator[ScanEntry]:
-    """Yield entries above an ID as they come, for ever; what was printed is written meanwhile."""
+    """Yield entries above an ID as they come, without end; flush the output before each wait."""
     while True:
         sys.stdout.flush()
         store.xread({key: after}, count=1, block=0)

@@ -11,10 +11,10 @@ from streamkeep.tools.commands.archive_run_cmd import run
 
 @group_command()
 def archive() -> None:
-    """Look after the archive: what streams have trimmed, compressed.
+    """Manage the archive: trimmed entries in compressed files.
 
     Segments are files below STORE/archive, each with a range of IDs of one stream. Reading with
-    --history shows what is in them in one view with live entries.
+    --history shows their entries together with live ones.
 
     \b
     Example:

@@ -34,12 +34,12 @@ from streamkeep.tools.base.statuses import Exit
 @optional_key
 @number_option
 def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> None:
-    """Read segments to the last byte, and say what is damaged.
+    """Read segments to the last byte, and report damage.
 
-    Each block that is damaged is named; the others can still be read. Nothing is changed.
+    Each damaged block is named; the others can still be read. Nothing is changed.
 
     \b
-    Exit status: 0  all of them are whole
+    Exit status: 0  all segments are whole
                  4  something is damaged or missing
 
     \b
@@ -99,19 +99,19 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
     "--key",
     type=Bytes(),
     metavar="KEY",
-    help="The stream they are to belong to, created when missing; else the one of their time.",
+    help="The stream that they will belong to, created if missing; by default their own.",
 )
 @click.option("--create", is_flag=True, help="Create STORE when it is missing.")
 @block_limit_option
 def adopt(
     store_path: Path, paths: tuple[Path, ...], key: bytes | None, create: bool, max_block_bytes: int
 ) -> None:
-    """Take segment files into the archive that it does not know.
+    """Add segment files to the archive of STORE.
 
     PATH is a file, or a folder that is searched for *.seg. Each file is verified, copied below
-    STORE/archive unless it is there, and part of the history from then on. Files that the archive
-    has are passed over; one that it knows, and whose file is gone, takes its place again. A segment
-    has to fit: between the live entries of its stream and its other segments, over none of them.
+    STORE/archive unless it is there, and part of the history from then on. Segments that the
+    archive has are skipped; the file of one that was lost is put back. A segment must not overlap
+    the live entries of its stream, or another segment.
 
     \b
     Examples:
@@ -172,8 +172,8 @@ def export(
 ) -> None:
     """Copy verified segments into FOLDER, which is created.
 
-    `archive adopt` takes them into another store; `zstd -d` decompresses those without a
-    dictionary. Segments are copied whole, also when they reach beyond --start or --end.
+    `archive adopt` adds them to another store; `zstd -d` decompresses those without a dictionary.
+    Segments are copied whole, even if they reach beyond --start or --end.
 
     \b
     Examples:
@@ -221,8 +221,8 @@ def remove(
 ) -> None:
     """Remove old segments for good.
 
-    Names what is about to be lost and asks first; --yes answers. A segment that also has entries
-    from --before on stays whole. `streamkeep archive export` copies segments before.
+    The command names the loss and asks first; --yes answers. A segment that also has entries from
+    --before on stays whole. Run `streamkeep archive export` before to keep a copy.
 
     \b
     Example:

@@ -54,9 +54,9 @@ def list_(
 ) -> None:
     """List what is archived: by stream, or each segment of KEY.
 
-    The ratio is the size of the files to that of the macro nodes in them. Retired entries were
-    trimmed and are in no segment yet: `streamkeep archive run` writes them. Streams that were
-    deleted keep their segments, and are listed with their number.
+    The ratio compares the size of the files with that of the macro nodes in them. Retired entries
+    were trimmed and are not in a segment yet: `streamkeep archive run` writes them. Streams that
+    were removed keep their segments, and are listed with their number.
 
     \b
     Examples:

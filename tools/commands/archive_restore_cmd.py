@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 @store_argument
 @click.argument("key", metavar="NEWKEY", type=Bytes())
 @click.option(
-    "--source", type=Bytes(), metavar="KEY", help="The stream whose archive it is; else NEWKEY."
+    "--source",
+    type=Bytes(),
+    metavar="KEY",
+    help="The stream whose archive is restored; by default NEWKEY.",
 )
 @number_option
 @click.option(
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     type=click.Path(),
     callback=path_of,
     metavar="STORE",
-    help="Restore into this store, which is created when it is missing.",
+    help="Restore into this store, which is created if it is missing.",
 )
 @range_options
 def restore(
@@ -48,10 +51,10 @@ def restore(
 ) -> None:
     """Write archived entries into a stream, with the IDs they had.
 
-    NEWKEY is created when it is missing. It must not have IDs above the first one that comes: a
-    stream's archive is older than the stream, and so goes into another stream or another store.
-    What was erased does not come back. A restore that was interrupted goes on when the same
-    command runs again; each entry comes once.
+    NEWKEY is created if it is missing. It must not have IDs above the first restored one. The
+    archive of a stream is older than its live entries, so restore it into another stream or
+    another store. Erased entries do not come back. A restore that was interrupted continues when
+    the same command runs again; each entry comes once.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ _MOST_BLOCK: Final = 64 << 20
     type=click.IntRange(-7, 22),
     default=DEFAULT_LEVEL,
     show_default=True,
-    help="How hard zstd tries.",
+    help="Compression level of zstd: higher is smaller and slower.",
 )
 @click.option(
     "--block-bytes",
@@ -35,7 +35,7 @@ _MOST_BLOCK: Final = 64 << 20
     default=DEFAULT_BLOCK_BYTES,
     show_default=True,
     metavar="N",
-    help="Bytes compressed together: more make smaller files, and slower reads of single entries.",
+    help="Bytes compressed together: a higher number makes smaller files, and slower single reads.",
 )
 @click.option(
     "--target-bytes",
@@ -48,12 +48,12 @@ _MOST_BLOCK: Final = 64 << 20
 @click.option(
     "--dictionary/--no-dictionary",
     default=True,
-    help="Train a dictionary, as by default, where that makes segments smaller.",
+    help="Train a dictionary where that makes segments smaller (the default).",
 )
 @click.option(
     "--maintain/--no-maintain",
     default=True,
-    help="First, as by default, trim streams to their retention and drop segments too old.",
+    help="First trim streams to their retention and remove old segments (the default).",
 )
 @click.option("--no-wait", is_flag=True, help="Fail when another archiver is at work.")
 def run(
@@ -65,11 +65,11 @@ def run(
     maintain: bool,
     no_wait: bool,
 ) -> None:
-    """Move what streams have trimmed into segment files.
+    """Move trimmed entries into segment files.
 
-    Only streams that archive (`streamkeep retention set --archive`) have anything to move. Killed
-    at any moment, each entry is in exactly one place; the next run goes on. One archiver works at
-    a time, whichever process it is in; this one waits for it and does what it has left.
+    Only streams that archive (`streamkeep retention set --archive`) have anything to move. If the
+    command is killed, each entry is in exactly one place, and the next run continues. One archiver
+    works at a time, in any process; this one waits for it and does the rest.
 
     \b
     Examples:
@@ -86,7 +86,9 @@ def run(
             try:
                 report = store.archive(wait=not no_wait, options=options, progress=advance)
             except StoreLockedError as error:
-                raise Failure(str(error), hint="leave out --no-wait to wait for it") from error
+                raise Failure(
+                    str(error), hint="without --no-wait, the command waits for it"
+                ) from error
     seconds = time.perf_counter() - began
     trimmed = 0 if care is None else care.trimmed
     dropped = 0 if care is None else care.dropped

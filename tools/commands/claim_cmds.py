@@ -41,7 +41,7 @@ def min_idle_option(**settings: Any) -> Callable[[Any], Any]:
         "--min-idle",
         type=Duration(),
         metavar="DURATION",
-        help="Claim only what was delivered at least so long ago, such as 10m.",
+        help="Claim only entries that were delivered at least so long ago, such as 10m.",
         **settings,
     )
 
@@ -74,7 +74,7 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
     "delivery_ms",
     callback=parse_moment,
     metavar="TIME",
-    help="Say that they were delivered then: Unix milliseconds, or 2024-06-10T07:33:20Z.",
+    help="Set the delivery time: Unix milliseconds, or 2024-06-10T07:33:20Z.",
 )
 @retry_count_option
 @force_option
@@ -96,12 +96,11 @@ def claim(
     justid: bool,
     last_id: bytes | None,
 ) -> None:
-    """Make pending entries those of CONSUMER, and print them (XCLAIM).
+    """Give pending entries to CONSUMER, and print them (XCLAIM).
 
-    For entries whose consumer died. --min-idle protects one that is only slow: an entry that
-    somebody else claimed in the meantime is left alone. IDs that are not pending are passed over;
-    what was deleted from the stream is pending no more. The ID - reads IDs from standard input,
-    as in `ack`.
+    For entries whose consumer died. --min-idle protects a consumer that is only slow, and entries
+    that another consumer has just claimed. IDs that are not pending are skipped. Entries that were
+    deleted from the stream stop being pending. The ID - reads IDs from standard input, as in `ack`.
 
     \b
     Examples:
@@ -160,11 +159,11 @@ def autoclaim(
     count: int,
     justid: bool,
 ) -> None:
-    """Claim what has been pending too long, and print it (XAUTOCLAIM).
+    """Claim entries that have been pending too long, and print them (XAUTOCLAIM).
 
-    What consumers left behind that died becomes that of CONSUMER. One call looks at some of the
-    pending entries, and says with which --start to go on. Entries that were deleted from the
-    stream are named, and are pending no more.
+    CONSUMER takes over the entries of consumers that died. One call looks at some of the pending
+    entries, and reports the --start with which the next call continues. Entries that were deleted
+    from the stream are listed, and stop being pending.
 
     \b
     Examples:
@@ -188,9 +187,9 @@ def autoclaim(
         return
     if gone:
         ids = " ".join(one.decode() for one in gone)
-        output.note(f"deleted from the stream, and pending no more: {ids}")
+        output.note(f"deleted from the stream, no longer pending: {ids}")
     if cursor != b"0-0":
-        output.note(f"next: --start {cursor.decode()} goes on")
+        output.note(f"next: --start {cursor.decode()} continues")
 
 
 def just(id_text: bytes) -> Delivered:

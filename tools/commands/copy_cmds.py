@@ -19,13 +19,12 @@ from streamkeep.tools.base.command import command
 def backup(store_path: Path, target: Path, no_verify: bool) -> None:
     """Copy STORE, which may be in use, to the folder TARGET.
 
-    The copy shows one moment, with the archive of that moment, and is an ordinary store: to
-    restore it, copy the folder back. It holds no free pages, is checked with fsck, and takes the
-    name TARGET only when it is whole: a command that fails or is killed leaves an earlier backup
-    as it was.
+    The copy is of one moment, with the archive of that moment, and is an ordinary store: to restore
+    it, copy the folder back. It has no free pages, is checked with fsck, and gets the name TARGET
+    only when it is complete: a command that fails or is killed leaves an earlier backup unchanged.
 
-    TARGET must be missing, empty, or an earlier backup of STORE that nobody has written to. Of the
-    archive, only what the earlier backup lacks is copied.
+    TARGET must be missing, empty, or an earlier backup of STORE that has not been written to. Of
+    the archive, only segments that the earlier backup lacks are copied.
 
     \b
     Example:
@@ -72,11 +71,11 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
 @command()
 @store_argument
 def compact(store_path: Path) -> None:
-    """Write the data file of STORE anew, without its free pages.
+    """Copy the data file of STORE without its free pages.
 
-    Gives room back to the disk that deleted and archived entries have taken. Nobody may have
-    STORE open meanwhile; the disk needs room for the new file beside the old one. A crash at any
-    moment leaves the old file or the new one.
+    Returns to the disk the space of deleted and archived entries. No other process may have STORE
+    open. The disk needs space for the new file next to the old one. A crash at any moment leaves
+    the old file or the new one.
 
     \b
     Example:

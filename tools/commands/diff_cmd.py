@@ -1,4 +1,4 @@
-"""diff: what two stores hold that is different."""
+"""diff: the differences between two stores."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def diff(
 ) -> None:
     """Compare the stores STORE and OTHER, or the stream KEY in both.
 
-    Compared is what commands can tell: entries, counters, groups, consumers, pending entries and
-    what idempotent XADD remembers. How entries are packed does not count.
+    Compares everything that commands can show: entries, counters, groups, consumers, pending
+    entries and the messages that idempotent XADD remembers. How entries are packed does not count.
 
-    Lines begin with - for what only STORE has, + for what only OTHER has, and ! for what differs.
+    A line begins with - if only STORE has something, + if only OTHER has it, and ! if it differs.
 
     \b
     Exit status: 0  the same

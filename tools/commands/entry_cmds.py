@@ -35,7 +35,7 @@ minid_option = click.option(
 exact_option = click.option(
     "--exact/--approximate",
     default=False,
-    help="Trim to the entry, or by whole macro nodes only: cheaper, and some more entries stay. "
+    help="Trim to the entry, or only whole macro nodes, which is cheaper and keeps a few more. "
     "[default: --approximate]",
 )
 limit_option = click.option(
@@ -117,10 +117,10 @@ def add(
     Store and stream are created when they do not exist. A value that begins with a dash and is
     not a number goes after --.
 
-    A producer that cannot know whether its last try arrived repeats it with --idmp and the same
-    message ID, or with --idmpauto and the same fields: a message that was added before is not
-    added again, and the ID of the first entry is printed. `streamkeep config` sets for how long
-    that is remembered.
+    A producer that does not know whether its last message arrived sends it again with --idmp and
+    the same message ID, or with --idmpauto and the same fields. A message that was added before is
+    not added again; the ID of the first entry is printed. `streamkeep config` sets how long
+    messages are remembered.
 
     \b
     Examples:
@@ -177,8 +177,8 @@ def delete(
     The stream stays, even empty, and so does its last ID. To delete a whole stream, use
     `streamkeep remove`. The ID - reads IDs from standard input, see `streamkeep ack --help`.
 
-    What consumer groups have pending of the deleted entries stays pending, unless --delref
-    removes it, or --acked keeps the entries that a group still needs (XDELEX).
+    Deleted entries stay pending in consumer groups, unless --delref removes them there, too.
+    --acked keeps entries that a group still needs (XDELEX).
 
     \b
     Examples:
@@ -207,8 +207,8 @@ def delete(
     nargs=2,
     type=(Id("from"), Id("to")),
     metavar="START END",
-    help="Remove the entries from START to END, both included unless ( stands before them, "
-    "anywhere in the stream.",
+    help="Remove the entries from START to END, anywhere in the stream. Both are included; "
+    "( before one leaves it out.",
 )
 @exact_option
 @limit_option
@@ -223,19 +223,19 @@ def trim(
     limit: int | None,
     policy: RefPolicy | None,
 ) -> None:
-    """Remove the oldest entries of KEY, or a range of IDs (XTRIM).
+    """Trim the oldest entries of KEY, or a range of IDs (XTRIM).
 
-    Prints how many went.
+    Prints how many were removed.
 
-    Without --exact only whole macro nodes go, each a page full of entries, and at most 10,000
-    entries in one call (see --limit).
+    Without --exact, only whole macro nodes are removed, each a page full of entries, and at most
+    10,000 entries in one call (see --limit).
 
-    What consumer groups have pending of the removed entries stays pending, unless --delref
-    removes it, or --acked keeps the entries that a group still needs. With these two, entries go
-    one by one, as with --exact, but never more than --limit allows.
+    Removed entries stay pending in consumer groups, unless --delref removes them there, too.
+    --acked keeps entries that a group still needs. With these two, entries are removed one by one,
+    as with --exact, but never more than --limit allows.
 
-    Of streams that archive (`streamkeep retention set --archive`), what is trimmed goes to the
-    archive, and --history shows it.
+    If the stream archives (`streamkeep retention set --archive`), trimmed entries go to the
+    archive, and --history shows them.
 
     \b
     Examples:
@@ -270,19 +270,19 @@ def trim(
 
 
 def is_trimmed(snapshot: Snapshot, key: bytes, maxlen: int | None, minid: bytes | None) -> bool:
-    """Say whether all entries are gone that were to go."""
+    """Say whether all entries are gone that were to be removed."""
     if maxlen is not None:
         return snapshot.xlen(key) <= maxlen
     return not snapshot.xrange(key, "-", b"(" + (minid or b""), count=1)
 
 
 def next_trim(policy: RefPolicy | None, exact: bool) -> str:
-    """Say why entries that were to go are still there, and what to do; nothing when unknown."""
-    still = "some entries that were to go are still there"
+    """Say why some of the entries are still there, and what to do; nothing if that is unknown."""
+    still = "some of these entries are still there"
     if policy == "ACKED":
-        return f"{still}: a group has yet to read or acknowledge them, see streamkeep group list"
+        return f"{still}: a group has not read or acknowledged them, see streamkeep group list"
     if exact:
         return ""
     if policy == "DELREF":
         return f"{still}: one call removes only so many, see --limit"
-    return f"{still}, since only whole macro nodes went; repeat with --exact to trim to the entry"
+    return f"{still}, because only whole macro nodes are removed; --exact trims to the entry"

@@ -1,4 +1,4 @@
-"""`streamkeep erase`: entries deleted, and their bytes gone from every file."""
+"""`streamkeep erase`: entries deleted, and their bytes overwritten in every file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from streamkeep.tools.base.opening import confirm_loss, open_store
 @store_argument
 @click.argument("key", metavar="[KEY", type=Bytes(), required=False)
 @click.argument("ids", metavar="ID...]", type=Id(), nargs=-1)
-@click.option("--finish", is_flag=True, help="Finish an erasure that was cut off: no KEY, no ID.")
+@click.option(
+    "--finish", is_flag=True, help="Finish an erasure that was interrupted; takes no KEY and no ID."
+)
 @click.option(
     "--timeout",
     type=Duration(),
     default="1m",
     show_default=True,
     metavar="DURATION",
-    help="How long to wait for readers of older states of the store.",
+    help="How long to wait for readers of old snapshots.",
 )
 @yes_option
 def erase(
@@ -36,18 +38,18 @@ def erase(
     timeout: int,
     yes: bool,
 ) -> None:
-    """Delete entries and overwrite their bytes in every file of STORE.
+    """Erase entries: overwrite their bytes in every file of STORE.
 
-    Prints how many there were. Unlike `streamkeep delete`, nothing of the contents is left in STORE
-    afterwards: not in nodes, in the journal, in free pages, or in unused parts of pages. Entries
-    that were deleted or trimmed before are erased, too. All of STORE is read, so erase many
-    entries at once. The ID - reads IDs from standard input, see `streamkeep ack --help`.
+    Prints how many there were. Unlike `streamkeep delete`, this overwrites an entry everywhere in
+    STORE: in nodes, in the journal, in free pages, and in unused parts of pages. Entries that were
+    deleted or trimmed before are erased, too. All of STORE is read, so erase many entries at once.
+    The ID - reads IDs from standard input, see `streamkeep ack --help`.
 
-    Others may go on reading and writing. Who reads an older state of the store for longer than
-    the timeout is named, and the bytes stay until the command has run again.
+    Other processes may go on reading and writing. If one still reads an old snapshot after
+    --timeout, it is named and the bytes remain. --finish then erases them.
 
-    Backups, exported files, and what the file system (snapshots, copies on write) or the disk
-    (blocks that it has taken out of use) keep aside are out of reach.
+    Copies elsewhere are not erased: backups, exported files, snapshots of the file system, and
+    blocks that the disk has taken out of use.
 
     \b
     Examples:

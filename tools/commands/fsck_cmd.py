@@ -1,4 +1,4 @@
-"""fsck: say whether a store is sound, and what to do when it is not."""
+"""fsck: say whether a store is sound, and what to do if it is not."""
 
 from __future__ import annotations
 
@@ -55,14 +55,13 @@ def explain(code: str) -> None:
     "code",
     metavar="CODE",
     callback=known_code,
-    help="Say what a code such as SK201 means and what to do; needs no STORE.",
+    help="Explain a code such as SK201, and what to do; needs no STORE.",
 )
 def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | None) -> None:
     """Check STORE for damage; never change it.
 
-    Every check runs to the end: one bad row does not hide the next. A store in use is checked as
-    of its newest commit; others go on using it. Exit status 0 means that nothing is wrong; what
-    only is worth knowing (notes) does not count.
+    Every check runs to the end: one bad row does not hide the next. A store in use is checked as of
+    its newest commit; other processes may go on using it. Notes do not count as damage.
 
     \b
     Exit status: 0  clean

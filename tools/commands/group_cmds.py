@@ -31,7 +31,7 @@ entries_read_option = click.option(
     "--entries-read",
     type=click.IntRange(min=0),
     metavar="N",
-    help="How many entries the group has read by then, where you know it: makes the lag exact.",
+    help="How many entries the group has read so far, if you know it: makes the lag exact.",
 )
 
 
@@ -43,8 +43,8 @@ def group() -> None:
     """Create, set, remove and list consumer groups (XGROUP).
 
     A group reads a stream once, shared between its consumers: each entry is delivered to one of
-    them, and is pending until that one acknowledges it. What a consumer leaves behind, others can
-    claim. A stream may have any number of groups, and none of them sees the others.
+    them, and is pending until that consumer acknowledges it. Other consumers can claim the entries
+    of one that died. A stream may have any number of groups, which do not affect each other.
 
     \b
     Example, two workers that share the orders:
@@ -67,8 +67,7 @@ def group() -> None:
     default="$",
     show_default=True,
     metavar="ID|TIME",
-    help="Deliver what comes after this ID, or from this time on: $ for new entries only, 0 for "
-    "all.",
+    help="Deliver entries after this ID, or from this time on: $ for new entries only, 0 for all.",
 )
 @click.option("--mkstream", is_flag=True, help="Create an empty stream KEY when there is none.")
 @entries_read_option
@@ -82,7 +81,7 @@ def group_create(
 ) -> None:
     """Create the consumer group GROUP of the stream KEY (XGROUP CREATE).
 
-    Consumers need not be created: they are when they first read.
+    Consumers need not be created: they are created when they first read.
 
     \b
     Examples:
@@ -104,10 +103,10 @@ def group_create(
 def group_set_id(
     store_path: Path, key: bytes, group: bytes, last_id: bytes, entries_read: int | None
 ) -> None:
-    """Set up to which ID a group has read (XGROUP SETID).
+    """Set the ID up to which a group has read (XGROUP SETID).
 
-    Entries above ID are delivered next: with 0 the whole stream again, with $ only what is added
-    from now on, with a time such as 2024-06-10 what came from then on. What is pending stays
+    Entries above ID are delivered next: with 0 the whole stream again, with $ only entries that are
+    added from now on, with a time such as 2024-06-10 entries from then on. Pending entries stay
     pending.
 
     \b
@@ -125,10 +124,10 @@ def group_set_id(
 @group_argument
 @yes_option
 def group_remove(store_path: Path, key: bytes, group: bytes, yes: bool) -> None:
-    """Remove a group with all it knows; print 1, or 0 (XGROUP DESTROY).
+    """Remove a group and its consumers; print 1, or 0 (XGROUP DESTROY).
 
-    Lost are its consumers, what they have pending, and up to where it has read; the entries of
-    the stream stay. Names that and asks first; --yes answers.
+    Its consumers, what they have pending, and the ID up to which it has read are lost. The entries
+    of the stream stay. The command names the loss and asks first; --yes answers.
 
     \b
     Example:
@@ -154,10 +153,10 @@ def group_remove(store_path: Path, key: bytes, group: bytes, yes: bool) -> None:
 @store_argument
 @click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
 def group_list(store_path: Path, key: bytes | None) -> None:
-    """List the groups of KEY, or of all streams, and how far they are.
+    """List the groups of KEY, or of all streams, with their lag.
 
-    The lag is how many entries a group has yet to read; - stands for a lag that nobody can know,
-    since entries were deleted in between.
+    The lag is the number of entries that a group has not read. It is - if that cannot be known,
+    because entries between were deleted.
 
     \b
     Examples:
@@ -198,7 +197,7 @@ def print_groups(snapshot: Snapshot, keys: list[bytes]) -> None:
 
 
 def json_members(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return what XINFO tells of a group or a consumer as JSON holds it."""
+    """Return the XINFO figures of a group or a consumer as JSON members."""
     return {
         name.replace("-", "_"): output.json_bytes(value) if isinstance(value, bytes) else value
         for name, value in figures.items()
@@ -250,7 +249,7 @@ def consumer() -> None:
 def consumer_create(store_path: Path, key: bytes, group: bytes, consumer: bytes) -> None:
     """Create a consumer; print 1, or 0 if it exists (CREATECONSUMER).
 
-    Rarely needed: a consumer is created when it first reads or claims.
+    This is rarely needed: a consumer is created when it first reads or claims.
 
     \b
     Example:
@@ -270,8 +269,8 @@ def consumer_create(store_path: Path, key: bytes, group: bytes, consumer: bytes)
 def consumer_remove(store_path: Path, key: bytes, group: bytes, consumer: bytes, yes: bool) -> None:
     """Remove a consumer; print how much it had pending (DELCONSUMER).
 
-    What it has pending is forgotten, and never delivered again: `streamkeep autoclaim` gives it
-    to another consumer first. Where something is pending, names it and asks; --yes answers.
+    Its pending entries are never delivered again. Run `streamkeep autoclaim` before, which gives
+    them to another consumer. If entries are pending, the command asks first; --yes answers.
 
     \b
     Example:
@@ -301,8 +300,8 @@ def consumer_remove(store_path: Path, key: bytes, group: bytes, consumer: bytes,
 def consumer_list(store_path: Path, key: bytes, group: bytes | None) -> None:
     """List the consumers of GROUP, or of all groups of KEY.
 
-    idle is the time since a consumer last tried to get something, inactive the time since it last
-    got something; - stands for never.
+    `idle` is the time since a consumer last tried to read, `inactive` the time since it last got an
+    entry; - means never.
 
     \b
     Examples:
@@ -351,7 +350,7 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
 def _consumers(
     snapshot: Snapshot, key: bytes, group: bytes | None
 ) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the name of each group, and what XINFO CONSUMERS tells of each of its consumers."""
+    """Yield the name of each group with the XINFO CONSUMERS figures of each of its consumers."""
     groups = [one["name"] for one in snapshot.xinfo_groups(key)] if group is None else [group]
     for name in groups:
         for one in snapshot.xinfo_consumers(key, name):

@@ -126,7 +126,7 @@ def print_full_group(key: bytes, group: dict[str, Any]) -> None:
         )
         _print_pending(consumer["pending"], consumer["pel-count"])
     if group["nacked-count"]:
-        output.line("  given back, for anybody to claim:")
+        output.line("  without owner, for any consumer to claim:")
         rows = [(one, 0, count) for one, *owned, count in group["pending"] if unowned(*owned)]
         _print_pending(rows, group["nacked-count"])
 
@@ -140,7 +140,7 @@ def _print_pending(pending: Sequence[Sequence[Any]], total: int) -> None:
 
 
 def unowned(consumer: bytes, delivery_time: int) -> bool:
-    """Say whether nobody has a pending entry: a consumer gave it back."""
+    """Say whether a pending entry has no owner: a consumer returned it with XNACK."""
     return not consumer and not delivery_time
 
 
@@ -177,7 +177,7 @@ def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
 def _json_pending(entry_id: bytes, delivery_time: int, delivery_count: int) -> dict[str, Any]:
     return {
         "id": entry_id.decode(),
-        "delivery_time_ms": delivery_time or None,  # 0 stands for an entry that was given back
+        "delivery_time_ms": delivery_time or None,  # 0: an entry without owner
         "times_delivered": delivery_count,
     }
 

@@ -38,10 +38,10 @@ retry_count_option = click.option(
     "--retry-count",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Say that the entries were delivered N times.",
+    help="Set the delivery count to N.",
 )
 force_option = click.option(
-    "--force", is_flag=True, help="Make entries of the stream pending that are not."
+    "--force", is_flag=True, help="Also take entries of the stream that are not pending."
 )
 
 
@@ -65,14 +65,13 @@ def ack(
 ) -> None:
     """Acknowledge entries; print how many were pending (XACK).
 
-    An acknowledged entry is done, and pending no more. The ID - reads IDs from standard input,
-    one at the start of each line or in each JSON object: that is what `read` and `claim` print,
-    and any command with --json. All of them are acknowledged in one transaction, or none when a
-    line is not right.
+    An acknowledged entry is done and no longer pending. The ID - reads IDs from standard input, one
+    at the start of each line or in each JSON object, as `read` and `claim` print them, and any
+    command with --json. All of them are acknowledged in one transaction, or none if a line is
+    wrong.
 
-    --delete also deletes the entries, and the policy says what that means to other groups:
-    --acked keeps an entry until the last group is done with it, which makes a stream a queue that
-    empties itself.
+    --delete also deletes the entries. With --acked, an entry stays until the last group is done
+    with it, which makes a stream a queue that empties itself.
 
     \b
     Examples:
@@ -105,9 +104,9 @@ def ack(
 @one_of(
     "mode",
     {
-        "SILENT": "Take the delivery back: it does not count.",
-        "FAIL": "Let it count (the default).",
-        "FATAL": "Count as many deliveries as there can be: nobody can process it.",
+        "SILENT": "Undo the delivery: it does not count.",
+        "FAIL": "The delivery counts (the default).",
+        "FATAL": "Set the count to the maximum: no consumer can process it.",
     },
 )
 @retry_count_option
@@ -121,12 +120,11 @@ def nack(
     retry_count: int | None,
     force: bool,
 ) -> None:
-    """Give pending entries back to the group; print how many (XNACK).
+    """Return pending entries to the group; print how many (XNACK).
 
-    They belong to nobody then, and any claim takes them, however short they have been idle, that
-    of `read --claim` before all else. --silent is for a consumer that shuts down, --fail for one
-    that failed, --fatal for an entry that no consumer can process. The ID - reads IDs from standard
-    input, as in `ack`.
+    They have no owner then. Any claim takes them, regardless of idle time; `read --claim` returns
+    them first. --silent is for a consumer that shuts down, --fail for one that failed, --fatal for
+    an entry that no consumer can process. The ID - reads IDs from standard input, as in `ack`.
 
     \b
     Examples:
@@ -159,9 +157,9 @@ def nack(
     "--idle",
     type=Duration(),
     metavar="DURATION",
-    help="Only what was delivered at least so long ago, or was given back.",
+    help="Only entries that were delivered at least so long ago, or have no owner.",
 )
-@click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only what this consumer has.")
+@click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only entries of this consumer.")
 def pending(
     store_path: Path,
     key: bytes,
@@ -172,11 +170,11 @@ def pending(
     idle: int | None,
     consumer: bytes | None,
 ) -> None:
-    """Print what a group delivered that is not acknowledged (XPENDING).
+    """Print delivered entries that are not acknowledged (XPENDING).
 
-    Without options a summary: how many entries, from which ID to which, and who has them. With
-    any of the options the entries themselves, by ID: who has each, how long ago it was delivered,
-    and how often. - stands for nobody: a consumer gave the entry back.
+    Without options, a summary: how many entries, the first and the last ID, and the owners. With
+    any option, the entries by ID: the owner of each, how long ago it was delivered, and how often.
+    The owner is - if a consumer returned the entry with `nack`.
 
     \b
     Examples:
@@ -212,7 +210,7 @@ def pending(
             left=(0, 1),
         )
     if more:
-        output.note(f"next: --start '({found[-1]['message_id'].decode()}' goes on")
+        output.note(f"next: --start '({found[-1]['message_id'].decode()}' continues")
 
 
 def pending_rows(
@@ -233,7 +231,7 @@ def pending_rows(
 
 
 def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
-    """Print how much is pending, and who has it."""
+    """Print how many entries are pending, and their owners."""
     found = snapshot.xpending(key, group)
     owners = [(one["name"], int(one["pending"])) for one in found["consumers"]]
     nobody = found["pending"] - sum(count for _, count in owners)
@@ -268,7 +266,7 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
 
 
 def row_members(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what JSON says of a pending entry; one that nobody has was never idle."""
+    """Return the JSON members of a pending entry; one without owner has no idle time."""
     idle_ms = row["time_since_delivered"]
     return {
         "id": row["message_id"].decode(),
@@ -279,5 +277,5 @@ def row_members(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def owner_text(consumer: bytes, idle_ms: int) -> str:
-    """Return who has a pending entry; - for nobody, whom only the idle time tells apart."""
+    """Return the owner of a pending entry; - for none, which only the idle time shows."""
     return "-" if idle_ms < 0 else output.cut(output.shown(consumer))

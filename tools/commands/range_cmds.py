@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
 
 history_option = click.option(
-    "--history", is_flag=True, help="Also what was trimmed and is archived, in one ordered view."
+    "--history",
+    is_flag=True,
+    help="Also entries that were trimmed and archived, in one ordered view.",
 )
 
 
@@ -98,11 +100,11 @@ def range_(
     """Print entries of the stream KEY, oldest first (XRANGE).
 
     START and END are entry IDs, both included: 1718004800000-0, or 1718004800000 for all of that
-    millisecond; - and + stand for the ends of the stream, and '(ID' leaves the ID itself out. A
-    time such as 2024-06-10T07:33:20Z, 2024-06-10T07:33 or 2024-06-10 stands for its first
-    millisecond, and '(2024-06-11' leaves that millisecond out.
+    millisecond; - and + are the ends of the stream, and '(ID' leaves the ID itself out. A time such
+    as 2024-06-10T07:33:20Z, 2024-06-10T07:33 or 2024-06-10 is its first millisecond, and
+    '(2024-06-11' leaves that millisecond out.
 
-    A line holds the ID and the fields; what is not plain text is quoted with redis-cli's escapes.
+    A line has the ID and the fields. What is not plain text is quoted with redis-cli's escapes.
     --json loses nothing, and `streamkeep load` reads it back.
 
     \b
@@ -114,7 +116,7 @@ def range_(
       streamkeep range orders.store orders --history --count 10
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        reader = store if history else snapshot  # which renews its snapshot now and then
+        reader = store if history else snapshot  # the store renews its snapshot from time to time
         entries = islice(reader.scan(key, start, end, reverse=reverse, history=history), count)
         print_stream(snapshot, key, entries, show_time=show_time)
 
@@ -124,7 +126,7 @@ def range_(
 @key_argument
 @count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on with new entries as they come, until Ctrl-C."
+    "-f", "--follow", is_flag=True, help="Continue with new entries as they come, until Ctrl-C."
 )
 @history_option
 @shape_options
@@ -138,9 +140,8 @@ def tail(
 ) -> None:
     """Print the last entries of the stream KEY, oldest first.
 
-    `streamkeep tail orders.store orders --follow` goes on for ever. It sleeps between entries;
-    whoever adds one, in whatever process, wakes it. The stream may be created later. --json then
-    prints no summary, since there is no end.
+    With --follow it goes on until Ctrl-C. It sleeps between entries; a process that adds one wakes
+    it. The stream may be created later. --json then prints no summary, because there is no end.
 
     \b
     Example:
@@ -160,7 +161,7 @@ def tail(
 def last_entries(
     reader: Store | Snapshot, key: bytes, count: int, *, history: bool = False
 ) -> Iterator[ScanEntry]:
-    """Yield the last `count` entries, oldest first; walks back and forth rather than keep them."""
+    """Yield the last `count` entries, oldest first; reads them twice, to save memory."""
     if not count:
         return
     newest = reader.scan(key, reverse=True, history=history)

@@ -72,7 +72,7 @@ class Limits(NamedTuple):
     "--consumer",
     type=Bytes(),
     metavar="CONSUMER",
-    help="Which consumer reads; it is created when it does not exist.",
+    help="The consumer that reads; it is created if it does not exist.",
 )
 @click.option("--noack", is_flag=True, help="Do not make new entries pending: at most once.")
 @click.option(
@@ -80,7 +80,7 @@ class Limits(NamedTuple):
     "claim_ms",
     type=Duration(),
     metavar="DURATION",
-    help="First take over what has been pending for so long, whichever consumer has it.",
+    help="First take over entries that have been pending for so long, of any consumer.",
 )
 @block_option
 @shape_options
@@ -98,18 +98,17 @@ def read(
     block_ms: int | None,
     show_time: bool,
 ) -> None:
-    """Print what came after an ID, or what a group delivers (XREAD).
+    """Print entries after an ID, or those that a group delivers (XREAD).
 
-    Entries with IDs above --id are printed, stream by stream. Remember the last ID you saw and
-    pass it next time. `+` stands for the ID before a stream's last entry. With several streams
-    each line begins with the key. --block waits when there is none; `$` then
-    stands for the last ID at present.
+    Prints entries with IDs above --id, stream by stream. Remember the last ID that you saw and pass
+    it next time. `+` is the ID before a stream's last entry. With several streams, each line begins
+    with the key. --block waits if there is no entry; `$` is then the last ID of the stream now.
 
-    With --group the group remembers (XREADGROUP): each entry goes to one of its consumers, and is
-    pending there until `streamkeep ack`. --id > are the entries that the group has not delivered
-    yet. Any other ID, such as 0, prints again what this consumer has pending above it: that is
-    how a worker goes on after a crash. What was deleted meanwhile is marked so. --claim also
-    takes over what others left lying; those entries show how long, and how often they were
+    With --group, the group remembers (XREADGROUP): each entry goes to one of its consumers, and is
+    pending until `streamkeep ack`. --id '>' means entries that the group has not delivered. Any
+    other ID, such as 0, prints again the pending entries of this consumer above it: a worker
+    resumes so after a crash. Entries that have been deleted are marked. --claim also takes over
+    entries that other consumers left pending, and shows for how long, and how often they were
     delivered.
 
     \b
@@ -170,7 +169,7 @@ def read(
 def await_entries(
     store: Store, wanted: list[tuple[bytes, bytes]], block_ms: int
 ) -> list[tuple[bytes, bytes]]:
-    """Wait until there is something; return the IDs, with `$` as what it was before the wait."""
+    """Wait until there is an entry; return the IDs, with `$` as it was before the wait."""
     with store.snapshot() as snapshot:
         wanted = [
             (key, last_id(snapshot, key) if after == b"$" else after) for key, after in wanted
@@ -195,7 +194,7 @@ def entries_of(
 
 
 def entries_after(snapshot: Snapshot, key: bytes, after: bytes) -> Iterator[ScanEntry]:
-    """Yield what XREAD returns above an ID, with duplicate fields, and without a list of all."""
+    """Yield the entries that XREAD returns above an ID, with duplicate fields, one by one."""
     first = snapshot.xread({key: after}, count=1)
     if first:
         [[_, [entry]]] = first

@@ -1,4 +1,4 @@
-"""repair: save what can be saved of a damaged store, and say exactly what was lost."""
+"""repair: save the data of a damaged store, and report exactly what was lost."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     type=click.Path(),
     callback=path_of,
     metavar="NEW",
-    help="Write the repaired store here; nothing may be there yet.",
+    help="Write the repaired store here; the folder must not exist.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be lost; NEW is not needed.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be lost; needs no --output.")
 @click.option(
     "--scratch",
     type=click.Path(exists=True, file_okay=False),
     callback=path_of,
     metavar="FOLDER",
-    help="Where --dry-run writes about as much as STORE has, and removes it; else beside STORE.",
+    help="Where --dry-run writes a temporary copy as large as STORE; by default next to it.",
 )
 def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path | None) -> None:
-    """Save what can be saved of STORE into a new store.
+    """Save the data of a damaged STORE into a new store.
 
     STORE is not changed. What can be derived is rebuilt without loss. Damaged macro nodes are read
-    up to the damage; where LMDB's own pages are damaged, nodes and rows are looked for in all pages
-    of the file. What has no place any more, or may have been deleted, goes to NEW/lost+found. Ends
-    with fsck.
+    up to the damage. If LMDB's own pages are damaged, all pages of the file are searched for nodes
+    and rows. Entries that belong nowhere, or may have been deleted, go to NEW/lost+found. The
+    command ends with fsck.
 
     \b
     Exit status: 0  repaired, nothing was lost

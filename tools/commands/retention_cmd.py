@@ -1,4 +1,4 @@
-"""`streamkeep retention`: how much of a stream stays, and what becomes of the rest."""
+"""`streamkeep retention`: how much of a stream is kept, and whether the rest is archived."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Size(Limit):
 
 @group_command()
 def retention() -> None:
-    """Say how much of a stream stays, and whether the rest is archived.
+    """Set how much of a stream is kept, and whether the rest is archived.
 
     \b
     Example:
@@ -93,41 +93,41 @@ def retention() -> None:
     "--max-age",
     type=Age(),
     metavar="30d|none",
-    help="How old entries get, by the time in their IDs; such as 12h or 30d.",
+    help="Maximum age of entries, by the time in their IDs, such as 12h or 30d.",
 )
 @click.option(
     "--max-bytes",
     type=Size(),
     metavar="64M|none",
-    help="How much the macro nodes take; whole nodes go, and the newest stays.",
+    help="Size of the macro nodes; whole nodes are removed, and the newest stays.",
 )
 @click.option("--archive/--no-archive", default=None, help="Archive what is trimmed.")
 @click.option(
     "--keep-unacknowledged/--no-keep-unacknowledged",
     default=None,
-    help="Wait until every group has read and acknowledged.",
+    help="Keep entries until every group has read and acknowledged them.",
 )
 @click.option(
     "--keep-max-bytes",
     type=Size(),
     metavar="1G|none",
-    help="How much the nodes may take while groups are waited for.",
+    help="Size of the macro nodes at which waiting for groups ends; see --when-full.",
 )
 @click.option(
     "--when-full",
     type=click.Choice(["refuse", "trim"]),
-    help="Beyond --keep-max-bytes: refuse new entries, or trim all the same.",
+    help="Beyond --keep-max-bytes: refuse new entries, or trim anyway.",
 )
 @click.option(
     "--approximate/--exact",
     default=None,
-    help="Remove whole macro nodes only, which is cheaper, or to the entry.",
+    help="Remove only whole macro nodes, which is cheaper, or to the entry.",
 )
 @click.option(
     "--archive-max-age",
     type=Age(),
     metavar="365d|none",
-    help="How old archived entries get; older segments are dropped.",
+    help="Maximum age of archived entries; older segments are removed.",
 )
 @click.option("--create", is_flag=True, help="Create KEY, empty, where there is no such stream.")
 def set_(
@@ -144,10 +144,10 @@ def set_(
     archive_max_age: int | None,
     create: bool,
 ) -> None:
-    """Change the retention of KEY; what is not named stays as it is.
+    """Change the retention of KEY; options that are not given stay.
 
-    Appends keep the stream within its limits from now on. What is beyond them already goes with
-    `streamkeep archive run`, which also looks after streams that nobody appends to.
+    From now on, appends keep the stream within its limits. `streamkeep archive run` removes what is
+    already beyond them, also from streams without appends.
 
     \b
     Examples:
@@ -203,7 +203,7 @@ def show(store_path: Path, key: bytes | None) -> None:
     if output.as_json():
         output.summary(streams=shown)
     elif not shown:
-        output.note("no stream has a retention: all entries stay until a command removes them")
+        output.note("no stream has a retention: entries stay until a command removes them")
 
 
 def told(settings: Retention) -> str:
@@ -223,7 +223,7 @@ def told(settings: Retention) -> str:
         parts.append("after every group has acknowledged")
         if settings.keep_max_bytes is not None:
             most = output.size_text(settings.keep_max_bytes)
-            verb = "refuses entries" if settings.when_full == "refuse" else "trims all the same"
+            verb = "refuses entries" if settings.when_full == "refuse" else "trims anyway"
             parts.append(f"from {most} on it {verb}")
     parts.append("what is trimmed is archived" if settings.archive else "nothing is archived")
     if settings.archive_max_age_ms is not None:

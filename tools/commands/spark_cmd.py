@@ -11,13 +11,13 @@ from streamkeep.tools.commands.spark_stream_cmds import report, tail
 def spark() -> None:
     """Run jobs on Spark: build a lake, compact, audit, erase, report.
 
-    Needs the extra: pip install 'streamkeep[spark]'. It brings Spark, and a Java where there is
-    none. A LAKE is a Delta table of Parquet files, one row per entry: a path, or a URI such as
-    s3://bucket/lake, with AWS_ACCESS_KEY_ID and so on in the environment. The store stays on a
-    disk of the host on which the command runs.
+    Needs the extra: pip install 'streamkeep[spark]'. It installs Spark, and Java if none is found.
+    A LAKE is a Delta table of Parquet files, one row per entry: a path, or a URI such as
+    s3://bucket/lake, with AWS_ACCESS_KEY_ID and so on in the environment. The store stays on a disk
+    of the host on which the command runs.
 
-    On a cluster: --master says where it is, --ship-code or --conf spark.archives=... takes the code
-    there, and --tail-export names a folder that all hosts reach, for what is live.
+    On a cluster: --master names it, --ship-code or --conf spark.archives=... sends the code there,
+    and --tail-export names a folder that all hosts can reach, for live entries.
 
     \b
     Example, from a store to a lake and a report:

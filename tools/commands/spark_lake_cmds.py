@@ -42,7 +42,7 @@ _MIB: Final = 1 << 20
     help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
 )
 @tail_export_option
-@click.option("--follow", is_flag=True, help="Go on until interrupted, round after round.")
+@click.option("--follow", is_flag=True, help="Continue until interrupted, round after round.")
 @click.option(
     "--every",
     type=Duration(),
@@ -64,10 +64,10 @@ def to_lake(
     master: str,
     settings: tuple[str, ...],
 ) -> None:
-    """Take new entries over into a lake, archived and live ones.
+    """Copy new entries into a lake, archived and live ones.
 
-    Each run goes on where the last one ended, and all of it becomes visible at once. Killed at any
-    moment, run it again: no entry is left out, none comes twice.
+    Each run continues where the last one ended, and all of its entries become visible at once. If
+    it is killed, run it again: no entry is left out, and none comes twice.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def to_lake(
     default=128,
     show_default=True,
     metavar="MIB",
-    help="Size of a file that is big enough.",
+    help="Files of this size are not merged.",
 )
 @click.option(
     "--keep",
@@ -131,9 +131,9 @@ def to_lake(
 )
 @job_options
 def compact(lake: str, target: int, keep: int, master: str, settings: tuple[str, ...]) -> None:
-    """Put small files of a lake together; sweep out old ones.
+    """Merge small files of a lake, and remove old ones.
 
-    The entries stay the same, and readers see either all old files or all new ones.
+    The entries stay the same. Readers see either all old files or all new ones.
 
     \b
     Example:
@@ -155,7 +155,7 @@ def compact(lake: str, target: int, keep: int, master: str, settings: tuple[str,
         f"{replaced} of {before} became {report.files:,} of {output.size_text(report.size_bytes)}"
     )
     if not report.files:
-        done = "no small files to put together"
+        done = "no small files to merge"
     old = output.count_text(report.details["files_swept"], "old file")
     spark_job.tell(report, f"{lake}: {done}; {old} removed")
 
@@ -169,8 +169,8 @@ def audit(
 ) -> None:
     """Read and check every file of an archive and of a lake.
 
-    Checksums, order and counts of entries, and all of it against manifest and log. What is live is
-    for `streamkeep fsck`.
+    Checks checksums, order and counts of entries against the manifest and the log. Use
+    `streamkeep fsck` for live entries.
 
     \b
     Examples:
@@ -179,7 +179,7 @@ def audit(
 
     \b
     Exit status: 0  nothing is wrong
-                 4  something is: see what is said
+                 4  something is damaged: it is listed
     """
     if store_path is None and lake is None:
         raise click.UsageError("name what to audit: STORE, --lake, or both")
@@ -227,8 +227,8 @@ def restore(
     """Write entries of a lake back into a stream of STORE.
 
     SOURCE is a lake, or a store with an archive. The entries keep their IDs, so the stream must not
-    have higher ones. Killed at any moment, run it again: it goes on, and no entry comes twice. Run
-    again when it was complete, it compares every entry, and changes nothing.
+    have higher ones. If it is killed, run it again: it continues, and no entry comes twice. After a
+    complete run, it compares every entry and changes nothing.
 
     \b
     Examples:
@@ -285,15 +285,15 @@ def erase(
 ) -> None:
     """Erase entries from store, archive and lake, with proof.
 
-    Afterwards the entries are in no file of either, old versions of the lake included, which
-    cannot be read any more as far as they held them. All of it is read again to prove that.
+    Afterwards the entries are in no file of either. Old versions of the lake that held them can no
+    longer be read. Everything is read again to prove it.
 
     \b
     Example:
       streamkeep spark erase orders 1718004800000-0 --store orders.store --lake orders.lake --yes
 
     \b
-    Exit status: 4  an entry is still there: see what is said
+    Exit status: 4  an entry is still there: it is listed
     """
     if store_path is None and lake is None:
         raise click.UsageError("name what to erase from: --store, --lake, or both")
@@ -305,7 +305,7 @@ def erase(
         spark_job.check_lake(lake)
     what = f"{output.entries_text(len(ids))} of {output.named(key)}" if ids else "entries"
     confirm_loss(
-        [f"{what}{f' and those where {where}' if where else ''} will be gone for ever"],
+        [f"{what}{f' and those where {where}' if where else ''} will be gone for good"],
         "Erase?",
         yes=yes,
     )

@@ -53,10 +53,10 @@ def report(
     master: str,
     settings: tuple[str, ...],
 ) -> None:
-    """Draw what goes through streams: a page with plots.
+    """Draw plots of streams on a page.
 
-    Throughput, time between entries, sizes, what groups have before them and how late they are,
-    and fields of your choice. Plots are PNG files, and the numbers behind them CSV files.
+    Throughput, time between entries, sizes, the lag of groups and their delays, and fields of your
+    choice. Plots are PNG files, and their numbers CSV files.
 
     \b
     Examples:
@@ -94,12 +94,12 @@ def report(
     type=click.Choice(["console", "parquet", "delta", "store"]),
     default="console",
     show_default=True,
-    help="Where to: this terminal, Parquet files, a Delta table, or another store.",
+    help="The target: this terminal, Parquet files, a Delta table, or another store.",
 )
 @click.option("--path", metavar="PATH", help="Of the files, the table or the store.")
 @stream_options
 @click.option("--from-start", is_flag=True, help="Begin with the oldest entry, archived or not.")
-@click.option("--once", is_flag=True, help="End when all that is there now has been written.")
+@click.option("--once", is_flag=True, help="End when all present entries have been written.")
 @click.option(
     "--every",
     type=Duration(),
@@ -114,7 +114,7 @@ def report(
 @click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Folder that says how far it came; by default PATH.checkpoint.",
+    help="Folder of its checkpoint; by default PATH.checkpoint.",
 )
 @tail_export_option
 @staging_option
@@ -137,8 +137,8 @@ def tail(
 ) -> None:
     """Follow streams with a streaming query, to files or a store.
 
-    Goes on until interrupted. Started again with the same target, it goes on where it was, and no
-    entry comes twice into a Delta table or a store.
+    Continues until interrupted. Started again with the same target, it continues where it was, and
+    no entry comes twice into a Delta table or a store.
 
     \b
     Examples:

@@ -18,6 +18,7 @@ from streamkeep.tools.commands.stream_cmds import stream_json
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
+    from streamkeep.engine.checkpoint.durability import Durability
     from streamkeep.engine.commands.xinfo import StreamStat
 
 DATA_FILE: Final = "data.mdb"
@@ -54,8 +55,8 @@ def check_picture(ctx: click.Context, param: click.Parameter, path: Path | None)
 def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | None) -> None:
     """Print figures of STORE or KEY: entries, sizes, entries over time.
 
-    Entries are packed into macro nodes of about one page; tombstones are deleted entries that still
-    take room in their node. The data file does not shrink: room that became free is used again.
+    Entries are packed into macro nodes of about one page. Tombstones are deleted entries that still
+    take space in their node. The data file does not shrink: free space is used again.
 
     \b
     Examples:
@@ -118,7 +119,7 @@ def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:
 
 
 def _durability(store: Store) -> dict[str, Any]:
-    """Return how far the store is on disk."""
+    """Return the figures of durability."""
     found = store.durability()
     last = found.last_recovery
     return {
@@ -127,8 +128,15 @@ def _durability(store: Store) -> dict[str, Any]:
         "checkpoint_commit": found.checkpoint_commit,
         "journal_bytes": found.journal_bytes,
         "last_recovery": None if last is None else last._asdict(),
-        "readers": [slot._asdict() for slot in found.readers if slot.behind],
+        "readers": readers_json(found),
     }
+
+
+def readers_json(found: Durability) -> list[dict[str, int]]:
+    """Return the processes that read an old state of the store."""
+    return [
+        {"process": one.process, "commits_old": one.behind} for one in found.readers if one.behind
+    ]
 
 
 def _per_entry(size: int, entries: int) -> float | None:
@@ -136,9 +144,9 @@ def _per_entry(size: int, entries: int) -> float | None:
 
 
 def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return how far the store is on disk, and who keeps old pages, as text."""
-    behind = figures["last_commit"] - (figures["checkpoint_commit"] or 0)
-    text = f"{output.size_text(figures['journal_bytes'])}, {behind:,} commits since a checkpoint"
+    """Return durability, and the processes that keep old pages, as text."""
+    later = figures["last_commit"] - (figures["checkpoint_commit"] or 0)
+    text = f"{output.size_text(figures['journal_bytes'])}, {later:,} commits since a checkpoint"
     rows = [("journal", text)]
     last = figures["last_recovery"]
     if last is not None:
@@ -147,7 +155,7 @@ def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         )
         rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {back}"))
     for slot in figures["readers"]:
-        text = f"process {slot['process']} has a snapshot {slot['behind']:,} commits old"
+        text = f"process {slot['process']} has a snapshot {slot['commits_old']:,} commits old"
         rows.append(("reader", text))
     return rows
 

@@ -20,6 +20,7 @@ from streamkeep.tools.base.arguments import Duration, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.commands.stat_cmd import readers_json
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -36,7 +37,7 @@ class Problem(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """The group that is furthest behind; an unknown lag counts as none."""
+    """The group with the highest lag; an unknown lag counts as none."""
 
     groups: int = 0
     pending: int = 0
@@ -158,7 +159,7 @@ def _figures(store: Store) -> dict[str, Any]:
         "commits_since_checkpoint": found.last_commit - (found.checkpoint_commit or 0),
         "journal_bytes": found.journal_bytes,
         "last_recovery": None if last is None else last._asdict(),
-        "readers": [slot._asdict() for slot in found.readers if slot.behind],
+        "readers": readers_json(found),
         "reusable_bytes": store.reusable_bytes,
         "map_used_bytes": store.used_bytes,
         "map_size_bytes": store.map_size_bytes,
@@ -170,10 +171,10 @@ def _groups(snapshot: Snapshot, max_lag: int | None, problems: list[Problem]) ->
     for key in snapshot.scan_iter():
         streams += 1
         for one in snapshot.xinfo_groups(key):
-            behind = one["lag"] or 0
+            unread = one["lag"] or 0
             lag = lag._replace(groups=lag.groups + 1, pending=lag.pending + one["pending"])
-            if behind > lag.entries:
-                lag = lag._replace(entries=behind, key=key, group=one["name"])
+            if unread > lag.entries:
+                lag = lag._replace(entries=unread, key=key, group=one["name"])
     if max_lag is not None and lag.entries > max_lag:
         entries = output.entries_text(lag.entries)
         where = f"group {output.named(lag.group)} of {output.named(lag.key)}"
@@ -269,11 +270,11 @@ def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         replayed = output.count_text(last["replayed"], "commit")
         rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {replayed} replayed"))
     for slot in facts["readers"]:
-        old = output.count_text(slot["behind"], "commit")
+        old = output.count_text(slot["commits_old"], "commit")
         rows.append(("reader", f"process {slot['process']} reads a state {old} old"))
     text = f"{output.count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
     if facts["highest_lag"]:
-        text += f", at most {output.entries_text(facts['highest_lag'])} behind"
+        text += f", highest lag {facts['highest_lag']:,}"
     rows.append(("groups", f"{output.count_text(facts['streams'], 'stream')}, {text}"))
     waits = output.entries_text(facts["retired_entries"])
     segments = output.count_text(facts["segments"], "segment")

@@ -33,8 +33,8 @@ SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 def streams(store_path: Path, pattern: bytes) -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
-    PATTERN is a glob as in Redis: * any text, ? one character, [ab] one of these. Put it in
-    quotes, or the shell takes it for files. The size is that of the entries, as they are stored.
+    PATTERN is a glob as in Redis: * is any text, ? one character, [ab] one of these. Quote it, or
+    the shell replaces it with file names. The size is that of the entries as they are stored.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
 def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool) -> None:
     """Rename the stream KEY to NEWKEY (RENAME).
 
-    A stream NEWKEY that exists is deleted with all it holds: the command names it and asks first.
+    If a stream NEWKEY exists, it is removed with all entries: the command names it and asks first.
 
     \b
     Example:
@@ -121,8 +121,8 @@ def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool) -> None:
 def remove(ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: bool) -> None:
     """Remove whole streams; print how many there were (DEL).
 
-    Names what is about to be lost and asks first; --yes answers. A key without a stream is not an
-    error.
+    The command names the loss and asks first; --yes answers. A missing stream is reported if others
+    are removed.
 
     \b
     Example:
@@ -163,7 +163,7 @@ def loss_text(store: Store, key: bytes) -> str:
     "--idmp-duration",
     type=Duration(),
     metavar="DURATION",
-    help="For how long a message of a producer is remembered: whole seconds, at most 1d.",
+    help="How long a message of a producer is remembered: whole seconds, at most 1d.",
 )
 @click.option(
     "--idmp-maxsize",
@@ -175,11 +175,10 @@ def loss_text(store: Store, key: bytes) -> str:
 def config(
     store_path: Path, key: bytes, idmp_duration: int | None, idmp_maxsize: int | None, yes: bool
 ) -> None:
-    """Print or set how KEY remembers messages of producers (XCFGSET).
+    """Print or set how long KEY remembers messages of producers (XCFGSET).
 
-    This is what `streamkeep add --idmp` looks at. A new value makes the stream forget all
-    messages, so that one which is sent again is added again: where there are any, the command
-    asks first.
+    `streamkeep add --idmp` uses these settings. A new value makes the stream forget all messages:
+    one that is sent again is added again. If there are any, the command asks first.
 
     \b
     Examples:
@@ -232,9 +231,9 @@ def set_id(
 ) -> None:
     """Set the last ID that KEY has generated, and its counters (XSETID).
 
-    The next entry gets a higher ID. So a copy of a stream goes on where the original stopped,
-    though its last entries were deleted there. An ID below that of an entry is refused, also of
-    one that was deleted; IDs of entries that were trimmed the stream then gives a second time.
+    The next entry gets a higher ID. A copy of a stream so continues where the original stopped,
+    even if the last entries of the original were deleted. An ID below that of a present or deleted
+    entry is refused. IDs of trimmed entries may then be given a second time.
 
     \b
     Examples:
@@ -255,10 +254,10 @@ def set_id(
 def remember(
     store_path: Path, key: bytes, producer: bytes, message: bytes, entry_id: bytes
 ) -> None:
-    """Remember which entry of KEY a message became (XIDMPRECORD).
+    """Record which entry of KEY a message became (XIDMPRECORD).
 
     `streamkeep add --idmp PRODUCER MESSAGE` then prints ID and adds nothing, as if it had added
-    that entry itself: for entries that came another way, from a copy of a stream, say. A
+    that entry itself. This is for entries that came another way, such as from a copy of a stream. A
     message that is known with another ID is refused.
 
     \b

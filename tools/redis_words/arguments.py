@@ -1,4 +1,4 @@
-"""The words of one command, read from the left; what is wrong is said in Redis's error lines."""
+"""The words of one command, read from the left; errors are the lines of Redis."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _xinfo_stream(store: Store, words: Words) -> Any:
         problem = "unknown subcommand or wrong number of arguments for 'STREAM'. Try XINFO HELP."
         raise CommandError(problem)
     found = store.xinfo_stream(key, full=True, count=count)
-    return wire({**found, "entries": entries(found["entries"])})
+    return wire({**found, "entries": entries(list(found["entries"].items()))})
 
 
 # --- keys ---------------------------------------------------------------------------------------
