@@ -243,3 +243,38 @@ def test_a_cancelled_call_that_no_leader_has_taken_never_runs(
         assert [entry.fields for entry in store.xrange("s")] == [{b"n": b"0"}, {b"n": b"1"}]
 
     asyncio.run(main())
+
+
+def test_calls_of_an_interrupted_leader_run_once(open_store: Callable[..., Store]) -> None:
+    def interrupted(txn: Any) -> None:
+        raise KeyboardInterrupt
+
+    store = open_store()
+    store.xadd("s", {"n": "first"})
+    held = Held(store)
+
+    async def main() -> list[bytes]:
+        tasks = AsyncStore(store)
+        calls = asyncio.gather(*(tasks.xadd("s", {"n": n}) for n in range(3)))
+        await asyncio.to_thread(held.wait_for, 5)
+        await asyncio.to_thread(held.let_go)
+        return await asyncio.wait_for(calls, PATIENCE_S)
+
+    leader, errors = start(lambda: store._run(Write(interrupted, ())))
+    held.wait_for(1)
+    follower, others = start(lambda: store.xadd("s", {"n": "thread"}))
+    held.wait_for(2)
+    ids = asyncio.run(main())
+    for thread in (*leader, *follower):
+        thread.join(PATIENCE_S)
+    assert [type(error) for error in errors] == [KeyboardInterrupt]
+    assert others == []
+    entries = store.xrange("s")
+    assert set(ids) < {entry.id for entry in entries}
+    assert sorted(entry.fields[b"n"] for entry in entries) == [
+        b"0",
+        b"1",
+        b"2",
+        b"first",
+        b"thread",
+    ]
