@@ -41,7 +41,7 @@ from streamkeep.engine.model.manifest import (
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.txn.scan import has_rows, rows_with
+from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.id_codec import MAX, next_id
@@ -160,16 +160,7 @@ def retired_bytes(txn: Txn) -> int:
 
 def retired_streams(txn: Txn) -> list[int]:
     """Return the numbers of the streams that have retired nodes, ascending."""
-    numbers: list[int] = []
-    cursor = txn.cursor(RETIRED)
-    found = cursor.first()
-    while found:
-        number = unpack_node_key(cursor.key())[0]
-        if numbers and number <= numbers[-1]:  # damaged pages could make this loop endless
-            raise CorruptionError("retired nodes", f"stream {number} follows {numbers[-1]}")
-        numbers.append(number)
-        found = cursor.set_range(pack_number(number + 1))
-    return numbers
+    return list(stream_numbers(txn, RETIRED, "retired nodes"))
 
 
 def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
@@ -290,8 +281,7 @@ def _archive_run(
 
 
 def _has_rows(txn: Txn, number: int) -> bool:
-    cursor = txn.cursor(RETIRED)
-    return cursor.set_range(node_key(number, 0, 1)) and cursor.key()[:8] == pack_number(number)
+    return has_rows(txn, RETIRED, pack_number(number), node_key(number, 0, 1))
 
 
 def _write_run(

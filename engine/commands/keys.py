@@ -173,10 +173,7 @@ def collect_garbage(txn: WriteTxn) -> bool:
 
 def _forget_name(txn: WriteTxn, number: int) -> None:
     """Forget the name of a deleted stream without nodes, unless it has retired nodes."""
-    cursor = txn.cursor(RETIRED)
-    prefix = pack_number(number)
-    found = cursor.set_range(node_key(number, 0, 1))
-    if not (found and cursor.key()[:8] == prefix):
+    if not has_rows(txn, RETIRED, pack_number(number), node_key(number, 0, 1)):
         txn.delete(RETIRED, former_name_key(number))
 
 

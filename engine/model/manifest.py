@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.txn.scan import at_or_below, rows_with
+from streamkeep.engine.txn.scan import at_or_below, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
@@ -120,17 +120,8 @@ def is_named(txn: Txn, record: SegmentRecord) -> bool:
 
 
 def archived_streams(txn: Txn) -> Iterator[int]:
-    """Yield the numbers of the streams that have segments, ascending; deleted ones, too."""
-    cursor = txn.cursor(SEGMENTS)
-    found = cursor.first()
-    before = -1
-    while found:
-        number, _, _ = unpack_node_key(cursor.key())
-        if number <= before:  # LMDB finds that in damaged pages; the walk would never end
-            raise CorruptionError("manifest", f"stream {number} comes after {before}")
-        yield number
-        before = number
-        found = cursor.set_range(pack_number(number + 1))
+    """Yield the numbers of the streams that have segments, also of deleted ones, ascending."""
+    return stream_numbers(txn, SEGMENTS, "manifest")
 
 
 def _decode(db_key: bytes, value: bytes) -> SegmentRecord:

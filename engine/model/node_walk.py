@@ -11,12 +11,19 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.txn.scan import at_or_below
+from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, next_id
-from streamkeep.format.core.keys import NODES, RETIRED, SEGMENTS, node_key, unpack_node_key
+from streamkeep.format.core.keys import (
+    NODES,
+    RETIRED,
+    SEGMENTS,
+    node_key,
+    pack_number,
+    unpack_node_key,
+)
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids, live_ids
@@ -283,11 +290,8 @@ def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trim
 def trimmed_above(txn: Txn, number: int, ms: int, seq: int) -> bool:
     """Return whether a node of a stream that begins above `ms-seq` is retired or archived."""
     after = node_key(number, *next_id(ms, seq))
-    for table in (RETIRED, SEGMENTS):
-        cursor = txn.cursor(table)
-        if cursor.set_range(after) and unpack_node_key(cursor.key())[0] == number:
-            return True
-    return False
+    prefix = pack_number(number)
+    return has_rows(txn, RETIRED, prefix, after) or has_rows(txn, SEGMENTS, prefix, after)
 
 
 def add_newest_node(

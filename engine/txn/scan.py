@@ -8,6 +8,8 @@ import lmdb
 
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import pack_number, unpack_node_key
 
 
 def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
@@ -17,10 +19,28 @@ def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
     return cursor.key() == db_key or cursor.prev()
 
 
-def has_rows(txn: Txn, table: int, prefix: bytes) -> bool:
-    """Return whether a table has a row with a key that begins with `prefix`."""
+def has_rows(txn: Txn, table: int, prefix: bytes, start: bytes = b"") -> bool:
+    """Return whether a table has a row with a key that begins with `prefix`.
+
+    Args:
+        start: the lowest key that counts.
+    """
     cursor = txn.cursor(table)
-    return cursor.set_range(prefix) and cursor.key().startswith(prefix)
+    return cursor.set_range(start or prefix) and cursor.key().startswith(prefix)
+
+
+def stream_numbers(txn: Txn, table: int, where: str) -> Iterator[int]:
+    """Yield the numbers of streams with which keys of a table begin, ascending."""
+    cursor = txn.cursor(table)
+    found = cursor.first()
+    before = -1
+    while found:
+        number = unpack_node_key(cursor.key())[0]
+        if number <= before:  # LMDB finds that in damaged pages; the loop would never end
+            raise CorruptionError(where, f"stream {number} comes after {before}")
+        yield number
+        before = number
+        found = cursor.set_range(pack_number(number + 1))
 
 
 def rows_with(

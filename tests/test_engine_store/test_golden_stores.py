@@ -70,6 +70,9 @@ def test_a_golden_store_keeps_its_version_and_tables_until_it_is_repaired(
     recovery.compact(path)
     assert (_version(path), _unused(path)) == (version, list(UNUSED_TABLES) if version == 1 else [])
     assert [str(one) for one in recovery.check(path)] == []
+    copy = tmp_path / "backup"
+    recovery.backup(path, copy)
+    assert (_version(copy), _unused(copy)) == (_version(path), _unused(path))
     repaired = tmp_path / "repaired"
     repair(path, repaired)
     assert (_version(repaired), _unused(repaired)) == (STORE_VERSION, [])
