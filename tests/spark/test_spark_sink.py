@@ -110,7 +110,7 @@ def test_what_cannot_be_written_says_so(spark: SparkSession, tmp_path: Path) -> 
         writer.options(**options).save(str(tmp_path / "store"))
 
     for mode, options, problem in (
-        ("append", {}, "the option 'stream', or such a column"),
+        ("append", {}, "give the option 'stream', or add a column 'stream'"),
         ("append", {"stream": "s", "maxlength": "3"}, "did you mean maxLen"),
         ("overwrite", {"stream": "s"}, "streams can only be appended to"),
     ):

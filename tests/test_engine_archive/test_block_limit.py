@@ -76,7 +76,7 @@ def test_dump_refuses_it_and_takes_the_limit_as_an_option(bomb: Path) -> None:
     def refused() -> None:
         for more in ([], ["--bytes"], ["--json"]):
             ended = run("dump", "--segment", str(bomb), *more, status=3)
-            assert f"block 0 of {bomb}: it takes" in ended.stderr
+            assert f"block 0 of {bomb}: needs" in ended.stderr
             assert "--max-block-bytes" in ended.stderr
 
     assert peak(refused) < 16 << 20

@@ -10,7 +10,7 @@ import pytest
 
 import streamkeep
 from inside import segment_files_of
-from streamkeep.engine.api import stream_commands
+from streamkeep.engine.api import read_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import (
@@ -32,7 +32,7 @@ def ids_from(first: int, last: int) -> list[bytes]:
 def archived(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store of which 1 to 200 are in segments, 201 to 300 retired, the rest live."""
     store = open_store(node_max_entries=10, node_max_bytes=0)
-    monkeypatch.setattr(stream_commands, "_SCAN_BATCH", 30)
+    monkeypatch.setattr(read_commands, "_SCAN_BATCH", 30)
     store.set_retention("s", archive=True)
     for number in range(1, COUNT + 1):
         store.xadd("s", {"n": number, "pad": "x" * 60}, id=f"{number}-0")

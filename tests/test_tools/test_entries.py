@@ -153,7 +153,7 @@ def test_a_missing_stream_answers_like_an_empty_one_but_is_named() -> None:
         result = run(command, "s", "other", status=6)
         assert result.stdout == ""
         assert result.stderr.startswith(f"streamkeep {command}: no stream 'other' in s\n")
-    assert run("len", "s", "other").stdout == "0\n"
+    assert run("len", "s", "other", status=6).stdout == "0\n"
 
 
 def test_range_takes_ids_ends_and_counts() -> None:
