@@ -16,7 +16,7 @@ MAX_CALENDAR_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
-MOST_BUCKETS: Final = 24
+MAX_BUCKETS: Final = 24
 _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
@@ -89,7 +89,7 @@ def count_text(count: int, one: str, many: str | None = None) -> str:
 
 
 def entries_text(count: int) -> str:
-    """Return `1 entry`, `1,204 entries`."""
+    """Return a number of entries as text, such as `1,204 entries`."""
     return count_text(count, "entry", "entries")
 
 
@@ -109,7 +109,7 @@ class Plan(NamedTuple):
         return text[:-3] if self.style.endswith("%f") else text
 
 
-def plan_buckets(first_ms: int, last_ms: int, most: int = MOST_BUCKETS) -> Plan:
+def plan_buckets(first_ms: int, last_ms: int, most: int = MAX_BUCKETS) -> Plan:
     """Return at most `most` buckets that cover both times."""
     for length, unit, style in _STEPS:
         offset = _FIRST_MONDAY if length == _WEEK and first_ms >= _FIRST_MONDAY else 0

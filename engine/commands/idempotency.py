@@ -33,8 +33,8 @@ from streamkeep.format.core.keys import (
 )
 from streamkeep.format.rows.extension import (
     IDEMPOTENCE,
-    MOST_DURATION,
-    MOST_MAXSIZE,
+    MAX_DURATION,
+    MAX_MAXSIZE,
     Idempotence,
     idempotence_of,
     with_section,
@@ -331,9 +331,9 @@ def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | Non
     When a value really changes, all producers of the stream are forgotten.
     """
     stream = existing_stream(txn, name)
-    if duration is not None and not 1 <= duration <= MOST_DURATION:
+    if duration is not None and not 1 <= duration <= MAX_DURATION:
         raise CommandError("IDMP-DURATION must be between 1 and 86400 seconds")
-    if maxsize is not None and not 1 <= maxsize <= MOST_MAXSIZE:
+    if maxsize is not None and not 1 <= maxsize <= MAX_MAXSIZE:
         raise CommandError("IDMP-MAXSIZE must be between 1 and 10000 entries")
     if duration is None and maxsize is None:
         raise CommandError("At least one parameter must be specified")

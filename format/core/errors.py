@@ -142,10 +142,11 @@ class ErasureBlockedError(StoreError):
 
 
 class TransferError(StreamkeepError):
-    """A dump or a load cannot be done.
+    """A dump or a load failed.
 
     Attributes:
-        hint: what to do next, or "". It writes arguments of `streamkeep.transfer` as `name=value`.
+        hint: what the caller should do next, or "". Arguments of `streamkeep.transfer` are written
+            as `name=value`.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -154,19 +155,18 @@ class TransferError(StreamkeepError):
 
 
 class TargetExistsError(TransferError):
-    """The file that a dump would write exists, and was not to be replaced."""
+    """The target file of a dump exists, and the caller did not ask to replace it."""
 
 
 class LoadError(TransferError):
-    """A file is not as its format says, or the store does not take what it holds.
+    """A file breaks its format, or the store refuses its content.
 
-    The message says which part of the file is to blame, and how much of it is in the store.
+    The message names the part of the file that failed, and how much of the file was stored.
 
     Attributes:
-        source: the name of the file.
-        line: the line, row or command that is to blame, from 1 on; None for the whole file.
-        done: how many entries were stored, or how many commands were applied; 0 where the load has
-            changed nothing.
+        source: name of the file.
+        line: number of the line, row or command that failed, from 1; None for the whole file.
+        done: number of entries stored, or of commands applied; 0 if the load changed nothing.
     """
 
     def __init__(

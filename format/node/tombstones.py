@@ -148,7 +148,7 @@ def _marked(
 
 
 class Rewritten:
-    """A node after tombstones were taken out; `kept` are the old numbers of its slots."""
+    """A node after tombstones were removed; `kept` has the old numbers of the remaining slots."""
 
     def __init__(self, data: bytes, kept: list[int]) -> None:
         self.data = data

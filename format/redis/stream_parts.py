@@ -23,8 +23,8 @@ from streamkeep.format.node.node import NodeIds
 from streamkeep.format.rows.extension import (
     DEFAULT_DURATION,
     DEFAULT_MAXSIZE,
-    MOST_DURATION,
-    MOST_MAXSIZE,
+    MAX_DURATION,
+    MAX_MAXSIZE,
 )
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.format.rows.nacks import MAX_COUNT, OWNED
@@ -164,10 +164,10 @@ def problem_of_group(group: GroupPart) -> str:
 
 def problem_of_messages(found: Messages) -> str:
     """Return the first problem of producers and messages; "" if there is none."""
-    if not 1 <= found.duration <= MOST_DURATION:
-        return f"idmp-duration is {found.duration}, expected 1 to {MOST_DURATION}"
-    if not 1 <= found.maxsize <= MOST_MAXSIZE:
-        return f"idmp-maxsize is {found.maxsize}, expected 1 to {MOST_MAXSIZE}"
+    if not 1 <= found.duration <= MAX_DURATION:
+        return f"idmp-duration is {found.duration}, expected 1 to {MAX_DURATION}"
+    if not 1 <= found.maxsize <= MAX_MAXSIZE:
+        return f"idmp-maxsize is {found.maxsize}, expected 1 to {MAX_MAXSIZE}"
     if not (0 <= found.added <= MAX and 0 <= found.duplicates <= MAX):
         return f"iids-added {found.added} or iids-duplicates {found.duplicates} is out of range"
     names: set[bytes] = set()

@@ -81,8 +81,8 @@ _U64: Final = 1 << 64
 
 DEFAULT_DURATION: Final = 100
 DEFAULT_MAXSIZE: Final = 100
-MOST_DURATION: Final = 86_400
-MOST_MAXSIZE: Final = 10_000
+MAX_DURATION: Final = 86_400  # seconds
+MAX_MAXSIZE: Final = 10_000
 
 
 class Idempotence:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.shown import entries_text
 from streamkeep.recovery.fsck.findings import quoted
 
 _MAX_RANGES: Final = 20  # listed per stream
@@ -43,22 +44,21 @@ class StreamLoss:
         where = f"stream {self.number}" if self.name is None else f"stream {quoted(self.name)}"
         found: list[str] = []
         if self.entries != 0:
-            count = "entries" if self.entries is None else f"{self.entries:,} entries"
-            if self.entries == 1:
-                count = "1 entry"
+            unknown = "an unknown number of entries"
+            count = unknown if self.entries is None else entries_text(self.entries)
             ranges = ", ".join(range_text(one) for one in self.ranges[:_MAX_RANGES])
             if len(self.ranges) > _MAX_RANGES:
                 ranges += f", and {len(self.ranges) - _MAX_RANGES} more ranges"
             found.append(f"lost: {where}: {count}" + (f", {ranges}" if ranges else ""))
         if self.unverified:
             found.append(
-                f"unverified: {where}: {self.unverified:,} entries were read from nodes with a "
-                "wrong checksum; their values may be wrong"
+                f"unverified: {where}: {entries_text(self.unverified)} from damaged nodes; the "
+                "values may be wrong"
             )
         if self.moved:
-            count = "1 entry was" if self.moved == 1 else f"{self.moved:,} entries were"
             found.append(
-                f"moved: {where}: {count} moved to lost+found; index.jsonl there gives the reasons"
+                f"moved to lost+found: {where}: {entries_text(self.moved)}; see index.jsonl there "
+                "for the reasons"
             )
         found += [f"lost: {where}: {note}" for note in self.notes]
         return found

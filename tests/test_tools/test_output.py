@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamkeep.tools.base import output
 from streamkeep.tools.base.durations import parse_duration
-from streamkeep.tools.base.timeline import MOST_BUCKETS, bars, plan_buckets
+from streamkeep.tools.base.timeline import MAX_BUCKETS, bars, plan_buckets
 
 DAY = 86_400_000
 JUNE_10 = 1_717_977_600_000  # a Monday
@@ -135,7 +135,7 @@ def test_buckets_cover_every_time(one: int, other: int) -> None:
     plan = plan_buckets(first, last)
     assert plan.edges[0] <= first
     assert last < plan.edges[-1]
-    assert 1 <= len(plan.edges) - 1 <= MOST_BUCKETS
+    assert 1 <= len(plan.edges) - 1 <= MAX_BUCKETS
     assert list(plan.edges) == sorted(set(plan.edges))
     assert all(plan.label(index) for index in range(len(plan.edges) - 1))
 
@@ -144,7 +144,7 @@ def test_buckets_cover_every_time(one: int, other: int) -> None:
 def test_buckets_cover_ordinary_times(first: int, length: int) -> None:
     plan = plan_buckets(first, first + length)
     assert plan.edges[0] <= first <= first + length < plan.edges[-1]
-    assert len(plan.edges) - 1 <= MOST_BUCKETS
+    assert len(plan.edges) - 1 <= MAX_BUCKETS
 
 
 def test_bars_show_every_bucket_that_has_entries() -> None:

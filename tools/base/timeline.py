@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.shown import MOST_BUCKETS as MOST_BUCKETS
+from streamkeep.format.shown import MAX_BUCKETS as MAX_BUCKETS
 from streamkeep.format.shown import Plan as Plan
 from streamkeep.format.shown import calendar
 from streamkeep.format.shown import plan_buckets as plan_buckets
