@@ -238,7 +238,10 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     elif isinstance(error, CorruptionError):
         hint, status = "; ".join(f"streamkeep fsck {one}" for one in stores), Exit.DAMAGED
     elif isinstance(error, ErasureBlockedError):
-        hint, status = "end those processes, then: streamkeep erase STORE --finish", Exit.UNREADABLE
+        hint, status = (
+            "end these processes; `erase --finish` then erases the bytes",
+            Exit.UNREADABLE,
+        )
     elif isinstance(error, NotAStoreError):
         missing = store != "" and not os.path.exists(_stores(ctx)[0])
         status = Exit.MISSING if missing else Exit.UNREADABLE

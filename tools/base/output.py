@@ -216,15 +216,10 @@ def json_error(**members: Any) -> None:
     sys.stderr.flush()
 
 
-def json_summary(command: str, **members: Any) -> None:
-    """Write the last object of a result, which also says that the result is complete."""
-    json_line("summary", command=command, **members)
-
-
 def summary(**members: Any) -> None:
-    """Write the summary of the running command."""
+    """Write the last object of a result, which also says that the result is complete."""
     path = click.get_current_context().command_path
-    json_summary(path.partition(" ")[2], **members)
+    json_line("summary", command=path.partition(" ")[2], **members)
 
 
 def done(**members: Any) -> None:
