@@ -418,6 +418,9 @@ def describe_checkpoint(data: bytes) -> Iterator[Piece]:
             unused = data[end + CHECKSUM_SIZE : at + SLOT_SIZE]
             if unused:
                 yield Piece(end + CHECKSUM_SIZE, unused, "unused", "")
+    rest = data[SLOTS * SLOT_SIZE :]
+    if rest:
+        yield Piece(SLOTS * SLOT_SIZE, rest, "rest", "after the last slot")
 
 
 def describe_segment_end(data: bytes, base: int) -> Iterator[Piece]:

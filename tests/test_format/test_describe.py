@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,7 @@ from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.group_records import GROUP_RECORD
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.segment.segment import Segment
+from tiers import daily_or_all
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
 
@@ -61,6 +64,11 @@ def covered(pieces: list[Piece]) -> bytes:
         assert piece.offset == at, piece
         at += len(piece.data)
     return b"".join(piece.data for piece in pieces)
+
+
+def is_wrong(pieces: list[Piece]) -> bool:
+    """Say whether a piece tells of damage."""
+    return any(piece.name == "damage" or piece.value.startswith("WRONG") for piece in pieces)
 
 
 def value_of(pieces: list[Piece], name: str) -> str:
@@ -138,23 +146,26 @@ def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> Non
             bad = bytearray(value)
             bad[at] ^= 0x41
             pieces = list(describe_row(table, db_key, bytes(bad)))
-            wrong = [
-                piece
-                for piece in pieces
-                if piece.name == "damage" or piece.value.startswith("WRONG")
-            ]
-            assert wrong, (TABLES[table].name, at)
+            assert is_wrong(pieces), (TABLES[table].name, at)
         for size in range(0, len(value), max(1, len(value) // 20)):
             assert covered(list(describe_row(table, db_key, value[:size]))) == value[:size]
 
 
-@given(st.binary(max_size=200), st.sampled_from(list(TABLES)), st.binary(max_size=20))
-@configured(300)
-def test_any_bytes_are_told_once_each(data: bytes, table: int, db_key: bytes) -> None:
-    assert covered(list(describe_row(table, db_key, data))) == data
-    assert covered(list(describe_journal(data))) == data
-    assert covered(list(describe_checkpoint(data))) == data
-    assert covered(list(describe_segment_end(data, 7))) == data
+def test_any_bytes_are_told_once_each(rows: list[tuple[int, bytes, bytes]]) -> None:
+    """The bytes of a row, damaged, under any table and key, and as a file: each has one piece."""
+    others = (describe_journal, describe_checkpoint, partial(describe_segment_end, base=7))
+    for seed in range(daily_or_all(100, 1000)):
+        rng = random.Random(seed)
+        _, db_key, value = rng.choice(rows)
+        at = rng.randrange(len(value))
+        data = value[:at] + rng.randbytes(rng.randrange(30)) + value[at + rng.randrange(5) :]
+        table = rng.choice(list(TABLES))
+        db_key = rng.choice([db_key, b"", b"\0", db_key[:5]])
+        assert covered(list(describe_row(table, db_key, data))) == data, seed
+        for describe in others:
+            pieces = list(describe(data))
+            assert covered(pieces) == data, seed
+            assert is_wrong(pieces) or not data, (seed, describe, "it is a row, and no such file")
 
 
 def test_a_group_whose_entries_are_cut_off_is_told_to_its_end() -> None:
@@ -175,8 +186,7 @@ def test_a_node_with_any_damage_is_told_to_the_last_byte(draw: st.DataObject) ->
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     pieces = list(describe_envelope(bytes(data)))
     assert covered(pieces) == bytes(data)
-    wrong = [one for one in pieces if one.name == "damage" or one.value.startswith("WRONG")]
-    assert bool(wrong) == (bytes(data) != node_envelope())
+    assert is_wrong(pieces) == (bytes(data) != node_envelope())
 
 
 def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) -> None:

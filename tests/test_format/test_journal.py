@@ -59,6 +59,17 @@ def changes(body: bytes) -> list[Change]:
     return list(read_changes(body, TABLES))
 
 
+def operations_body(wanted: list[tuple[int, int, bytes, bytes]], number: int = 1) -> bytes:
+    """Return the body of a record with these operations."""
+    noted = Operations(number)
+    for kind, table, key, value in wanted:
+        if kind == PUT:
+            noted.put(table, key, value)
+        else:
+            noted.delete(table, key)
+    return noted.body()
+
+
 @given(headers, st.binary(max_size=20))
 def test_a_file_header_comes_back_and_no_bit_of_it_may_flip(
     header: FileHeader, after: bytes
@@ -109,13 +120,7 @@ def test_a_meta_page_says_its_place_and_commit(size: int, commit: int, place: in
 
 @given(st.integers(0, (1 << 62) - 1), operations)
 def test_operations_come_back(number: int, wanted: list[tuple[int, int, bytes, bytes]]) -> None:
-    noted = Operations(number)
-    for kind, table, key, value in wanted:
-        if kind == PUT:
-            noted.put(table, key, value)
-        else:
-            noted.delete(table, key)
-    body = noted.body()
+    body = operations_body(wanted, number)
     assert int.from_bytes(body[:8], "big") == number
     assert [(one.kind, one.table, one.db_key, one.value) for one in changes(body)] == wanted
     data = encode_record(body, record_checksum(body, 77))
@@ -139,16 +144,44 @@ def test_a_splice_makes_the_new_value(kept: bytes, tail: bytes, head: int) -> No
             one.apply(wrong)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_operations_or_reported(data: bytes) -> None:
-    said: CorruptionError | None = None
+@given(operations, st.data())
+def test_damaged_operations_are_read_in_part_or_reported(
+    wanted: list[tuple[int, int, bytes, bytes]], draw: st.DataObject
+) -> None:
+    """What is in front of the damage is read as it was written."""
+    sound = operations_body(wanted)
+    at = draw.draw(st.integers(8, len(sound)))
+    data = sound[:at] + draw.draw(st.binary(max_size=60))
+    ends = [len(operations_body(wanted[:count])) for count in range(len(wanted) + 1)]
+    whole = sum(end <= at for end in ends) - 1  # operations before the damage
+    found: list[Change] = []
+    damage: CorruptionError | None = None
     try:
-        found = changes(bytes(8) + data)
+        for one in read_changes(data, TABLES):
+            found.append(one)
     except CorruptionError as error:
-        said = error
-    else:
+        damage = error
+    if damage is None:
         assert sum(len(one.db_key) + len(one.value) + len(one.head) for one in found) <= len(data)
-    assert said is None or (said.offset is not None and 8 <= said.offset <= 8 + len(data))
+    else:
+        assert damage.offset is not None
+        assert ends[whole] <= damage.offset <= len(data)
+    told = [(one.kind, one.table, one.db_key, one.value) for one in found]
+    assert told[:whole] == wanted[:whole]
+
+
+@given(operations.filter(bool), st.data())
+def test_operations_that_are_cut_off_are_reported(
+    wanted: list[tuple[int, int, bytes, bytes]], draw: st.DataObject
+) -> None:
+    sound = operations_body(wanted)
+    ends = {len(operations_body(wanted[:count])) for count in range(len(wanted) + 1)}
+    size = draw.draw(st.integers(8, len(sound) - 1))
+    if size in ends:
+        assert len(changes(sound[:size])) < len(wanted)
+    else:
+        with pytest.raises(CorruptionError):
+            changes(sound[:size])
 
 
 def a_record(number: int, chain: int) -> bytes:
