@@ -451,6 +451,8 @@ def _segment_end(data: bytes) -> Iterator[Piece]:
         at += INDEX_ROW.size
     yield _checksum(data, at, digest64(data[:at]))
     at += CHECKSUM_SIZE
+    if at > len(data):
+        return
     yield from describe_layout(TRAILER, data, at)
     if _fits(TRAILER, data, at):
         sealed = at + TRAILER.offset("checksum")

@@ -67,7 +67,7 @@ def covered(pieces: list[Piece]) -> bytes:
 
 
 def is_wrong(pieces: list[Piece]) -> bool:
-    """Say whether a piece tells of damage."""
+    """Say whether a piece reports damage."""
     return any(piece.name == "damage" or piece.value.startswith("WRONG") for piece in pieces)
 
 
@@ -154,7 +154,7 @@ def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> Non
 def test_any_bytes_are_told_once_each(rows: list[tuple[int, bytes, bytes]]) -> None:
     """The bytes of a row, damaged, under any table and key, and as a file: each has one piece."""
     others = (describe_journal, describe_checkpoint, partial(describe_segment_end, base=7))
-    for seed in range(daily_or_all(100, 1000)):
+    for seed in range(daily_or_all(50, 400)):
         rng = random.Random(seed)
         _, db_key, value = rng.choice(rows)
         at = rng.randrange(len(value))
