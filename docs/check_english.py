@@ -4,8 +4,7 @@
 texts as well), and Markdown without code blocks, code spans and generated parts. A phrase may be
 broken over lines.
 
-- `PHRASES` is the list: a pattern, and what to write instead.
-- `NOT_YET` names the folders and files whose English has not been rewritten. It should get shorter.
+`PHRASES` is the list: a pattern, and what to write instead.
 """
 
 from __future__ import annotations
@@ -58,11 +57,6 @@ PHRASES: Final = (
 )
 ANY: Final = re.compile("|".join(rf"\b(?:{pattern})" for pattern, _ in PHRASES), re.IGNORECASE)
 
-NOT_YET: Final = (
-    "tests/spark/test_spark_cli.py",
-    "tests/test_tools",
-)
-
 SKIPPED: Final = (
     "tests/golden/",
     "docs/check_english.py",
@@ -106,11 +100,6 @@ def files() -> Iterator[str]:
                 yield name
 
 
-def is_not_yet(name: str) -> bool:
-    """Say whether a file waits to be rewritten."""
-    return any(name == entry or name.startswith(f"{entry}/") for entry in NOT_YET)
-
-
 def findings(name: str, text: str) -> Iterator[str]:
     """Yield a line for each phrase of a file."""
     words = list(words_of_code(text) if name.endswith(".py") else words_of_page(text))
@@ -125,20 +114,10 @@ def findings(name: str, text: str) -> Iterator[str]:
 
 
 def main(args: list[str]) -> int:
-    """Check the files that are given, or all that are rewritten; return the exit status."""
-    if args == ["--count"]:  # how much is left, by folder
-        counts: dict[str, int] = {}
-        for name in files():
-            number = len(list(findings(name, (ROOT / name).read_text(encoding="utf-8"))))
-            folder = name.rpartition("/")[0] or name
-            counts[folder] = counts.get(folder, 0) + number
-        for folder, count in sorted(counts.items()):
-            print(f"{count:5} {folder}{'' if is_not_yet(folder) else '  (checked)'}")
-        return 0
-    chosen = args or [name for name in files() if not is_not_yet(name)]
+    """Check the files that are given, or all; return the exit status."""
     found = [
         line
-        for name in chosen
+        for name in args or files()
         for line in findings(name, (ROOT / name).read_text(encoding="utf-8"))
     ]
     print("\n".join(found), file=sys.stderr, end="\n" if found else "")

@@ -50,7 +50,5 @@ def test_generated_parts_of_a_page_are_checked_at_their_source(english: ModuleTy
     assert found(english, "a.md", text) == ["a.md:5: 'anew'"]
 
 
-def test_what_is_rewritten_stays_so(
-    english: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_file_has_such_a_phrase(english: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert english.main([]) == 0, capsys.readouterr().err

@@ -240,7 +240,7 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
             "dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", server
         )
         assert "dropped: retention of a stream" in result.stderr
-        assert "has a place for more" not in result.stderr
+        assert "keeps more" not in result.stderr
     run("load", "u", "out", "--format", "resp")
     assert "! stream 'k' retention maxlen: 5 against none" in lines("diff", "s", "u", status=7)
 
