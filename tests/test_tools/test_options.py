@@ -109,7 +109,7 @@ def test_a_time_that_is_none_is_a_usage_error() -> None:
         (("fsck", "s", "--explain", "SK201"), "STORE cannot be used with --explain"),
         (("dump", "s", "k", "--node", "1-0", "--start", "1"), "--start is for entries"),
         (("dump", "s", "k", "--group", "g", "--count", "1"), "--count is for entries"),
-        (("dump", "s", "--checkpoint", "s/steady"), "STORE is not for looking at a file"),
+        (("dump", "s", "--checkpoint", "s/steady"), "STORE does not go with a file"),
     ],
 )
 def test_options_that_cannot_apply_are_refused(args: tuple[str, ...], message: str) -> None:
