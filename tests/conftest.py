@@ -71,6 +71,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduler
 
 
+@pytest.fixture
+def plain_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open stores with plain locks, in this process and in those that the test starts.
+
+    An interrupt inside of a checked lock, which is Python code, may leave it taken forever.
+    """
+    monkeypatch.delenv(CHECK_VARIABLE)
+
+
 @pytest.fixture(autouse=True)
 def _no_failpoints() -> Iterator[None]:
     """Leave no failpoint armed for the next test."""

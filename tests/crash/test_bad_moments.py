@@ -26,6 +26,8 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn import begin as transactions
 from tiers import slow_but
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 TRIALS = 400
 DELAYS_S = (20e-6, 100e-6, 200e-6, 400e-6, 1e-3, 2e-3)
 

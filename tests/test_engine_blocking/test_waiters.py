@@ -27,6 +27,8 @@ from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.engine.system.safe_files import Folder
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 Open = Callable[..., Store]
 NEW = {"s": ">"}
 

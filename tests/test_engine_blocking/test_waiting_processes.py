@@ -21,6 +21,8 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 Open = Callable[..., Store]
 NEW = {"s": ">"}
 

@@ -15,6 +15,8 @@ from cli_runner import lines, run
 from streamkeep.transfer.loading.interrupts import uninterrupted
 from streamkeep.transfer.loading.staged import Load
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 LINES = "".join(f'{{"n":{number}}}\n' for number in range(1, 11))
 
 

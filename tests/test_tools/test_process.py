@@ -24,6 +24,8 @@ from streamkeep.format.node import listpack
 from streamkeep.format.rows.records import encode_number
 from tiers import daily_or_all, first_of_each, slow_but
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

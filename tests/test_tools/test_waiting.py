@@ -16,6 +16,8 @@ from cli_runner import lines, objects, run, start
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:

@@ -22,6 +22,8 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.recovery.diff import diff
 from streamkeep.transfer import Progress
 
+pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
+
 FORMATS = [one for one in transfer.LOAD_FORMATS if one in transfer.DUMP_FORMATS]
 LOSSLESS = ("jsonl", "rdb", "dump")
 
