@@ -159,7 +159,7 @@ def autoclaim(
     count: int,
     justid: bool,
 ) -> None:
-    """Claim entries that have been pending too long, and print them (XAUTOCLAIM).
+    """Claim entries pending too long, and print them (XAUTOCLAIM).
 
     CONSUMER takes over the entries of consumers that died. One call looks at some of the pending
     entries, and reports the --start with which the next call continues. Entries that were deleted
