@@ -76,7 +76,7 @@ class Size(Limit):
 
 @group_command()
 def retention() -> None:
-    """Set how much of a stream is kept, and whether the rest is archived.
+    """Set how much of a stream is kept, and if the rest is archived.
 
     \b
     Example:

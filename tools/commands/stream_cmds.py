@@ -175,7 +175,7 @@ def loss_text(store: Store, key: bytes) -> str:
 def config(
     store_path: Path, key: bytes, idmp_duration: int | None, idmp_maxsize: int | None, yes: bool
 ) -> None:
-    """Print or set how long KEY remembers messages of producers (XCFGSET).
+    """Print or set how long KEY remembers sent messages (XCFGSET).
 
     `streamkeep add --idmp` uses these settings. A new value makes the stream forget all messages:
     one that is sent again is added again. If there are any, the command asks first.
