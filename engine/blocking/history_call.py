@@ -14,10 +14,9 @@ from streamkeep.format.node.node import Range
 class HistoryCall(ReadCall):
     """A read of the entries above an ID in the history of one stream. It waits as XREAD does."""
 
-    reads_history = True
-
     def __init__(self, name: bytes, after: xread.ReadId, count: int, shape: int) -> None:
         super().__init__([(name, after)], count, None, None, shape)
+        self.reads_history = True  # here: the compiled base does not see attributes of this class
         self._name = name
         self._after = after
 

@@ -27,11 +27,13 @@ Open = Callable[..., Store]
 NEW = {"s": ">"}
 
 # What every child begins with. It never looks by itself: each wake-up must come from a ring.
-PREAMBLE = """
+PREAMBLE = f"""
 import os, signal, sys, threading
+sys.path.append({str(Path(__file__).parent.parent)!r})
 import streamkeep
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.system import failpoints
+from inside import wait_table_of
 waiters.FALLBACK_S = 3600.0
 path = sys.argv[1]
 store = streamkeep.open(path, sync="none", decode_responses=True)
