@@ -200,6 +200,7 @@ def test_a_journal_that_ends_before_the_newest_commit_shows_that_pages_were_lost
     assert_recovers(path, f"ends before commit {newest}", COUNT // 2)
 
 
+@pytest.mark.slow
 def test_writers_that_are_killed_leave_one_record_at_most(tmp_path: Path) -> None:
     """Several processes, and threads that share commits: each commit is made before the next."""
     path = tmp_path / "store"

@@ -104,6 +104,7 @@ def test_a_lake_that_still_has_what_a_store_erased_is_named_and_not_restored_fro
     assert audit(spark, path, lake=lake).problems == []
 
 
+@pytest.mark.slow
 def test_an_erasure_that_loses_to_another_job_tries_again(
     spark: SparkSession, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def objects(place: str) -> list[str]:
     return [info.path for info in found if info.is_file]
 
 
+@pytest.mark.slow
 def test_every_job_on_a_lake_in_a_bucket(
     orders: Store[bytes], open_store: Callable[..., Store[bytes]]
 ) -> None:

@@ -53,6 +53,7 @@ def test_tasks_that_fail_leave_no_trace(
     assert list((store.path / "staging").glob("*")) == []
 
 
+@pytest.mark.slow
 def test_a_whole_store_is_copied(
     spark: SparkSession, open_store: Callable[..., Store[bytes]]
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_whole_store_is_copied(
         assert [(entry.id, entry.pairs) for entry in copy.scan(key)] == entries
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_repeats_its_batch_and_nothing_comes_twice(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:

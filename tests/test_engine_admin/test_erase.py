@@ -581,6 +581,7 @@ def test_a_segment_with_erased_entries_only_goes(open_store: Callable[..., Store
     assert store.xrange("k", history=True) == []
 
 
+@pytest.mark.slow
 def test_reading_history_goes_on_while_entries_are_erased(trimmed: Store) -> None:
     trimmed.archive()
     expected = {one.id for one in trimmed.xrange("k", history=True)}

@@ -504,6 +504,7 @@ def test_a_thread_of_the_store_archives(open_store: Open) -> None:
     assert not [one for one in threading.enumerate() if one.name == "streamkeep-archive"]
 
 
+@pytest.mark.slow
 def test_readers_see_each_entry_once_while_all_goes_on(open_store: Open) -> None:
     store = open_store(archive_every=0.01)
     store.set_retention("s", maxlen=30, archive=True)

@@ -68,6 +68,7 @@ def test_a_store_takes_every_stream_and_gives_it_back(parts: list[Part]) -> None
         assert_sound(path)
 
 
+@pytest.mark.slow
 def test_pending_entries_are_written_as_they_are_read(store: Store) -> None:
     count = 40_000
     store.xadd_many("k", [{"a": "b"}] * count)

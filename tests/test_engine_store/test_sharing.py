@@ -325,6 +325,7 @@ def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
             run(UNLISTED, path)
 
 
+@pytest.mark.slow
 def test_who_cannot_be_listed_checks_nothing_beside_a_writer(
     open_store: Open, tmp_path: Path
 ) -> None:

@@ -244,6 +244,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
     return folder / "store", states
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_the_journal_only_shortens_it(
     torn: tuple[Path, list[object]], tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def offered(*words: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.decode().splitlines() if line]
 
 
+@pytest.mark.slow
 def test_names_of_commands_and_options_are_offered() -> None:
     assert offered("re") == ["read", "rename", "remove", "retention", "remember", "repair"]
     assert "--count" in offered("range", "s", "orders", "--c")

@@ -531,6 +531,7 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     assert differences("s", "t") == []
 
 
+@pytest.mark.slow
 def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> None:
     with streamkeep.open("big", sync="none") as store:
         for first in range(0, 200_000, 5000):

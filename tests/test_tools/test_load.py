@@ -368,6 +368,7 @@ def test_an_id_that_the_store_refuses_names_its_batch() -> None:
 # --- batches ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fifty_thousand_lines_in_batches() -> None:
     text = "".join(f'{{"n":{n},"at":{1718004800000 + n // 7}}}\n' for n in range(50_000))
     write("a.jsonl.gz", text)
