@@ -22,7 +22,7 @@ from streamkeep.pipeline.lake_reading import read_lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KEY = "visits"
 SECRET = "mrs-" + "jones" * 3

@@ -30,7 +30,7 @@ from streamkeep.pipeline.lake import Lake
 from streamkeep.pipeline.parquet import read_file
 from streamkeep.pipeline.staging import sweep
 from streamkeep.pipeline.storage import file_system
-from tiers import first_of_each, slow_but
+from tiers import slow_but
 
 pytestmark = pytest.mark.crash
 
@@ -270,7 +270,7 @@ def case(server: Server, prepared: Prepared, tmp_path: Path) -> Callable[[str], 
 # --- kills ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("job", "failpoint", "passages"), first_of_each(DRIVER))
+@pytest.mark.parametrize(("job", "failpoint", "passages"), slow_but(DRIVER, *DRIVER[:1]))
 def test_a_driver_is_killed(
     case: Callable[[str], Case], job: str, failpoint: str, passages: int
 ) -> None:
@@ -279,7 +279,7 @@ def test_a_driver_is_killed(
     one.finish()
 
 
-@pytest.mark.parametrize(("job", "failpoint", "passages"), first_of_each(WORKER))
+@pytest.mark.parametrize(("job", "failpoint", "passages"), slow_but(WORKER, *WORKER[:1]))
 def test_a_worker_is_killed_once_and_its_task_comes_again(
     case: Callable[[str], Case], job: str, failpoint: str, passages: int
 ) -> None:
@@ -290,6 +290,7 @@ def test_a_worker_is_killed_once_and_its_task_comes_again(
     one.finish(done=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("job", "failpoint", "passages"), slow_but(WORKER, WORKER[0], WORKER[-1]))
 def test_a_task_that_dies_each_time_changes_nothing(
     case: Callable[[str], Case], job: str, failpoint: str, passages: int
@@ -315,6 +316,7 @@ def test_a_driver_is_killed_again_and_again_at_any_moment(
     one.finish()
 
 
+@pytest.mark.slow
 def test_what_dead_jobs_left_is_swept(case: Callable[[str], Case]) -> None:
     one = case("to-lake")
     one.killed("lake:commit")

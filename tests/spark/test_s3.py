@@ -178,6 +178,7 @@ def test_two_jobs_may_make_the_lake(orders: Store[bytes]) -> None:
         assert sorted(job.result().entries for job in jobs) == [0, 3000]
 
 
+@pytest.mark.slow
 def test_a_server_that_lets_two_jobs_win_is_refused(s3: S3Server, orders: Store[bytes]) -> None:
     spark: Any = InProcess()
     s3.behave(CARELESS)

@@ -49,6 +49,7 @@ def test_rows_are_the_entries(spark: SparkSession, orders: Store[bytes]) -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_schema_promotes_fields_and_spares_the_rest(
     spark: SparkSession, orders: Store[bytes]
 ) -> None:
@@ -103,6 +104,7 @@ def test_sql_views_and_errors(spark: SparkSession, orders: Store[bytes]) -> None
         load(spark, orders, "ms int", subscribe="orders").count()
 
 
+@pytest.mark.slow
 def test_filters_are_not_pushed_down(spark: SparkSession, orders: Store[bytes]) -> None:
     frame = load(spark, orders, "ms bigint", subscribe="orders")
     assert frame.where("ms >= 1200").count() == 3000

@@ -338,6 +338,7 @@ def test_snapshots_and_commits_meanwhile_are_not_disturbed(
         snapshot.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Any
@@ -427,9 +428,7 @@ STEPS = [
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "step",
-    slow_but(
-        STEPS, "commit:journaled", "checkpoint:slot-written", "scrub:page", "scrub:free-clear"
-    ),
+    slow_but(STEPS, "commit:journaled", "scrub:page"),
 )
 def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step: str) -> None:
     path = tmp_path / "store"
@@ -624,7 +623,7 @@ ARCHIVE_STEPS = [
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "step",
-    slow_but(ARCHIVE_STEPS, "segment:synced", "erase:written", "erase:segment", "garbage:synced"),
+    slow_but(ARCHIVE_STEPS, "erase:written", "garbage:synced"),
 )
 def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
     tmp_path: Path, step: str

@@ -17,6 +17,7 @@ from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import GARBAGE, NODES
+from tiers import slow_but
 
 pytestmark = pytest.mark.both_modes(daily=True)
 
@@ -271,7 +272,7 @@ def test_a_snapshot_does_not_change(store: Store) -> None:
     assert store.xlen("s") == 0
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", slow_but([False, True], True))
 def test_an_iterator_may_delete_what_it_stands_on(store: Store, reverse: bool) -> None:
     store.xadd_many("s", [{"n": number} for number in range(1000)])
     seen = []

@@ -455,6 +455,7 @@ def test_a_full_disk_keeps_everything_retired(
     assert shown(store) == ids
 
 
+@pytest.mark.slow
 def test_writers_archive_before_too_much_is_retired(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
+from tiers import slow_but
 
 THREADS: Final = 16
 EACH: Final = 50
@@ -91,7 +92,7 @@ def commits(store: Store[Any]) -> int:
     return store.durability().last_commit
 
 
-@pytest.mark.parametrize("command", ["xadd", "xack", "xdel", "xtrim"])
+@pytest.mark.parametrize("command", slow_but(["xadd", "xack", "xdel", "xtrim"], "xadd", "xack"))
 def test_threads_share_transactions(open_store: Callable[..., Store], command: str) -> None:
     store = open_store()
     ids = [store.xadd("s", {"n": n}) for n in range(THREADS * EACH)]

@@ -14,11 +14,12 @@ from patience import PATIENCE_S
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.store import old_readers
+from tiers import slow_but
 
 TEXT = "the file has grown by"
 
 
-@pytest.mark.parametrize("sync", ["commit", "none"])
+@pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 def test_a_snapshot_that_has_the_file_grow_is_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sync: Sync
 ) -> None:

@@ -295,6 +295,7 @@ with Store(sys.argv[1], readonly=True) as store:
 """
 
 
+@pytest.mark.slow
 def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

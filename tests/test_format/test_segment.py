@@ -222,6 +222,7 @@ def problems(data: bytes) -> list[Exception]:
     return list(segment.check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_dictionary", [False, True])
 def test_every_flipped_bit_is_reported(with_dictionary: bool) -> None:
     envelopes = nodes_of(some(60), 300)

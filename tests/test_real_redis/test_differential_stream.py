@@ -301,6 +301,7 @@ class NodeMachine(RuleBasedStateMachine):
             shutil.rmtree(self.path)
 
 
+@pytest.mark.slow
 def test_a_server_accepts_every_node(real_redis: RealRedis) -> None:
     class Machine(NodeMachine):
         server = real_redis

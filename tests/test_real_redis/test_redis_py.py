@@ -15,7 +15,7 @@ import redis
 
 import streamkeep
 from real_redis.server import running_redis
-from tiers import slow_but
+from tiers import pairs_of, slow_but
 
 pytestmark = pytest.mark.redis
 
@@ -280,8 +280,7 @@ def differences(
             yield value, theirs, ours
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
-@pytest.mark.parametrize("name", [*CALLS, *CLIENT_ONLY])
+@pytest.mark.parametrize(("name", "situation"), pairs_of([*CALLS, *CLIENT_ONLY], SITUATIONS))
 def test_a_call_ends_as_with_redis_py(
     client: redis.Redis, store: Any, name: str, situation: str
 ) -> None:

@@ -53,6 +53,7 @@ from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.repair import repair
 from test_recovery import test_groups as of_groups
 from test_recovery import test_messages as of_messages
+from tiers import slow_but
 
 PAGE: Final = 4096
 ORDERS, MAILS = 1, 2  # numbers of the streams
@@ -359,7 +360,7 @@ def check_case(family: str, name: str, path: Path) -> None:
     assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, *list(CASES)[::3]))
 def test_a_damage_is_found_and_repaired(name: str, tmp_path: Path) -> None:
     path = tmp_path / "store"
     build(path)
@@ -374,6 +375,7 @@ def case_name(kind: str, number: int, damage: tuple[str, Any]) -> str:
     return f"{damage[0].replace(' ', '-')}-{kind}-{number:02}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODULES)
 def test_damages_to_groups_and_messages_are_repaired(kind: str, tmp_path: Path) -> None:
     source = tmp_path / "sound"

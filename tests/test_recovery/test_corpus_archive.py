@@ -29,6 +29,7 @@ from streamkeep.format.rows.records import encode_file_garbage, encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
 from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record, encode_erasure
 from test_recovery.test_corpus import check_case, rows
+from tiers import slow_but
 
 ORDERS: Final = 1
 FOLDER: Final = "archive"
@@ -184,7 +185,7 @@ CASES: Final[dict[str, Recipe]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, *list(CASES)[::3]))
 def test_a_damage_to_the_archive_is_found_and_repaired(name: str, tmp_path: Path) -> None:
     path = tmp_path / "store"
     build(path)

@@ -28,6 +28,7 @@ def damages(work: Path, count: int, first_seed: int) -> Figures:
     return figures
 
 
+@pytest.mark.slow
 def test_random_damages_are_reported_and_repaired(tmp_path: Path) -> None:
     figures = damages(tmp_path, SHORT, 1_000_000)
     assert figures.failures == []

@@ -66,6 +66,7 @@ def test_rows_of_a_leaf_with_a_damaged_header_come_back(
     assert shown(tmp_path / "new") == specimen.state
 
 
+@pytest.mark.slow
 def test_swapped_nodes_come_back(specimen: Specimen, damage: Damage, tmp_path: Path) -> None:
     """Each node is in the place of another one; headers show that."""
     pages = [min(node.pages) for node in specimen.nodes if len(node.pages) == 1]

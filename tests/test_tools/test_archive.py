@@ -75,6 +75,7 @@ def test_list_of_nothing(tmp_path: Path) -> None:
     run("archive", "list", tmp_path / "missing", status=6)
 
 
+@pytest.mark.slow
 def test_the_timeline_is_drawn(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "timeline.svg"

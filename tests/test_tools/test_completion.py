@@ -47,6 +47,7 @@ def test_names_of_commands_and_options_are_offered() -> None:
     assert "--json" in offered("range", "--j")
 
 
+@pytest.mark.slow
 def test_streams_and_groups_of_the_store_are_offered() -> None:
     assert offered("range", "s", "ord") == ["orders", "orders-2024"]
     assert offered("read", "s", "nix") == []

@@ -230,6 +230,7 @@ def test_a_command_that_needs_standard_input_says_that_it_is_closed() -> None:
     assert stored() == 1
 
 
+@pytest.mark.slow
 def test_output_that_cannot_show_unicode_gets_escapes() -> None:
     run("add", "s", "k", "ü", "日本", "--id", "1-0")
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
