@@ -214,7 +214,8 @@ def with_part(text: str, part: Part) -> str:
 
 
 FOLDERS: Final = (
-    "benchmarks|docs|engine|examples|format|pipeline|recovery|server|src|tests|tools|transfer"
+    "benchmarks|docs|engine|examples|format|jobs|metrics|pipeline|recovery|server|src|tests"
+    "|tools|transfer"
 )
 
 
