@@ -76,8 +76,10 @@ def contexts(
     context = click.Context(command, info_name=name, parent=parent, **settings)
     yield context
     if isinstance(command, click.Group):
-        for below in command.list_commands(context):
-            yield from contexts(command.commands[below], context)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from contexts(below, context)
 
 
 def render_page(command: click.Command) -> str:
@@ -92,21 +94,26 @@ def render_page(command: click.Command) -> str:
     return "\n\n".join(sections) + "\n"
 
 
+def commands() -> dict[str, click.Command]:
+    """Return the commands below the root by their names."""
+    top, *all_below = contexts(root)
+    return {str(one.info_name): one.command for one in all_below if one.parent is top}
+
+
 def cli_pages() -> dict[Path, str]:
     """Return every page of a command with its text."""
-    names = next(contexts(root)).command
-    assert isinstance(names, click.Group)
-    return {HERE / CLI / f"{name}.md": render_page(one) for name, one in names.commands.items()}
+    return {HERE / CLI / f"{name}.md": render_page(one) for name, one in commands().items()}
 
 
 def render_commands() -> str:
     """Return a table of all commands by family, with links to their pages."""
+    found = commands()
     rows = []
     for heading, family in COMMANDS:
         rows.append(f"| **{heading}** | |")
-        for command in family:
-            short = command.get_short_help_str(limit=90)
-            rows.append(f"| [{command.name}]({command.name}.md) | {short} |")
+        for name in family:
+            short = found[name].get_short_help_str(limit=90)
+            rows.append(f"| [{name}]({name}.md) | {short} |")
     return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 

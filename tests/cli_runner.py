@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from patience import PATIENCE_S
@@ -19,6 +20,15 @@ from streamkeep.tools.cli import main
 _MIXED = "mix_stderr" in inspect.signature(CliRunner.__init__).parameters
 _OPTIONS: dict[str, Any] = {"mix_stderr": False} if _MIXED else {}
 _RUNNER = CliRunner(**_OPTIONS)
+
+
+def below(command: click.Command) -> dict[str, click.Command]:
+    """Return the commands of a group by their names; none for a command that is no group."""
+    if not isinstance(command, click.Group):
+        return {}
+    context = click.Context(command)
+    found = {name: command.get_command(context, name) for name in command.list_commands(context)}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def run(*args: str | bytes | Path, input: str | bytes | None = None, status: int = 0) -> Result:

@@ -13,7 +13,7 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import _RUNNER, lines, run, spawn, start
+from cli_runner import _RUNNER, below, lines, run, spawn, start
 from patience import PATIENCE_S
 from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS, Exit
@@ -31,8 +31,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def every(command: click.Command) -> list[click.Command]:
     """Return a command and all below it."""
-    below = command.commands.values() if isinstance(command, click.Group) else ()
-    return [command, *(each for one in below for each in every(one))]
+    return [command, *(each for one in below(command).values() for each in every(one))]
 
 
 def error(*args: str, status: int) -> dict[str, Any]:
@@ -149,16 +148,15 @@ def leaves(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[st
     """Return the words of every command but those of Spark."""
     if not isinstance(command, click.Group):
         return [words]
-    below = {name: one for name, one in command.commands.items() if name != "spark"}
-    return [each for name, one in below.items() for each in leaves(one, (*words, name))]
+    found = {name: one for name, one in below(command).items() if name != "spark"}
+    return [each for name, one in found.items() for each in leaves(one, (*words, name))]
 
 
 def arguments(words: tuple[str, ...], store: str) -> list[str]:
     """Return arguments for a command: this store, and names that it does not have."""
     command: click.Command = main
     for word in words:
-        assert isinstance(command, click.Group)
-        command = command.commands[word]
+        command = below(command)[word]
     found = []
     for param in command.params:
         if isinstance(param, click.Argument):

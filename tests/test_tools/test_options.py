@@ -9,7 +9,7 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import lines, objects, run
+from cli_runner import below, lines, objects, run
 from streamkeep.tools.cli import main
 
 DAY = 1_717_977_600_000  # 2024-06-10
@@ -36,7 +36,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
     def walk(path: str, command: click.Command) -> None:
         if isinstance(command, click.Group):
-            for name, one in command.commands.items():
+            for name, one in below(command).items():
                 walk(f"{path} {name}", one)
         else:
             found.append((path, command))

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import _RUNNER, run
+from cli_runner import _RUNNER, below, run
 from patience import PATIENCE_S
 from streamkeep.pipeline.report_page import _Page as Page
 from streamkeep.tools.base import output
@@ -49,7 +49,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[Any]:
     """Yield every command but those of Spark: (words, command)."""
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
+        for name, one in below(command).items():
             if name != "spark":
                 yield from leaves(one, (*words, name))
     else:
