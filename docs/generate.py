@@ -221,7 +221,7 @@ def with_part(text: str, part: Part) -> str:
 
 
 FOLDERS: Final = (
-    "benchmarks|docs|engine|examples|format|jobs|metrics|pipeline|recovery|server|src|tests"
+    "arrow|benchmarks|docs|engine|examples|format|jobs|metrics|pipeline|recovery|server|src|tests"
     "|tools|transfer"
 )
 

@@ -14,18 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamkeep.pipeline.java import ensure_java
-    from streamkeep.pipeline.lake_reading import read_lake
-    from streamkeep.pipeline.progress import Lag, ProgressListener
-    from streamkeep.pipeline.spark_session import register, session
+    from streamkeep.pipeline.lake.read import read_lake
+    from streamkeep.pipeline.spark_session.java import ensure_java
+    from streamkeep.pipeline.spark_session.progress import Lag, ProgressListener
+    from streamkeep.pipeline.spark_session.start import register, session
 
 _HOMES = {
-    "Lag": "streamkeep.pipeline.progress",
-    "ProgressListener": "streamkeep.pipeline.progress",
-    "ensure_java": "streamkeep.pipeline.java",
-    "read_lake": "streamkeep.pipeline.lake_reading",
-    "register": "streamkeep.pipeline.spark_session",
-    "session": "streamkeep.pipeline.spark_session",
+    "Lag": "streamkeep.pipeline.spark_session.progress",
+    "ProgressListener": "streamkeep.pipeline.spark_session.progress",
+    "ensure_java": "streamkeep.pipeline.spark_session.java",
+    "read_lake": "streamkeep.pipeline.lake.read",
+    "register": "streamkeep.pipeline.spark_session.start",
+    "session": "streamkeep.pipeline.spark_session.start",
 }
 
 __all__ = ["Lag", "ProgressListener", "ensure_java", "read_lake", "register", "session"]
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(home), name)
     except ModuleNotFoundError as error:
-        from streamkeep.pipeline.spark_session import missing
+        from streamkeep.pipeline.spark_session.start import missing
 
         raise missing(error) from error
     globals()[name] = value

@@ -11,24 +11,20 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from streamkeep.arrow import FAILFAST, PERMISSIVE
 from streamkeep.format.core.entry import MAX_ID, MAX_U64, MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-
 AUTO: Final = "auto"
 LIVE: Final = "live"
 ARCHIVE: Final = "archive"
 TAIL: Final = "tail"  # everything outside of segments; for internal use only
-
-PERMISSIVE: Final = "PERMISSIVE"
-FAILFAST: Final = "FAILFAST"
-
 READ_OPTIONS: Final = (
     "path",
     "subscribe",
@@ -181,6 +177,14 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         approximate=given.flag("approximate", True),
         staging=given.text("stagingPath"),
     )
+
+
+def with_full_paths(options: ReadOptions) -> ReadOptions:
+    """Return options with absolute paths, because executors have another working directory."""
+    from streamkeep.pipeline.storage.places import located, plain  # needs pyarrow
+
+    export = None if options.tail_export is None else plain(options.tail_export)
+    return replace(options, path=located(options.path), tail_export=export)
 
 
 class _Given:

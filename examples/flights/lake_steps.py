@@ -25,7 +25,7 @@ def run(folder: Path, count: int) -> Path:
     from streamkeep.pipeline.jobs.report import report
     from streamkeep.pipeline.jobs.restore import restore
     from streamkeep.pipeline.jobs.to_lake import promoted_columns, to_lake
-    from streamkeep.pipeline.spark_session import QUIET_JVM
+    from streamkeep.pipeline.spark_session.start import QUIET_JVM
 
     store, lake = str(folder / "flights.store"), str(folder / "flights.lake")
     shutil.rmtree(lake, ignore_errors=True)

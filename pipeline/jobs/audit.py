@@ -14,50 +14,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
-import pyarrow.fs as pafs
-import xxhash
+from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.model.manifest import erased_ids, iter_segments
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeError, LakeFile, checksum_of_path, day_of, folder_of
-from streamkeep.pipeline.parquet import ascending, count_ids, id_at, read_file
-from streamkeep.pipeline.plan import spread
-from streamkeep.pipeline.reading import reading
-from streamkeep.pipeline.storage import file_system
+from streamkeep.pipeline.jobs.executor.audit import Task, look_at
+from streamkeep.pipeline.lake.files import LakeError, LakeFile
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.tasks.packing import spread
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streamkeep.format.segment.manifest import SegmentRecord
 
+
 NAME: Final = "audit"
-_CHUNK: Final = 8 << 20
-
-
-@dataclass(frozen=True)
-class Task:
-    """The files that one worker checks.
-
-    Attributes:
-        archive: the folder of the segments.
-        lake: the root of the lake's files.
-        erased: by path of a file, the IDs of its range that were erased from the store.
-    """
-
-    archive: str
-    segments: tuple[SegmentRecord, ...]
-    lake: str
-    files: tuple[LakeFile, ...]
-    erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
 
 
 def audit(
@@ -113,17 +90,6 @@ def plan(
     return tasks
 
 
-def look_at(task: Task) -> list[str]:
-    """Check the files of a task; return the facts about each. Runs in a worker."""
-    found = [_segment_facts(task.archive, record) for record in task.segments]
-    if task.files:
-        system, root = file_system(task.lake)
-        found += [
-            _file_facts(system, root, file, task.erased.get(file.path, ())) for file in task.files
-        ]
-    return [json.dumps(one) for one in found]
-
-
 def _known(
     store: str, files: Sequence[LakeFile]
 ) -> tuple[list[SegmentRecord], dict[str, tuple[StreamId, ...]]]:
@@ -140,47 +106,6 @@ def _known(
         return list(iter_segments(txn)), erased
 
 
-# --- one segment ----------------------------------------------------------------------------------
-
-
-def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
-    from streamkeep.engine.system.safe_files import Folder
-    from streamkeep.format.segment.segment import Segment
-
-    problems: list[str] = []
-    size = 0
-    try:
-        handle = Folder(Path(archive)).open(record.path)
-        with os.fdopen(handle, "rb", buffering=0) as source:
-            size = os.fstat(source.fileno()).st_size
-            descriptor = source.fileno()
-            segment = Segment.open(
-                lambda offset, length: os.pread(descriptor, length, offset), size, record.where
-            )
-            problems += [str(error) for error in segment.check()]
-            problems += [f"{record.where}: {text}" for text in differences(segment, record)]
-    except FileNotFoundError:
-        problems.append(f"{record.where}: the file is missing")
-    except StreamkeepError as error:
-        problems.append(str(error))
-    return {"entries": record.entries, "size_bytes": size, "problems": problems}
-
-
-def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:
-    """Yield the differences between a segment and its row in the manifest."""
-    trailer = segment.trailer
-    for name, found, expected in (
-        ("size", segment.size, record.size_bytes),
-        ("checksum", trailer.checksum, record.checksum),
-        ("first ID", trailer.first_id, record.first_id),
-        ("last ID", trailer.last_id, record.last_id),
-        ("number of entries", trailer.entries, record.entries),
-        ("number of nodes", trailer.nodes, record.nodes),
-    ):
-        if found != expected:
-            yield f"{name} is {found}, {expected} in the manifest"
-
-
 def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
     """Return a problem for each pair of overlapping segments of a stream."""
     ordered = sorted(segments, key=lambda one: (one.stream_number, one.first_id))
@@ -189,70 +114,6 @@ def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
         for before, after in pairwise(ordered)
         if before.stream_number == after.stream_number and after.first_id <= before.last_id
     ]
-
-
-# --- one file of the lake -------------------------------------------------------------------------
-
-
-def _file_facts(
-    system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
-) -> dict[str, Any]:
-    where = f"lake file {file.path}"
-    problems: list[str] = []
-    try:
-        size, checksum = _digest(system, f"{root}/{file.path}")
-        if size != file.size_bytes:
-            problems.append(f"{where}: {size} bytes, {file.size_bytes} in the log")
-        if checksum != checksum_of_path(file.path):
-            problems.append(f"{where}: its checksum is {checksum}, which differs from its name")
-        else:
-            problems += [f"{where}: {text}" for text in _rows_problems(system, root, file, erased)]
-    except FileNotFoundError:
-        problems.append(f"{where}: the file is missing, but the log names it")
-    except (pa.ArrowException, OSError) as error:
-        problems.append(f"{where}: cannot be read: {error}")
-    return {"entries": file.entries, "size_bytes": file.size_bytes, "problems": problems}
-
-
-def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:
-    """Return size and XXH3-64 of a file."""
-    digest, size = xxhash.xxh3_64(), 0
-    with system.open_input_stream(path, compression=None) as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
-
-
-def _rows_problems(
-    system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
-) -> Iterator[str]:
-    """Yield the problems of the rows of a file."""
-    if not file.path.startswith(folder_of(file.key, file.date) + "/"):
-        yield f"it is in the wrong partition, not in {folder_of(file.key, file.date)}"
-    last: StreamId | None = None
-    first: StreamId | None = None
-    entries = erased_entries = 0
-    for batch in read_file(system, root, file, ("ms", "seq")):
-        if not len(batch):
-            continue
-        ends = [id_at(batch, 0), id_at(batch, len(batch) - 1)]
-        if (last is not None and ends[0] <= last) or not ascending(batch):
-            yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
-        first, last = first or ends[0], ends[1]
-        erased_entries += count_ids(batch, erased)
-        entries += len(batch)
-        if any(day_of(one.ms) != file.date for one in ends):
-            yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"
-    if erased_entries:
-        yield (
-            f"it holds {erased_entries} of the entries that were erased from the store; next: "
-            "`streamkeep spark erase` removes them"
-        )
-    if entries != file.entries:
-        yield f"{entries} rows, {file.entries} in the log"
-    if (first, last) != (file.first, file.last):
-        yield f"it holds {first} to {last}, which differs from its name"
 
 
 def _twice(files: Sequence[LakeFile]) -> list[str]:

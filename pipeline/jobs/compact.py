@@ -9,32 +9,21 @@ Files with overlapping IDs are left alone; `audit` reports them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
-from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeFile
-from streamkeep.pipeline.parquet import FileWriter, read_file
-from streamkeep.pipeline.storage import file_system
+from streamkeep.pipeline.jobs.executor.compact import Task, merge_files
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 NAME: Final = "compact"
 TARGET_BYTES: Final = 128 << 20
 RETENTION_HOURS: Final = 168  # a week, as in Delta's own tools
-
-
-@dataclass(frozen=True)
-class Task:
-    """Files that one worker merges into one."""
-
-    lake: str
-    schema: bytes
-    files: tuple[LakeFile, ...]
 
 
 def compact(
@@ -95,18 +84,3 @@ def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...
             group.append(file)
         found.append(tuple(group))
     return [group for group in found if len(group) > 1]
-
-
-def merge_files(task: Task) -> list[str]:
-    """Write the entries of a task's files into one file; return it. Runs in a worker."""
-    schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
-    system, root = file_system(task.lake)
-    writer = FileWriter(system, root, task.files[0].key, schema, file_bytes=None)
-    try:
-        for file in task.files:
-            for batch in read_file(system, root, file, schema.names):
-                writer.add(batch)
-        return [file.as_json() for file in writer.close()]
-    except BaseException:
-        writer.abandon()
-        raise

@@ -18,17 +18,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import (
-    Lake,
+from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
+from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
     LakeFile,
@@ -36,25 +32,17 @@ from streamkeep.pipeline.lake import (
     ids_of_path,
     ids_within,
 )
-from streamkeep.pipeline.lake_reading import read_lake
-from streamkeep.pipeline.parquet import FileWriter, count_ids, has_id, read_file
-from streamkeep.pipeline.storage import file_system
+from streamkeep.pipeline.lake.read import read_lake
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 NAME: Final = "erase"
 _TRIES: Final = 5
-
-
-@dataclass(frozen=True)
-class Task:
-    """A file to rewrite, and the IDs to leave out."""
-
-    lake: str
-    schema: bytes
-    file: LakeFile
-    ids: tuple[StreamId, ...]
 
 
 def erase(
@@ -184,28 +172,6 @@ def _rewrite_files(
     return sum(one["gone"] for one in found), len(added)
 
 
-def rewrite_file(task: Task) -> list[str]:
-    """Rewrite a file without some IDs, if it has any of them. Runs in a worker."""
-    schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
-    system, root = file_system(task.lake)
-    if not _count_in_file(system, root, task.file, task.ids):
-        return [json.dumps({"path": task.file.path, "gone": 0, "files": []})]
-    writer = FileWriter(system, root, task.file.key, schema, file_bytes=None)
-    gone = 0
-    try:
-        for batch in read_file(system, root, task.file, schema.names):
-            keep = pc.invert(has_id(batch, task.ids))
-            kept = batch.filter(keep)
-            gone += len(batch) - len(kept)
-            if len(kept):
-                writer.add(kept)
-        files = [file.as_json() for file in writer.close()]
-    except BaseException:
-        writer.abandon()
-        raise
-    return [json.dumps({"path": task.file.path, "gone": gone, "files": files})]
-
-
 def _remove_old_files(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> tuple[int, int]:
     """Remove the files that the present version does not name and that may hold one of the IDs.
 
@@ -233,7 +199,7 @@ def _count_left(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> int:
         ends = ids_of_path(path)
         if ends is not None and (inside := ids_within(ids, *ends)):
             file = LakeFile(path, key, None, 0, 0, *ends)
-            left += _count_in_file(system, root, file, inside)
+            left += count_in_file(system, root, file, inside)
     return left
 
 
@@ -246,12 +212,6 @@ def _paths_of(system: pafs.FileSystem, root: str, key: bytes) -> list[str]:
         for info in system.get_file_info(selector)
         if info.type == pafs.FileType.File
     ]
-
-
-def _count_in_file(
-    system: pafs.FileSystem, root: str, file: LakeFile, ids: tuple[StreamId, ...]
-) -> int:
-    return sum(count_ids(batch, ids) for batch in read_file(system, root, file, ("ms", "seq")))
 
 
 def _sql_text(text: str) -> str:

@@ -13,37 +13,42 @@ mean and percentiles over time, and by the values of other fields, from promoted
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.node.columns import ColumnWriter
-from streamkeep.format.shown import MAX_CALENDAR_MS, Plan, plan_buckets
-from streamkeep.pipeline.arrow import BATCH_ENTRIES, decode
-from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
+from streamkeep.format.shown import MAX_CALENDAR_MS, plan_buckets
+from streamkeep.pipeline.jobs.executor.report import Task, count_slice, rounded
+from streamkeep.pipeline.jobs.report_facts import Facts, GroupFacts, MeasureFacts, StreamFacts
 from streamkeep.pipeline.jobs.to_lake import read_options
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.plan import Slice
-from streamkeep.pipeline.reading import pin_streams, reading
-from streamkeep.pipeline.source import nodes_of, plan_pins
-from streamkeep.pipeline.staging import new_folder, remove_folder
-from streamkeep.pipeline.storage import check, file_system, is_uri, make_folder, plain, reaching
+from streamkeep.pipeline.source.pins import pin_streams
+from streamkeep.pipeline.source.plan import plan_pins
+from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.storage.places import (
+    check,
+    file_system,
+    is_uri,
+    make_folder,
+    plain,
+    reaching,
+)
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streamkeep.engine.api.views import Snapshot
-    from streamkeep.pipeline.reading import Pin
+    from streamkeep.pipeline.source.slices import Pin
+
 
 NAME: Final = "report"
-PERCENTILES: Final = (50, 90, 99, 99.9)
 _BUCKETS: Final = 96
 _TOP_GROUPS: Final = 20  # values of a field in one plot
 _PENDING_BATCH: Final = 5_000
@@ -51,78 +56,6 @@ _PENDING_BATCH: Final = 5_000
 
 class MeasureError(StreamkeepError):
     """A measure that no entry has, or that is not a number."""
-
-
-@dataclass(slots=True)
-class StreamFacts:
-    """One stream.
-
-    Attributes:
-        counts: the number of entries in each bucket of the report's plan.
-        gaps: the number of neighbours by the milliseconds between them.
-    """
-
-    key: str
-    entries: int = 0
-    live: int = 0
-    live_bytes: int = 0
-    first_ms: int | None = None
-    last_ms: int | None = None
-    counts: list[int] = field(default_factory=list)
-    gaps: Counter[int] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
-class GroupFacts:
-    """One group of a stream.
-
-    Attributes:
-        lag: the number of entries not delivered yet; None if unknown.
-        latencies: milliseconds from ID to delivery, of pending entries that were delivered once.
-        ages: milliseconds since the last delivery, of all pending entries.
-    """
-
-    key: str
-    name: str
-    consumers: int
-    pending: int
-    lag: int | None
-    behind_ms: int | None  # the time from its last delivered entry to the newest entry
-    latencies: Counter[int] = field(default_factory=Counter)
-    ages: Counter[int] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
-class MeasureFacts:
-    """A numeric field over time and by other fields; rows have the values of `columns`."""
-
-    key: str
-    name: str
-    over_time: list[tuple[Any, ...]] = field(default_factory=list)
-    by_field: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
-
-    columns: tuple[str, ...] = ("entries", "mean", "median", "p90")
-
-
-@dataclass(slots=True)
-class Facts:
-    """The contents of a report."""
-
-    store: str
-    now_ms: int
-    plan: Plan | None
-    streams: list[StreamFacts]
-    groups: list[GroupFacts]
-    measures: list[MeasureFacts]
-
-
-@dataclass(frozen=True)
-class Task:
-    """The slices that one worker counts."""
-
-    options: ReadOptions
-    slices: tuple[Slice, ...]
-    edges: tuple[int, ...]
 
 
 def report(
@@ -213,7 +146,7 @@ def gather(
     edges = plan.edges if plan is not None else ()
     for one in found.values():
         one.counts = [0] * max(0, len(edges) - 1)
-    tasks = [Task(options, part.slices, edges) for part in plan_pins(options, pins, folder)]
+    tasks = [Task(options, part, edges) for part in plan_pins(options, pins, folder)]
     spans: dict[bytes, list[tuple[int, int]]] = {}
     for line in run_units(spark, tasks, count_slice, progress):
         part = json.loads(line)
@@ -226,7 +159,7 @@ def gather(
     for key, ends in spans.items():  # the gaps between the ranges of two tasks
         ends.sort()
         for before, after in pairwise(ends):
-            found[key].gaps[_rounded(after[0] - before[1])] += 1
+            found[key].gaps[rounded(after[0] - before[1])] += 1
     shown = [
         _measure(spark, options.path, key, name, by, folder) for key in found for name in measures
     ]
@@ -238,85 +171,6 @@ def gather(
             "`streamkeep range --count 1` shows the fields of an entry"
         )
     return Facts(store, now_ms, plan, list(found.values()), groups, kept)
-
-
-# --- counting, in a worker ------------------------------------------------------------------------
-
-
-def count_slice(task: Task) -> list[str]:
-    """Count the entries of each slice of a task."""
-    import numpy as np
-
-    lines = []
-    with nodes_of(task.options) as nodes:
-        for one in task.slices:
-            entries = 0
-            counts = np.zeros(max(0, len(task.edges) - 1), np.int64)
-            edges = np.array(task.edges[1:-1], np.uint64)
-            gaps: Counter[int] = Counter()
-            first: int | None = None
-            last = 0
-            for columns in decode(_id_writer, nodes(one), one.start, one.end):
-                ms = np.frombuffer(columns.ms, np.uint64)
-                counts += np.bincount(np.searchsorted(edges, ms, "right"), minlength=len(counts))
-                steps = np.diff(ms)
-                if first is None:
-                    first = int(ms[0])
-                else:
-                    gaps[_rounded(int(ms[0]) - last)] += 1
-                gaps.update(_histogram(steps))
-                last = int(ms[-1])
-                entries += len(ms)
-            if first is not None:
-                lines.append(
-                    json.dumps(
-                        {
-                            "key": one.key.hex(),
-                            "entries": entries,
-                            "counts": counts.tolist(),
-                            "gaps": gaps,
-                            "first": first,
-                            "last": last,
-                        }
-                    )
-                )
-    return lines
-
-
-def _id_writer() -> ColumnWriter:
-    return ColumnWriter(pairs=False, max_entries=BATCH_ENTRIES)
-
-
-def _histogram(steps: Any) -> dict[int, int]:
-    """Return the number of occurrences of each step, with long steps rounded to three digits."""
-    import numpy as np
-
-    if not len(steps):
-        return {}
-    digits = np.floor(np.log10(np.maximum(steps, 1))).astype(np.int64)
-    unit = (10 ** np.maximum(digits - 2, 0)).astype(np.uint64)
-    values, counts = np.unique(steps // unit * unit, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
-
-
-def _rounded(step: int) -> int:
-    """Return a step rounded as in `_histogram`."""
-    unit: int = 10 ** max(len(str(step)) - 3, 0)
-    return step // unit * unit
-
-
-def percentile(histogram: Counter[int], percent: float) -> int | None:
-    """Return the value that `percent` of all values do not exceed; None if there are no values."""
-    total = sum(histogram.values())
-    seen = 0
-    for value in sorted(histogram):
-        seen += histogram[value]
-        if seen * 100 >= percent * total:
-            return value
-    return None
-
-
-# --- on the driver --------------------------------------------------------------------------------
 
 
 def shown_key(key: bytes) -> str:
@@ -354,9 +208,9 @@ def _group_facts(snapshot: Snapshot[bytes], pin: Pin) -> Iterable[GroupFacts]:
             for one in page:
                 delivered = now_ms - one["time_since_delivered"]
                 entry = StreamId.parse(one["message_id"].decode())
-                facts.ages[_rounded(max(0, one["time_since_delivered"]))] += 1
+                facts.ages[rounded(max(0, one["time_since_delivered"]))] += 1
                 if one["times_delivered"] == 1 and entry.ms <= delivered:
-                    facts.latencies[_rounded(delivered - entry.ms)] += 1
+                    facts.latencies[rounded(delivered - entry.ms)] += 1
             start = "(" + page[-1]["message_id"].decode()
         yield facts
 

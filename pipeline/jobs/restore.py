@@ -17,13 +17,9 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.iterate import ArchivedNode
@@ -33,48 +29,26 @@ from streamkeep.engine.model.manifest import erased_ids
 from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.node.envelope import PAGE_LISTPACK
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.restoring import Restoring
-from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeError, LakeFile
-from streamkeep.pipeline.parquet import ascending, count_ids, has_id, id_at, read_file
-from streamkeep.pipeline.plan import spread
-from streamkeep.pipeline.staging import (
-    Run,
-    Staged,
-    new_folder,
-    remove_folder,
-    stage_ascending,
-    staged_nodes,
-    sweep,
-)
-from streamkeep.pipeline.storage import file_system, plain
+from streamkeep.pipeline.jobs.executor.restore import Id, Task, make_nodes
+from streamkeep.pipeline.lake.files import LakeError, LakeFile
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.sink.apply import staged_nodes
+from streamkeep.pipeline.sink.staged import Run, Staged
+from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
+from streamkeep.pipeline.storage.places import plain
+from streamkeep.pipeline.tasks.packing import spread
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streamkeep.engine.txn.txn import Txn
 
+
 NAME: Final = "restore"
-_COLUMNS: Final = ("ms", "seq", "fields")
-_BATCH_ROWS: Final = 16_384  # small enough for the processor's cache
 _ENTRY_BYTES: Final = 64  # the work per entry, in bytes of a file
-
-Id = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Task:
-    """Files from which one worker makes nodes."""
-
-    lake: str
-    files: tuple[LakeFile, ...]
-    start: Id
-    end: Id
-    folder: str
-    name: str
-    erased: frozenset[StreamId] = frozenset()  # from the target's store; they are left out
 
 
 def restore(
@@ -209,35 +183,6 @@ def _number_of(txn: Txn, name: bytes) -> int | None:
     return None if stream is None else stream.number
 
 
-def make_nodes(task: Task) -> list[str]:
-    """Stage the entries of a task's files as nodes; return the file. Runs in a worker."""
-    batches = (
-        part
-        for batch in _rising(task)
-        if len(part := _without(_within(batch, task.start, task.end), task.erased))
-    )
-    staged = stage_ascending(batches, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)
-    runs = [[run.key.hex(), run.first, run.last, run.entries] for run in staged.runs]
-    return [json.dumps([staged.location, runs])]
-
-
-def _rising(task: Task) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task's files; raise LakeError if IDs do not rise."""
-    system, root = file_system(task.lake)
-    last: StreamId | None = None
-    for file in task.files:
-        for batch in read_file(system, root, file, _COLUMNS, _BATCH_ROWS):
-            if not len(batch):
-                continue
-            if not ascending(batch) or (last is not None and id_at(batch, 0) <= last):
-                raise LakeError(
-                    f"{task.lake}: IDs in {file.path} do not rise; next: `streamkeep spark audit` "
-                    "lists all problems of the lake"
-                )
-            last = id_at(batch, len(batch) - 1)
-            yield batch
-
-
 def _staged(line: str) -> Staged:
     location, runs = json.loads(line)
     return Staged(
@@ -245,27 +190,3 @@ def _staged(line: str) -> Staged:
         tuple(Run(bytes.fromhex(key), first, last, count) for key, first, last, count in runs),
         True,
     )
-
-
-def _without(batch: pa.RecordBatch, erased: frozenset[StreamId]) -> pa.RecordBatch:
-    """Return the rows of a batch whose entries were not erased."""
-    if not erased or not count_ids(batch, erased):
-        return batch
-    return batch.filter(pc.invert(has_id(batch, erased)))
-
-
-def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
-    """Return the rows of a batch with IDs from `start` to `end`; IDs ascend."""
-    ms, seq = batch.column("ms"), batch.column("seq")
-    top = (1 << 63) - 1
-    low, high = (min(start[0], top), min(start[1], top)), (min(end[0], top), min(end[1], top))
-    if not len(batch):
-        return batch
-    above = pc.or_(
-        pc.greater(ms, low[0]), pc.and_(pc.equal(ms, low[0]), pc.greater_equal(seq, low[1]))
-    )
-    below = pc.or_(
-        pc.less(ms, high[0]), pc.and_(pc.equal(ms, high[0]), pc.less_equal(seq, high[1]))
-    )
-    chosen = pc.and_(above, below)
-    return batch if pc.all(chosen).as_py() else batch.filter(chosen)

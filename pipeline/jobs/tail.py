@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.job import Report, Stopwatch
 from streamkeep.pipeline.jobs.to_lake import subscription
-from streamkeep.pipeline.staging import new_folder, remove_folder
-from streamkeep.pipeline.storage import (
+from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.storage.places import (
     by_python_only,
     check,
     located,
@@ -33,6 +32,7 @@ from streamkeep.pipeline.storage import (
     plain,
     reaching,
 )
+from streamkeep.pipeline.tasks.units import Report, Stopwatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +185,7 @@ class _DeltaSink:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
         from deltalake.exceptions import TableNotFoundError
 
-        from streamkeep.pipeline.commit_check import check_commits
+        from streamkeep.pipeline.lake.commit_check import check_commits
 
         told = log_settings(self._location)
         try:

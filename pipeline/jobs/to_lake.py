@@ -14,37 +14,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.arrow import RowShape, record_batches
-from streamkeep.pipeline.job import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, LakeFile
-from streamkeep.pipeline.options import ReadOptions, parse_read
-from streamkeep.pipeline.parquet import FileWriter
-from streamkeep.pipeline.plan import Slice
-from streamkeep.pipeline.reading import pin_streams, reading
-from streamkeep.pipeline.source import nodes_of, plan_pins, with_full_paths
-from streamkeep.pipeline.staging import new_folder, remove_folder
-from streamkeep.pipeline.storage import file_system
+from streamkeep.pipeline.jobs.executor.to_lake import Task, write_files
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.options import ReadOptions, parse_read, with_full_paths
+from streamkeep.pipeline.source.pins import pin_streams
+from streamkeep.pipeline.source.plan import plan_pins
+from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 NAME: Final = "to-lake"
-
-
-@dataclass(frozen=True)
-class Task:
-    """The slices that one worker copies."""
-
-    options: ReadOptions
-    lake: str
-    schema: bytes  # of the files, serialized
-    slices: tuple[Slice, ...]
 
 
 def to_lake(
@@ -112,7 +102,7 @@ def _take_over(
     folder = None if options.tail_export is None else new_folder(options.tail_export)
     try:
         parts = plan_pins(options, tuple(pins), folder)
-        tasks = [Task(options, lake.uri, schema, part.slices) for part in parts]
+        tasks = [Task(options, lake.uri, schema, part) for part in parts]
         lines = run_units(spark, tasks, write_files, progress)
     finally:
         if folder is not None:
@@ -128,25 +118,6 @@ def _take_over(
     report.files = len(files)
     report.size_bytes = sum(file.size_bytes for file in files)
     report.details = {"streams": len(pins), "lake_version": lake.version}
-
-
-def write_files(task: Task) -> list[str]:
-    """Write the entries of a task into files of the lake; return the files. Runs in a worker."""
-    schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
-    system, root = file_system(task.lake)
-    written: list[LakeFile] = []
-    with nodes_of(task.options) as nodes:
-        for one in task.slices:
-            shape = RowShape(schema, one.key)
-            writer = FileWriter(system, root, one.key, schema)
-            try:
-                for batch in record_batches(shape, nodes(one), one.start, one.end):
-                    writer.add(batch)
-                written += writer.close()
-            except BaseException:
-                writer.abandon()
-                raise
-    return [file.as_json() for file in written]
 
 
 def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:

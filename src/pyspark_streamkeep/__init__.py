@@ -5,6 +5,6 @@ that fails to import makes it register none at all, of any package. So this modu
 but that class, whose module in turn loads what it needs when it is used.
 """
 
-from streamkeep.pipeline.source import StreamkeepSource as DefaultSource
+from streamkeep.pipeline.data_source import StreamkeepSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -29,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, with retries; it lives as long as the tests run."""
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
     from streamkeep import pipeline
-    from streamkeep.pipeline.java import JavaMissingError
+    from streamkeep.pipeline.spark_session.java import JavaMissingError
 
     kept = dict(os.environ)
     for name in _FOREIGN:

@@ -27,20 +27,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from crash.kill_worker import die_at
 from fork_server import serve
+from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline import plan
-from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
-from streamkeep.pipeline.sink import StreamkeepStreamWriter
-from streamkeep.pipeline.source import SlicePartition
-from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
+from streamkeep.pipeline.source.reader import SlicePartition
+from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
+from streamkeep.pipeline.tasks import packing
 
 ATTEMPTS: Final = 3
 BATCH: Final = 700  # entries of a micro-batch
@@ -248,10 +248,10 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
         def task(part: SlicePartition, at: int) -> str:
             import types
 
-            from streamkeep.pipeline import sink
+            from streamkeep.pipeline.sink import writer as module
 
             context = types.SimpleNamespace(taskAttemptId=os.getpid, partitionId=lambda: at)
-            sink.TaskContext = types.SimpleNamespace(get=lambda: context)  # type: ignore
+            module.TaskContext = types.SimpleNamespace(get=lambda: context)  # type: ignore
             message = writer.write(iter(reader.read(part)))
             return base64.b64encode(pickle.dumps(message)).decode()
 
@@ -267,7 +267,7 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
 
 def work(wanted: Plan) -> None:
     """Be a driver, as planned; leave what the job said, or why it failed."""
-    plan.MIN_PARTITION_BYTES = _SMALL  # type: ignore[misc]
+    packing.MIN_PARTITION_BYTES = _SMALL  # type: ignore[misc]
     restore_engine._STEP_NODES = 2  # type: ignore[misc]
 
     def begin(attempt: int) -> None:

@@ -15,11 +15,12 @@ from model.profile import configured
 
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
+from streamkeep.arrow import FAILFAST, PERMISSIVE  # noqa: E402
+from streamkeep.arrow import batches as arrow  # noqa: E402
+from streamkeep.arrow import types as arrow_types  # noqa: E402
 from streamkeep.format.core.entry import StreamId  # noqa: E402
 from streamkeep.format.node import tombstones  # noqa: E402
 from streamkeep.format.node.builder import NodeBuilder  # noqa: E402
-from streamkeep.pipeline import arrow, arrow_types  # noqa: E402
-from streamkeep.pipeline.options import FAILFAST, PERMISSIVE  # noqa: E402
 
 Slot = tuple[tuple[int, int], list[bytes]]
 TOP = (1 << 64) - 1

@@ -27,7 +27,7 @@ import pyspark
 
 import streamkeep
 from spark.drivers import run_driver
-from streamkeep.pipeline.lake import Lake
+from streamkeep.pipeline.lake.table import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +63,7 @@ def running(environment: dict[str, str], log: Path, *arguments: str) -> Iterator
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """The URL of a master with two workers, of one core each; nobody there knows our code."""
-    from streamkeep.pipeline.java import JavaMissingError, ensure_java
+    from streamkeep.pipeline.spark_session.java import JavaMissingError, ensure_java
 
     kept = dict(os.environ)
     try:

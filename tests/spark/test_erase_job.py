@@ -16,8 +16,9 @@ from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError
-from streamkeep.pipeline.lake_reading import read_lake
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError
+from streamkeep.pipeline.lake.read import read_lake
+from streamkeep.pipeline.lake.table import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

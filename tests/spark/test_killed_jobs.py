@@ -26,10 +26,10 @@ from conftest import assert_sound
 from fork_server import Server, forking
 from spark.killed_jobs import ATTEMPTS, Plan
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.lake import Lake
-from streamkeep.pipeline.parquet import read_file
-from streamkeep.pipeline.staging import sweep
-from streamkeep.pipeline.storage import file_system
+from streamkeep.pipeline.lake.executor.parquet import read_file
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.storage.folders import sweep
+from streamkeep.pipeline.storage.places import file_system
 from tiers import slow_but
 
 pytestmark = pytest.mark.crash

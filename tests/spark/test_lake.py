@@ -19,9 +19,11 @@ from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
+from streamkeep.pipeline.jobs.executor import audit as audit_worker  # noqa: E402
+from streamkeep.pipeline.jobs.executor import compact as compact_worker  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
-from streamkeep.pipeline.lake import (  # noqa: E402
-    Lake,
+from streamkeep.pipeline.lake.executor.parquet import FileWriter, read_file  # noqa: E402
+from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeConflictError,
     LakeError,
     LakeFile,
@@ -31,9 +33,9 @@ from streamkeep.pipeline.lake import (  # noqa: E402
     ids_of_path,
     new_path,
 )
-from streamkeep.pipeline.lake_reading import read_lake  # noqa: E402
-from streamkeep.pipeline.parquet import FileWriter, read_file  # noqa: E402
-from streamkeep.pipeline.storage import file_system  # noqa: E402
+from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
+from streamkeep.pipeline.lake.table import Lake  # noqa: E402
+from streamkeep.pipeline.storage.places import file_system  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,8 +196,8 @@ def test_groups_are_neighbours_of_one_partition() -> None:
 
 def test_merging_keeps_entries_and_order(lake: Lake) -> None:
     files = [*write(lake, [(5, 0), (5, 1)]), *write(lake, [(6, 0)]), *write(lake, [(7, 0)])]
-    task = compact_job.Task(lake.uri, lake.file_schema.serialize().to_pybytes(), tuple(files))
-    merged = [LakeFile.from_json(line) for line in compact_job.merge_files(task)]
+    task = compact_worker.Task(lake.uri, lake.file_schema.serialize().to_pybytes(), tuple(files))
+    merged = [LakeFile.from_json(line) for line in compact_worker.merge_files(task)]
     assert [(one.entries, one.first, one.last) for one in merged] == [
         (4, StreamId(5, 0), StreamId(7, 0))
     ]
@@ -211,8 +213,8 @@ def test_merging_keeps_entries_and_order(lake: Lake) -> None:
 
 def problems_of(lake: Lake, *files: LakeFile) -> list[str]:
     """Return what an audit says of files."""
-    task = audit_job.Task("", (), lake.uri, files)
-    return [text for line in audit_job.look_at(task) for text in json.loads(line)["problems"]]
+    task = audit_worker.Task("", (), lake.uri, files)
+    return [text for line in audit_worker.look_at(task) for text in json.loads(line)["problems"]]
 
 
 def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:

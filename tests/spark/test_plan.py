@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 
 from model.profile import configured
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.plan import (
+from streamkeep.pipeline.source.slices import Slice, join, pack
+from streamkeep.pipeline.tasks.packing import (
     MAX_PARTITION_BYTES,
     MIN_PARTITION_BYTES,
     ONE_WAVE_BYTES,
-    Slice,
-    join,
-    pack,
     partition_bytes,
 )
 

@@ -25,19 +25,21 @@ from patience import PATIENCE_S
 from spark.drivers import run_driver
 from spark.in_process import InProcess
 from spark.s3_server import CARELESS, GOOD, LOCKED, S3Server, serving
+from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import NotAStoreError
-from streamkeep.pipeline import reading as reading_module
-from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import Lake, LakeConflictError, LakeError, day_of
-from streamkeep.pipeline.source import StreamkeepReader, StreamkeepSource
-from streamkeep.pipeline.storage import StorageError, file_system, log_settings
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.source.executor import nodes as executor
+from streamkeep.pipeline.source.reader import StreamkeepReader
+from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings
 
 LAKE = "s3://bucket/lakes/orders"
 _DAY_MS = 86_400_000
@@ -212,7 +214,7 @@ def test_a_live_tail_is_exported_to_a_bucket(
     parts = exported.partitions()
     assert len(objects("s3://bucket/export")) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(reading_module, "reading", _no_store)
+        patch.setattr(executor, "reading", _no_store)
         monkeypatch.setattr(exported, "partitions", lambda: parts)
         assert rows(exported) == expected
     done = to_lake(spark, str(orders.path), LAKE, tail_export="s3://bucket/of-job")

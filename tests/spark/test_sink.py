@@ -24,14 +24,17 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from streamkeep.arrow.batches import DEFAULT_SCHEMA, SchemaError
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import IdTooSmallError, UntrustedFileError
-from streamkeep.pipeline import staging
-from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, SchemaError
 from streamkeep.pipeline.options import OptionError, parse_write
-from streamkeep.pipeline.rows import RowError, RowReader
-from streamkeep.pipeline.sink import StreamkeepStreamWriter, StreamkeepWriter
+from streamkeep.pipeline.sink.apply import apply_staged
+from streamkeep.pipeline.sink.executor import stage
+from streamkeep.pipeline.sink.executor.rows import RowError, RowReader
+from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError
+from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter, StreamkeepWriter
+from streamkeep.pipeline.storage.folders import new_folder, sweep
 
 FIELDS = StructType().add("id", StringType()).add("n", StringType())
 PLAIN = StructType().add("n", StringType())
@@ -122,9 +125,9 @@ def test_what_was_read_is_written_as_it_was(open_store: Callable[..., Store[byte
         b"y": [(1, 1, [b"a", b"\xff", b"a", b""])],
         b"x": [(2, 1, [b"a", b"\xff", b"a", b""])],
     }
-    staged = staging.stage([rows], str(store.path / "staging" / "job"), "0", None)
+    staged = stage.stage([rows], str(store.path / "staging" / "job"), "0", None)
     with store.transaction() as transaction:
-        assert staging.apply_staged(transaction.txn, [staged]) == {b"x": 2, b"y": 1}
+        assert apply_staged(transaction.txn, [staged]) == {b"x": 2, b"y": 1}
     assert entries(store, "x") == [(f"{n}-1", [b"a", b"\xff", b"a", b""]) for n in (1, 2)]
 
 
@@ -148,12 +151,12 @@ def test_whatever_tasks_stage_is_applied(
         [row for row in part if (row[0], row[1]) not in used and not used.add((row[0], row[1]))]  # type: ignore[func-returns-value]
         for part in parts
     ]
-    job = staging.new_folder(str(tmp_path / "staging"))
-    before = staging._CHUNK_ROWS
-    staging._CHUNK_ROWS = chunk  # type: ignore[misc]  # so that there are many runs
+    job = new_folder(str(tmp_path / "staging"))
+    before = stage._CHUNK_ROWS
+    stage._CHUNK_ROWS = chunk  # type: ignore[misc]  # so that there are many runs
     try:
         staged = [
-            staging.stage(
+            stage.stage(
                 [
                     batch(
                         stream=pa.array([row[0]], pa.binary()),
@@ -169,11 +172,11 @@ def test_whatever_tasks_stage_is_applied(
             for at, part in enumerate(unique)
         ]
     finally:
-        staging._CHUNK_ROWS = before  # type: ignore[misc]
-    path = Path(staging.new_folder(str(tmp_path / "stores")))
+        stage._CHUNK_ROWS = before  # type: ignore[misc]
+    path = Path(new_folder(str(tmp_path / "stores")))
     with Store(path, sync="none") as store:
         with store.transaction() as transaction:
-            staging.apply_staged(transaction.txn, staged)
+            apply_staged(transaction.txn, staged)
         for key in (b"x", b"y"):
             expected = sorted((row[1], row[2]) for part in unique for row in part if row[0] == key)
             found = [(entry.id.ms, entry.pairs[0][1]) for entry in store.scan(key)]
@@ -327,23 +330,23 @@ def test_a_store_is_made_where_there_is_none(tmp_path: Path) -> None:
 
 
 def test_folders_of_dead_jobs_are_swept(tmp_path: Path) -> None:
-    old = Path(staging.new_folder(str(tmp_path)))
+    old = Path(new_folder(str(tmp_path)))
     old.mkdir()
     (old / "0.arrow").write_bytes(b"x")
-    assert staging.sweep(str(tmp_path)) == 0
+    assert sweep(str(tmp_path)) == 0
     began = int(old.name.partition("-")[0])
-    assert staging.sweep(str(tmp_path), now_s=began + 8 * 24 * 3600) == 1
+    assert sweep(str(tmp_path), now_s=began + 8 * 24 * 3600) == 1
     assert not old.exists()
-    assert staging.sweep(str(tmp_path / "nowhere")) == 0
+    assert sweep(str(tmp_path / "nowhere")) == 0
 
 
 def test_a_staged_file_that_the_driver_cannot_see(store: Store[bytes]) -> None:
-    staged = staging.Staged("/nowhere/0.arrow", (staging.Run(b"s", 0, 1, 1),), False)
+    staged = Staged("/nowhere/0.arrow", (Run(b"s", 0, 1, 1),), False)
     with (
         store.transaction() as transaction,
-        pytest.raises(staging.StagedFileMissingError, match="set the option 'stagingPath'"),
+        pytest.raises(StagedFileMissingError, match="set the option 'stagingPath'"),
     ):
-        staging.apply_staged(transaction.txn, [staged])
+        apply_staged(transaction.txn, [staged])
 
 
 def test_staged_files_are_private_also_of_a_store_that_is_new(tmp_path: Path) -> None:

@@ -39,13 +39,13 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def running_really(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make commands begin as usual, with a substitute for the session."""
-    from streamkeep.pipeline import spark_session
+    from streamkeep.pipeline.spark_session import start
 
     class Session:
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr(spark_session, "session", lambda *_, **__: Session())
+    monkeypatch.setattr(start, "session", lambda *_, **__: Session())
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_bad_arguments_are_told_before_spark_starts() -> None:
 def test_what_is_not_there_is_told_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeep.pipeline import spark_session
+    from streamkeep.pipeline.spark_session import start
 
-    monkeypatch.setattr(spark_session, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.setattr(start, "session", lambda *_, **__: pytest.fail("Spark was started"))
     for arguments in (
         ("to-lake", "none", "l"),
         ("audit", "none"),
@@ -196,15 +196,15 @@ def test_what_is_not_there_is_told_before_spark_starts(
 
 
 def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamkeep.pipeline import spark_session
+    from streamkeep.pipeline.spark_session import start
 
     asked: list[tuple[str, dict[str, object]]] = []
 
     def session(master: str, **settings: object) -> SparkSession:
         asked.append((master, settings))
-        raise spark_session.SparkMissingError("not here")
+        raise start.SparkMissingError("not here")
 
-    monkeypatch.setattr(spark_session, "session", session)
+    monkeypatch.setattr(start, "session", session)
     monkeypatch.setattr(spark_job, "check_lake", lambda _: None)
     command = ("spark", "compact", "l", "--master", "spark://h:7077", "--conf", "spark.a=b")
     assert "not here" in run(*command, "--ship-code", status=1).stderr

@@ -24,8 +24,8 @@ from streamkeep.pipeline.jobs import erase as erase_job
 from streamkeep.pipeline.jobs import restore as restore_job
 from streamkeep.pipeline.jobs import to_lake as to_lake_job
 from streamkeep.pipeline.jobs.tail import tail
-from streamkeep.pipeline.lake import Lake
-from streamkeep.pipeline.lake_reading import read_lake
+from streamkeep.pipeline.lake.read import read_lake
+from streamkeep.pipeline.lake.table import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -115,12 +115,12 @@ def test_filters_are_not_pushed_down(spark: SparkSession, orders: Store[bytes]) 
 def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -> None:
     program = """if True:
         import gc, sys
-        from streamkeep.pipeline import source
+        from streamkeep.pipeline.source.executor import batches
         assert gc.get_freeze_count() == 0
-        source.freeze_imports()
+        batches.freeze_imports()
         frozen = gc.get_freeze_count()
         assert frozen > 10_000
-        source.freeze_imports()
+        batches.freeze_imports()
         assert gc.get_freeze_count() == frozen
     """
     subprocess.run([sys.executable, "-c", program], check=True)

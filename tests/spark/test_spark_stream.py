@@ -65,7 +65,7 @@ def test_a_query_goes_on_where_it_stopped(
 def test_a_listener_hears_how_far_behind_queries_are(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
-    from streamkeep.pipeline.progress import Lag, ProgressListener
+    from streamkeep.pipeline.spark_session.progress import Lag, ProgressListener
 
     store = open_store()
     store.xadd_many("s", [{"n": str(n)} for n in range(30)])

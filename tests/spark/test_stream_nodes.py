@@ -18,6 +18,7 @@ from model.profile import configured
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from segments import write_file
+from streamkeep.arrow.batches import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.model.manifest import delete_segment, iter_segments, put_segment
 from streamkeep.engine.model.node_walk import NodeWalk
@@ -26,10 +27,12 @@ from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, 
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.node.node import PAIRS, Range, read_range
-from streamkeep.pipeline import reading, segment_folder
-from streamkeep.pipeline.arrow import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.plan import Slice, join
+from streamkeep.pipeline.source import pins as pins_module
+from streamkeep.pipeline.source import segment_files, segment_folder, stores
+from streamkeep.pipeline.source.executor import nodes as executor
+from streamkeep.pipeline.source.plan import cut_stream
+from streamkeep.pipeline.source.slices import Slice, join
 
 TOP = (1 << 64) - 1
 
@@ -82,7 +85,7 @@ def read(store: Store[bytes], slices: list[Slice], source: str) -> list[str]:
     """Return the IDs that tasks read."""
     found = []
     for one in slices:
-        nodes = reading.read_nodes(store, one, source)
+        nodes = executor.read_nodes(store, one, source)
         for batch in record_batches(RowShape(DEFAULT_SCHEMA, one.key), nodes, one.start, one.end):
             found += batch.column("id").to_pylist()
     return found
@@ -92,8 +95,8 @@ def plan(store: Store[bytes], source: str, size: int = 1 << 30, **more: str) -> 
     """Return the slices of a read."""
     options = parse_read({"path": str(store.path), "subscribe": "s", "source": source, **more})
     with store.snapshot() as snapshot:
-        pins = reading.pin_streams(snapshot.txn, options)
-        return [one for pin in pins for one in reading.cut_stream(snapshot.txn, pin, source, size)]
+        pins = pins_module.pin_streams(snapshot.txn, options)
+        return [one for pin in pins for one in cut_stream(snapshot.txn, pin, source, size)]
 
 
 @pytest.fixture
@@ -104,7 +107,7 @@ def small(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_CHUNK_BYTES", 600)
+    monkeypatch.setattr(executor, "_CHUNK_BYTES", 600)
 
 
 @configured(60)
@@ -144,7 +147,7 @@ def test_nodes_that_move_while_they_are_read_are_read_once(small: Store[bytes]) 
     move_nodes(small, 2, 2)
     (one,) = plan(small, "auto")
     found: list[str] = []
-    nodes = chain.from_iterable(reading.read_nodes(small, one))
+    nodes = chain.from_iterable(executor.read_nodes(small, one))
     for step, (ms, seq, data, _) in enumerate(nodes):
         found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
         if step % 7 == 3:
@@ -171,7 +174,7 @@ def test_a_segment_that_is_replaced_while_it_is_read(small: Store[bytes]) -> Non
     ids = filled(small, 100)
     move_nodes(small, 4, 0)
     (one,) = plan(small, "auto")
-    nodes = chain.from_iterable(reading.read_nodes(small, one))
+    nodes = chain.from_iterable(executor.read_nodes(small, one))
     found = [
         f"{a}-{b}" for ms, seq, data, _ in [next(nodes)] for a, b, _ in pairs_of(data, ms, seq)
     ]
@@ -230,12 +233,12 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
     slices = plan(small, "auto")
     small.delete("s")
     filled(small, 10)
-    with pytest.raises(reading.StreamReplacedError, match="load\\(\\) the DataFrame again"):
+    with pytest.raises(stores.StreamReplacedError, match="load\\(\\) the DataFrame again"):
         read(small, slices, "auto")
 
 
 def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
-    from streamkeep.pipeline.triggers import (
+    from streamkeep.pipeline.source.triggers import (
         Budget,
         check_nothing_lost,
         limited_positions,
@@ -293,7 +296,7 @@ def test_history_as_the_engine_tells_it(open_store: Callable[..., Store[bytes]])
 def test_a_query_loses_nothing_that_is_archived_before_it_comes(
     open_store: Callable[..., Store[bytes]],
 ) -> None:
-    from streamkeep.pipeline.triggers import Budget, check_nothing_lost, limited_positions
+    from streamkeep.pipeline.source.triggers import Budget, check_nothing_lost, limited_positions
 
     store = open_store("archiving", node_max_entries=7)
     ids = filled(store, 100)
@@ -334,13 +337,13 @@ def test_a_folder_of_segments_without_its_store(
             ({"startingOffsets": "1100", "endingOffsets": "1250"}, ids[100:251]),
         ):
             options = parse_read({"path": root, "subscribe": "s", **between})
-            assert segment_folder.is_folder(root)
+            assert segment_files.is_folder(root)
             pins = segment_folder.pin_folder(options)
             for size in (None, 1, 2000):
                 slices = segment_folder.cut_folder(segment_folder.list_segments(root), pins, size)
                 found = []
                 for one in join(slices):
-                    nodes = segment_folder.read_file(root, one)
+                    nodes = executor.read_file(root, one)
                     shape = RowShape(DEFAULT_SCHEMA, one.key)
                     for batch in record_batches(shape, nodes, one.start, one.end):
                         found += batch.column("id").to_pylist()
@@ -348,7 +351,7 @@ def test_a_folder_of_segments_without_its_store(
     for path in (tmp_path / "copy").glob("*/*.seg"):
         path.unlink()
     with pytest.raises(MissingSegmentError, match=r"load\(\) the DataFrame again"):
-        list(segment_folder.read_file(root, slices[0]))
+        list(executor.read_file(root, slices[0]))
     with pytest.raises(NotAStoreError, match="neither a store nor a folder with segments"):
         segment_folder.pin_folder(options)
 

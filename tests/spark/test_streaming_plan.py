@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructType
 
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.offsets import DataLossError
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+from streamkeep.pipeline.source.offsets import DataLossError
+from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 
 SCHEMA = StructType().add("stream", StringType()).add("id", StringType()).add("ms", LongType())
 Query = Callable[..., StreamkeepStreamReader]

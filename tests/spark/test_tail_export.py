@@ -15,16 +15,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark.in_process import InProcess
+from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import MissingSegmentError
-from streamkeep.pipeline import reading as reading_module
-from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import Lake
+from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.source import StreamkeepReader, StreamkeepSource
-from streamkeep.pipeline.stream_source import StreamkeepStreamReader
+from streamkeep.pipeline.source.executor import nodes as executor
+from streamkeep.pipeline.source.reader import StreamkeepReader
+from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 
 SCHEMA = from_arrow_schema(DEFAULT_SCHEMA)
 
@@ -74,7 +75,7 @@ def test_executors_read_the_same_without_the_store(
     export = f"{scheme}{tmp_path / 'export'}"
     exported = reader(orders, **ranges, tailExport=export)
     parts = exported.partitions()
-    monkeypatch.setattr(reading_module, "reading", no_store)
+    monkeypatch.setattr(executor, "reading", no_store)
     found = [row for part in parts for row in rows(exported.read(part))]
     assert expected
     assert sorted(found, key=_place) == sorted(expected, key=_place)

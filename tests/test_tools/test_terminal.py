@@ -18,7 +18,7 @@ import pytest
 import streamkeep
 from cli_runner import _RUNNER, below, run
 from patience import PATIENCE_S
-from streamkeep.pipeline.report_page import _Page as Page
+from streamkeep.pipeline.jobs.report_page import _Page as Page
 from streamkeep.tools.base import output
 from streamkeep.tools.base.terminal import Guarded, visible
 from streamkeep.tools.cli import main

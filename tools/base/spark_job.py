@@ -20,7 +20,7 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.pipeline.job import Progress, Report
+    from streamkeep.pipeline.tasks.units import Progress, Report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -108,7 +108,7 @@ def lake_argument(function: Function) -> Function:
 @contextmanager
 def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """Start Spark for a job, and stop it."""
-    from streamkeep.pipeline.spark_session import QUIET_JVM, missing, session
+    from streamkeep.pipeline.spark_session.start import QUIET_JVM, missing, session
 
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
     for setting in settings:
@@ -153,7 +153,7 @@ def check_store(path: Path) -> None:
 def check_place(place: str) -> None:
     """Report a bucket that cannot be reached. If the extra is missing, `running` reports that."""
     try:
-        from streamkeep.pipeline.storage import check, plain
+        from streamkeep.pipeline.storage.places import check, plain
     except ImportError:
         return
     check(plain(place))
@@ -162,7 +162,7 @@ def check_place(place: str) -> None:
 def check_lake(lake: str) -> None:
     """Report a problem of a lake. If the extra is missing, `running` reports that."""
     try:
-        from streamkeep.pipeline.lake import Lake
+        from streamkeep.pipeline.lake.table import Lake
     except ImportError:
         return
     Lake.open(lake)

@@ -21,7 +21,7 @@ _ROW_GROUP_BYTES: Final = 64 << 20
 def write_parquet(source: Source, out: BinaryIO) -> None:
     """Write Parquet."""
     pa = arrow()
-    from streamkeep.pipeline.arrow import RowShape, record_batches
+    from streamkeep.arrow.batches import RowShape, record_batches
 
     schema = _schema(pa, source)
     with pa.parquet.ParquetWriter(out, schema, compression="zstd") as writer:
@@ -48,7 +48,7 @@ def write_parquet(source: Source, out: BinaryIO) -> None:
 
 def _schema(pa: Any, source: Source) -> Any:
     """Return the schema; keys are binary where one of them is not UTF-8."""
-    from streamkeep.pipeline.arrow import DEFAULT_SCHEMA
+    from streamkeep.arrow.batches import DEFAULT_SCHEMA
 
     try:
         for name in source.names():

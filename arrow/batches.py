@@ -1,0 +1,445 @@
+"""Macro nodes as Arrow record batches of a given schema.
+
+The schema decides what is decoded. Its columns are
+
+    name                 types                                    content
+    -------------------  ---------------------------------------  ---------------------------------
+    stream               string, binary                           key of the stream
+    id                   string, binary                           `ms-seq`; or 16 bytes, big-endian,
+                                                                  which sort as IDs do
+    ms, seq              bigint, decimal(20,0) or wider           the two halves of the ID
+    ts                   timestamp, timestamp_ntz                 ms as a time, UTC
+    fields               array<struct<field,value>>, map<...>,    all fields in order; a map keeps
+                         of binary or string                      the last value of a repeated field
+    field.NAME           see below                                the field NAME
+    any other            see below                                the field of that name
+
+A field with a column of its own is *promoted*: its value, which is text in the store, is converted
+to string, binary, boolean, a number, decimal, date or timestamp. An entry without the field gives
+null. A value that is not of the type also gives null and is counted, or is an error in the mode
+FAILFAST. Fields that are not in the schema are not decoded and cost nothing.
+
+IDs are unsigned 64-bit numbers, and a bigint is signed. An ID above 2^63-1 in a bigint column is an
+error in either mode.
+
+Batches have exactly the requested schema, as Spark requires: order, nullability, and names inside
+nested types. This module needs pyarrow, but neither Spark nor LMDB.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkeep.arrow import FAILFAST, PERMISSIVE
+from streamkeep.arrow.types import TIMESTAMP, cast, cast_each, converter, spark_name
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
+from streamkeep.format.node.columns import FULL, PAST_END, Columns, ColumnWriter, CopiedNode
+
+BATCH_ENTRIES: Final = 65_536
+BATCH_BYTES: Final = 8 << 20
+SYSTEM_COLUMNS: Final = ("stream", "id", "ms", "seq", "ts", "fields")
+_FIELD_PREFIX: Final = "field."
+_PAIR: Final = pa.struct([pa.field("field", pa.binary()), pa.field("value", pa.binary())])
+
+# Exactly the Arrow form of the source's default schema in Spark.
+DEFAULT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("stream", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("ms", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("ts", TIMESTAMP),
+        pa.field("fields", pa.list_(pa.field("element", _PAIR))),
+    ]
+)
+
+Maker = Callable[[Columns, str], Any]
+
+
+class SchemaError(StreamkeepError):
+    """A schema has a column that entries cannot fill."""
+
+
+class ValueMismatchError(StreamkeepError):
+    """A stored value is not of the type of its column."""
+
+
+class IdRangeError(StreamkeepError):
+    """An entry ID does not fit into the type of a column."""
+
+
+class RowShape:
+    """The form of the batches of one read; made once, used for every batch.
+
+    Args:
+        schema: of the batches.
+        key: of the stream that the entries belong to.
+        mode: PERMISSIVE makes a promoted value that is not of its type null; FAILFAST raises
+            ValueMismatchError.
+
+    Attributes:
+        mismatched: for each promoted column, the number of values that were made null.
+
+    Raises:
+        SchemaError: entries cannot fill a column; the message names the possible types.
+    """
+
+    def __init__(self, schema: pa.Schema, key: bytes, mode: str = PERMISSIVE) -> None:
+        self.schema = schema
+        self.key = key
+        self.strict = mode == FAILFAST
+        self.mismatched: Counter[str] = Counter()
+        self.texts: list[bytes] = []  # the promoted fields that are decoded as text, and as numbers
+        self.numbers: list[bytes] = []
+        self.pairs = False
+        self._makers: list[Maker] = [self._maker(field) for field in schema]
+
+    def writer(
+        self, max_entries: int = BATCH_ENTRIES, max_bytes: int = BATCH_BYTES
+    ) -> ColumnWriter:
+        """Return a writer that decodes what the schema needs."""
+        return ColumnWriter(self.texts, self.numbers, self.pairs, max_entries, max_bytes)
+
+    def batch(self, columns: Columns) -> pa.RecordBatch:
+        """Return the entries of a writer as a record batch."""
+        arrays = []
+        for field, make in zip(self.schema, self._makers, strict=True):
+            made = make(columns, field.name)
+            if not field.nullable and made.null_count:
+                raise ValueMismatchError(
+                    f"column {field.name!r} is declared NOT NULL, but {made.null_count} entries "
+                    "have no value for it; next: make the column nullable"
+                )
+            arrays.append(made)
+        if not arrays:  # count(*) needs rows without columns
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * columns.entries, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    # --- one maker per column ---------------------------------------------------------------
+
+    def _maker(self, field: pa.Field) -> Maker:
+        kind = field.type
+        match field.name:
+            case "stream":
+                return self._stream_maker(kind)
+            case "id":
+                return self._id_maker(kind)
+            case "ms" | "seq":
+                return self._half_maker(field.name, kind)
+            case "ts":
+                return self._time_maker(kind)
+            case "fields":
+                return self._fields_maker(kind)
+        return self._promoted_maker(field.name, kind)
+
+    def _stream_maker(self, kind: pa.DataType) -> Maker:
+        if pa.types.is_binary(kind):
+            value = pa.scalar(self.key, kind)
+        elif pa.types.is_string(kind):
+            try:
+                value = pa.scalar(self.key.decode(), kind)
+            except UnicodeDecodeError:
+                raise SchemaError(
+                    f"the key {self.key!r} is not UTF-8, which column 'stream' needs; next: give "
+                    "the column the type binary, or leave it out"
+                ) from None
+        else:
+            raise _no_such_type("stream", kind, "string or binary")
+        return lambda columns, _: pa.repeat(value, columns.entries)
+
+    def _id_maker(self, kind: pa.DataType) -> Maker:
+        if pa.types.is_binary(kind):
+            return lambda columns, _: _packed_ids(columns, kind)
+        if pa.types.is_string(kind):
+            return lambda columns, _: _id_texts(columns)
+        raise _no_such_type("id", kind, "string or binary")
+
+    def _half_maker(self, name: str, kind: pa.DataType) -> Maker:
+        def numbers(columns: Columns) -> Any:
+            return _plain(columns.ms if name == "ms" else columns.seq, columns.entries, pa.uint64())
+
+        if pa.types.is_decimal(kind) and kind.scale == 0 and kind.precision >= 20:
+            return lambda columns, _: numbers(columns).cast(kind)
+        if not pa.types.is_int64(kind):
+            raise _no_such_type(name, kind, "bigint or decimal(20,0)")
+
+        def signed(columns: Columns, _: str) -> Any:
+            array = numbers(columns).view(pa.int64())
+            if columns.beyond_i64 is not None:
+                self._refuse_below_zero(columns, array, name, "decimal(20,0)")
+            return array
+
+        return signed
+
+    def _time_maker(self, kind: pa.DataType) -> Maker:
+        if not pa.types.is_timestamp(kind):
+            raise _no_such_type("ts", kind, "timestamp or timestamp_ntz")
+
+        def times(columns: Columns, _: str) -> Any:
+            ms = _plain(columns.ms, columns.entries, pa.int64())
+            if columns.beyond_i64 is not None:
+                self._refuse_below_zero(columns, ms, "ts", None)
+            try:
+                return pc.multiply_checked(ms, 1000).view(pa.timestamp("us")).view(kind)
+            except pa.ArrowInvalid:
+                at = pc.index(pc.greater(ms, ((1 << 63) - 1) // 1000), True).as_py()
+                raise self._beyond(columns, at, "ts", None) from None
+
+        return times
+
+    def _fields_maker(self, kind: pa.DataType) -> Maker:
+        self.pairs = True
+        expected = "array<struct<field,value>> or map, of binary or string"
+        if pa.types.is_map(kind):
+            name_type, value_type = kind.key_type, kind.item_type
+            inner = pa.struct([kind.key_field, kind.item_field])
+        elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+            inner = kind.value_type
+            if [part.name for part in inner] != ["field", "value"]:
+                raise _no_such_type("fields", kind, expected)
+            name_type, value_type = inner[0].type, inner[1].type
+        else:
+            raise _no_such_type("fields", kind, expected)
+        for one in (name_type, value_type):
+            if not (pa.types.is_binary(one) or pa.types.is_string(one)):
+                raise _no_such_type("fields", kind, expected)
+
+        def pairs(columns: Columns, _: str) -> Any:
+            names = _binary(columns.names)
+            values = _binary(columns.values)
+            offsets = columns.pair_offsets
+            if pa.types.is_map(kind) and columns.repeated:
+                names, values, offsets = _last_of_each(names, values, offsets)
+            parts = [
+                self._text(columns, offsets, array, one)
+                for array, one in ((names, name_type), (values, value_type))
+            ]
+            children = pa.StructArray.from_buffers(inner, len(names), [None], children=parts)
+            buffers = [None, pa.py_buffer(offsets)]
+            return pa.Array.from_buffers(kind, columns.entries, buffers, children=[children])
+
+        return pairs
+
+    def _text(self, columns: Columns, offsets: bytes, array: Any, kind: pa.DataType) -> Any:
+        """Return the names or the values of all pairs as binary or string."""
+        if pa.types.is_binary(kind):
+            return array
+        try:
+            return array.cast(kind)
+        except pa.ArrowInvalid:
+            bad = cast_each(array, kind)[1]
+        ends = _plain(offsets[4:], len(offsets) // 4 - 1, pa.int32()).to_pylist()
+        at = next(entry for entry, end in enumerate(ends) if bad[0] < end)
+        raise ValueMismatchError(
+            f"{self._entry(columns, at)}: {array[bad[0]].as_py()!r} is not UTF-8, which column "
+            "'fields' needs; next: use array<struct<field:binary,value:binary>>"
+        )
+
+    # --- promoted fields --------------------------------------------------------------------
+
+    def _promoted_maker(self, name: str, kind: pa.DataType) -> Maker:
+        field = name.removeprefix(_FIELD_PREFIX).encode()
+        convert = converter(kind)
+        if convert is None:
+            raise _no_such_type(
+                name, kind, "string, binary, boolean, a number, decimal, date or timestamp"
+            )
+        numeric = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+        fields = self.numbers if numeric else self.texts
+        if field not in fields:
+            fields.append(field)
+        index = fields.index(field)
+
+        def promoted(columns: Columns, name: str) -> Any:
+            if numeric:
+                array, wrong = _numbers(columns.numbers[index], kind, convert)
+            else:
+                raw = _binary(columns.texts[index])
+                array = convert(raw)
+                wrong = array.null_count - raw.null_count
+            if wrong and self.strict:
+                raw = _texts_of(columns.numbers[index]) if numeric else raw
+                at = pc.index(pc.and_(pc.is_valid(raw), pc.is_null(array)), True).as_py()
+                raise ValueMismatchError(
+                    f"{self._entry(columns, at)}: field {field.decode()!r} is {raw[at].as_py()!r}, "
+                    f"which is not a {spark_name(kind)}; next: mode=PERMISSIVE makes it null"
+                )
+            if wrong:
+                self.mismatched[name] += wrong
+            return array
+
+        return promoted
+
+    # --- errors -----------------------------------------------------------------------------
+
+    def _entry(self, columns: Columns, at: int) -> str:
+        return f"stream {self.key!r} entry {_id_at(columns, at)}"
+
+    def _refuse_below_zero(
+        self, columns: Columns, array: Any, name: str, instead: str | None
+    ) -> None:
+        """Raise for the first number that is negative as a bigint."""
+        at = pc.index(pc.less(array, 0), True).as_py()
+        if at >= 0:
+            raise self._beyond(columns, at, name, instead)
+
+    def _beyond(self, columns: Columns, at: int, name: str, instead: str | None) -> IdRangeError:
+        advice = f"give it the type {instead}, or leave it out" if instead else "leave it out"
+        return IdRangeError(
+            f"{self._entry(columns, at)}: the ID is too large for column {name!r}; next: {advice} "
+            "with .schema(...)"
+        )
+
+
+def record_batches(
+    shape: RowShape,
+    chunks: Iterable[list[CopiedNode]],
+    start: StreamId = MIN_ID,
+    end: StreamId = MAX_ID,
+    *,
+    max_entries: int = BATCH_ENTRIES,
+    max_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of ascending nodes as record batches, bounded in rows and bytes.
+
+    Args:
+        chunks: of the nodes of one stream.
+        start, end: IDs, both included.
+    """
+    for columns in decode(lambda: shape.writer(max_entries, max_bytes), chunks, start, end):
+        yield shape.batch(columns)
+
+
+def decode(
+    new_writer: Callable[[], ColumnWriter],
+    chunks: Iterable[list[CopiedNode]],
+    start: StreamId = MIN_ID,
+    end: StreamId = MAX_ID,
+) -> Iterator[Columns]:
+    """Yield the entries of ascending nodes as columns; each time as many as a writer holds.
+
+    Args:
+        chunks: of the nodes of one stream.
+        start, end: IDs, both included.
+    """
+    writer = new_writer()
+    low: tuple[int, int] = start
+    for chunk in chunks:
+        at = 0
+        while (state := writer.add_nodes(chunk, at, *low, *end)) == FULL:
+            at, low = writer.next_node, (writer.next_ms, writer.next_seq)
+            yield writer.finish()
+            writer = new_writer()
+        if state == PAST_END:
+            break
+    if writer.entries:
+        yield writer.finish()
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def _plain(data: bytes, length: int, kind: pa.DataType) -> Any:
+    return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
+
+
+def _binary(column: TextColumn) -> Any:
+    """Return a text column as binary."""
+    offsets, values, missing = column.buffers()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    if missing:
+        buffers[0] = pc.invert(_marked(missing)).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) // 4 - 1, buffers)
+
+
+def _marked(marks: bytes) -> Any:
+    return _plain(marks, len(marks), pa.uint8()).cast(pa.bool_())
+
+
+def _numbers(
+    column: NumberColumn, kind: pa.DataType, convert: Callable[[Any], Any]
+) -> tuple[Any, int]:
+    """Return a number column as `kind`, and the number of values that are not of that type."""
+    numbers, others = column.buffers()
+    array = _plain(numbers, len(numbers) // 8, pa.int64())
+    texts = _binary(column.texts)
+    if len(texts) == len(array):
+        array = convert(texts)
+    else:
+        array = _fitting(array, kind)
+        if others:
+            array = pc.replace_with_mask(array, _marked(others), convert(texts))
+    return array, array.null_count - texts.null_count
+
+
+def _fitting(numbers: Any, kind: pa.DataType) -> Any:
+    """Return int64 as another numeric type; null where the number does not fit."""
+    if pa.types.is_floating(kind):
+        return numbers.cast(kind, safe=False)  # rounded, as for text
+    return cast(numbers, kind)
+
+
+def _texts_of(column: NumberColumn) -> Any:
+    """Return all values of a number column as their stored text."""
+    numbers, others = column.buffers()
+    texts = _plain(numbers, len(numbers) // 8, pa.int64()).cast(pa.string()).cast(pa.binary())
+    return pc.replace_with_mask(texts, _marked(others), _binary(column.texts)) if others else texts
+
+
+def _id_texts(columns: Columns) -> Any:
+    """Return the IDs as `ms-seq`."""
+    halves = [
+        _plain(data, columns.entries, pa.uint64()).cast(pa.string())
+        for data in (columns.ms, columns.seq)
+    ]
+    return pc.binary_join_element_wise(*halves, "-")
+
+
+def _packed_ids(columns: Columns, kind: pa.DataType) -> Any:
+    """Return the IDs as 16 bytes, both halves big-endian."""
+    packed = bytearray(16 * columns.entries)
+    halves = memoryview(packed).cast("Q")
+    for place, data in enumerate((columns.ms, columns.seq)):
+        numbers = array("Q", data)
+        numbers.byteswap()
+        halves[place::2] = memoryview(numbers)
+    offsets = array("i", range(0, len(packed) + 1, 16))
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(bytes(packed))]
+    return pa.Array.from_buffers(kind, columns.entries, buffers)
+
+
+def _id_at(columns: Columns, at: int) -> StreamId:
+    ms, seq = (
+        int.from_bytes(data[8 * at : 8 * at + 8], "little") for data in (columns.ms, columns.seq)
+    )
+    return StreamId(ms, seq)
+
+
+def _last_of_each(names: Any, values: Any, offsets: bytes) -> tuple[Any, Any, bytes]:
+    """Return the pairs without those whose field comes again later in the same entry."""
+    ends = _plain(offsets, len(offsets) // 4, pa.int32()).to_pylist()
+    plain = names.to_pylist()
+    kept: list[int] = []
+    new_ends = [0]
+    for at in range(len(ends) - 1):
+        last = {plain[pair]: pair for pair in range(ends[at], ends[at + 1])}
+        kept += sorted(last.values())
+        new_ends.append(len(kept))
+    chosen = pa.array(kept, pa.int32())
+    return (
+        names.take(chosen),
+        values.take(chosen),
+        pa.array(new_ends, pa.int32()).buffers()[1].to_pybytes()[: 4 * len(new_ends)],
+    )
+
+
+def _no_such_type(name: str, kind: pa.DataType, expected: str) -> SchemaError:
+    return SchemaError(f"column {name!r} cannot be {spark_name(kind)}, expected {expected}")

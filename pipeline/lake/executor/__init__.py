@@ -1,0 +1,1 @@
+"""What tasks do with the files of a lake."""

@@ -1,0 +1,246 @@
+"""Reading and writing the Parquet files of a lake, inside a worker.
+
+A file ends at the end of a day, or when it is large enough. Row groups have about a million rows;
+smaller ones would take a quarter more space. IDs are delta-encoded, which makes them five times
+smaller than text. A file is written under a temporary name, which no reader and no other job uses.
+When it is complete, it gets its name, which contains the IDs of its range.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import xxhash
+
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.entry import StreamId
+from streamkeep.pipeline.lake.files import LakeFile, day_of, folder_of, new_path
+from streamkeep.pipeline.storage.places import make_folder
+
+FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
+_GROUP_ROWS: Final = 1 << 20
+_GROUP_BYTES: Final = 128 << 20
+_DAY_MS: Final = 86_400_000
+_LEVEL: Final = 3
+_BATCH_ROWS: Final = 65_536
+_TOP: Final = (1 << 63) - 1
+
+
+class _Sink:
+    """A file being written, and its checksum."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.digest = xxhash.xxh3_64()
+        self.size = 0
+        self.closed = False
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        """Append bytes."""
+        self.digest.update(data)
+        self.size += len(data)
+        self._stream.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: only the complete file matters."""
+
+    def close(self) -> None:
+        """End the file."""
+        if not self.closed:
+            self.closed = True
+            self._stream.close()
+
+
+class FileWriter:
+    """Writes the entries of one stream, in ascending order, into files by day.
+
+    Args:
+        root: of the lake in the file system.
+        schema: of the files.
+        file_bytes: the size at which a file ends, in bytes of rows in memory. None: it ends only
+            with the day.
+    """
+
+    def __init__(
+        self,
+        system: pafs.FileSystem,
+        root: str,
+        key: bytes,
+        schema: pa.Schema,
+        file_bytes: int | None = FILE_BYTES,
+    ) -> None:
+        self._file_bytes = file_bytes
+        self.files: list[LakeFile] = []
+        self._system = system
+        self._root = root
+        self._key = key
+        self._schema = schema
+        self._day: str | None = None
+        self._waiting: list[Any] = []
+        self._rows = 0
+        self._bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._sink: _Sink | None = None
+        self._draft = ""
+        self._entries = 0
+        self._written = 0
+        self._first = self._last = StreamId(0, 0)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add entries, all of them above those added before."""
+        for start, stop in _days(batch):
+            part = batch.slice(start, stop - start)
+            first = id_at(part, 0)
+            day = day_of(first.ms)
+            if self._entries and (day != self._day or self._full()):
+                self._end_file()
+            if not self._entries:
+                self._day, self._first = day, first
+            self._waiting.append(part)
+            self._rows += len(part)
+            self._bytes += part.nbytes
+            self._entries += len(part)
+            self._last = id_at(part, len(part) - 1)
+            if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+                self._end_group()
+
+    def close(self) -> list[LakeFile]:
+        """End the last file; return all files."""
+        if self._entries:
+            self._end_file()
+        return self.files
+
+    def abandon(self) -> None:
+        """Remove all written files, after a failure."""
+        if self._writer is not None:
+            self._close_draft()
+            self._system.delete_file(self._draft)
+        for file in self.files:
+            self._system.delete_file(f"{self._root}/{file.path}")
+
+    def _close_draft(self) -> tuple[int, str]:
+        """End the file being written; return its size and checksum."""
+        assert self._writer is not None
+        assert self._sink is not None
+        self._writer.close()
+        self._sink.close()
+        size, checksum = self._sink.size, self._sink.digest.hexdigest()
+        self._writer = self._sink = None
+        return size, checksum
+
+    def _full(self) -> bool:
+        return self._file_bytes is not None and self._written >= self._file_bytes
+
+    def _end_group(self) -> None:
+        if self._writer is None:
+            folder = f"{self._root}/{folder_of(self._key, self._day)}"
+            make_folder(self._system, folder)
+            self._draft = f"{folder}/_{uuid.uuid4().hex}.draft"
+            self._sink = _Sink(self._system.open_output_stream(self._draft, compression=None))
+            self._writer = pq.ParquetWriter(
+                pa.PythonFile(self._sink, mode="w"),
+                self._schema,
+                compression="zstd",
+                compression_level=_LEVEL,
+                use_dictionary=[n for n in self._schema.names if n not in ("ms", "seq", "ts")],
+                column_encoding={name: "DELTA_BINARY_PACKED" for name in ("ms", "seq", "ts")},
+            )
+        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._writer.write_table(table, row_group_size=len(table))
+        self._written += self._bytes
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+    def _end_file(self) -> None:
+        if self._rows:
+            self._end_group()
+        size, checksum = self._close_draft()
+        path = new_path(self._key, self._day, self._first, self._last, checksum)
+        target = f"{self._root}/{path}"
+        if isinstance(self._system, pafs.LocalFileSystem):
+            _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
+        failpoints.hit("lake:file-written")
+        self._system.move(self._draft, target)
+        failpoints.hit("lake:file-named")
+        file = LakeFile(path, self._key, self._day, self._entries, size, self._first, self._last)
+        self.files.append(file)
+        self._entries = self._written = 0
+
+
+def read_file(
+    system: pafs.FileSystem,
+    root: str,
+    file: LakeFile,
+    columns: Sequence[str],
+    batch_rows: int = _BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file as record batches."""
+    with pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
+        yield from source.iter_batches(batch_rows, columns=list(columns))
+
+
+def ascending(batch: pa.RecordBatch) -> bool:
+    """Return whether the IDs of a batch rise strictly."""
+    ms, seq = batch.column("ms"), batch.column("seq")
+    falls = pc.greater(ms[:-1], ms[1:])
+    same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))
+    return not pc.any(pc.or_(falls, same)).as_py()
+
+
+def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
+    """Return the ID of a row."""
+    return StreamId(batch.column("ms")[row].as_py(), batch.column("seq")[row].as_py())
+
+
+def _sync(path: Path) -> None:
+    """Sync a file and its folder."""
+    for one in (path, path.parent):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows that belong to one day each; IDs ascend, and so do days."""
+    ms = batch.column("ms")
+    if not len(ms):
+        return
+    if day_of(ms[0].as_py()) == day_of(ms[len(ms) - 1].as_py()):
+        yield 0, len(ms)
+        return
+    days = pc.divide(ms, _DAY_MS)
+    changes = pc.indices_nonzero(pc.not_equal(days[1:], days[:-1])).to_pylist()
+    ends = [change + 1 for change in changes] + [len(ms)]
+    start = 0
+    for end in ends:
+        yield start, end
+        start = end
+
+
+def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
+    """Return for each row whether its ID is one of `ids`."""
+    chosen = {one for one in ids if max(one) <= _TOP}  # a lake has no higher IDs
+    ms, seq = batch.column("ms"), batch.column("seq")
+    maybe = pc.is_in(ms, pa.array([one.ms for one in chosen], pa.int64()))
+    rows = pc.indices_nonzero(maybe).to_pylist()
+    flags = bytearray(len(batch))
+    for row in rows:
+        flags[row] = StreamId(ms[row].as_py(), seq[row].as_py()) in chosen
+    return pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(flags)]).cast(
+        pa.bool_()
+    )
+
+
+def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
+    """Return the number of rows that have one of the IDs."""
+    return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0

@@ -1,0 +1,157 @@
+"""Reading a lake as a DataFrame.
+
+On disks and HDFS, Spark's own Parquet reader reads the files that the log names; it selects columns
+and row groups by the query. For object stores, Spark needs jars that are not part of PySpark. So
+from those, Python workers read through `pyarrow.fs`, as the jobs do. The filters of a query do not
+reach these workers, but the arguments for columns and ranges do. A user who has Spark's jars for S3
+names the lake as `s3a://`, which selects Spark's reader.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from streamkeep.engine.commands.arguments import range_end, range_start
+from streamkeep.pipeline.lake.executor.whole_files import TableFile, table_batches
+from streamkeep.pipeline.lake.files import LakeError, ids_of_path
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.storage.places import by_python_only, file_system, is_local
+from streamkeep.pipeline.tasks.packing import spread
+from streamkeep.pipeline.tasks.quick_ack import QuickAckCall
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+_TOP: Final = (1 << 63) - 1  # the highest ms and seq in a lake
+
+Id = tuple[int, int]
+
+
+def read_lake(
+    spark: SparkSession,
+    path: str,
+    version: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    streams: Sequence[str] | None = None,
+    start: str = "-",
+    end: str = "+",
+) -> DataFrame:
+    """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
+
+    On a disk, filters on `stream` and `date` select partitions, filters on `ms` select files and
+    row groups, and unused columns are not read. In an object store, only the arguments do that.
+
+    Args:
+        version: of the table; None for the newest.
+        columns: the columns to read, in this order; None for all.
+        streams: keys; None for all.
+        start, end: IDs, both included, as in `xrange`.
+
+    Raises:
+        LakeError: there is no lake, or no such version or column.
+        StorageError: the storage cannot be reached.
+        InvalidIdError: `start` or `end` is not an ID.
+    """
+    from pyspark.sql import functions as f
+
+    lake = Lake.open(path, version)
+    every = ["stream", "date", "id", *lake.file_schema.names]
+    names = every if columns is None else _known(columns, every, lake.uri)
+    low, high = range_start(start), range_end(end)
+    bounded = (start, end) != ("-", "+")
+    files = [
+        file
+        for file in _files(lake)
+        if (streams is None or file.stream in streams) and _may_hold(file, low, high)
+    ]
+    needed = {*names, *(("ms", "seq") if bounded or "id" in names else ())}
+    from_files = [name for name in lake.file_schema.names if name in needed] or ["ms"]
+    schema = pa.schema(
+        [
+            *(lake.file_schema.field(name) for name in from_files),
+            pa.field("stream", pa.string()),
+            pa.field("date", pa.date32()),
+        ]
+    )
+    rows = _rows(spark, lake, files, schema)
+    if bounded:
+        rows = rows.where(_between(f.col("ms"), f.col("seq"), low, high))
+    if "id" in names:
+        rows = rows.withColumn("id", f.concat_ws("-", "ms", "seq"))
+    return rows.select(*(f.col("`" + name.replace("`", "``") + "`") for name in names))
+
+
+def _known(columns: Sequence[str], every: Sequence[str], uri: str) -> list[str]:
+    for name in columns:
+        if name not in every:
+            near = difflib.get_close_matches(name, every, n=3) or every
+            raise LakeError(f"{uri}: there is no column {name!r}; next: use {', '.join(near)}")
+    return list(columns)
+
+
+def _files(lake: Lake) -> list[TableFile]:
+    """Return the files of a lake, including those of other programs."""
+    rows = pa.table(lake.table.get_add_actions(flatten=True)).to_pylist()
+    return [
+        TableFile(
+            unquote(row["path"]), row["partition.stream"], row["partition.date"], row["size_bytes"]
+        )
+        for row in sorted(rows, key=lambda row: str(row["path"]))
+    ]
+
+
+def _may_hold(file: TableFile, low: Id, high: Id) -> bool:
+    """Return whether a file may hold an ID of the range, by the IDs in its name."""
+    ends = ids_of_path(file.path)
+    return ends is None or (ends[0] <= high and ends[1] >= low)
+
+
+def _between(ms: Column, seq: Column, low: Id, high: Id) -> Column:
+    """Return the condition that an ID is in the range."""
+    first, last = [(min(one[0], _TOP), min(one[1], _TOP)) for one in (low, high)]
+    above = (ms > first[0]) | ((ms == first[0]) & (seq >= first[1]))
+    below = (ms < last[0]) | ((ms == last[0]) & (seq <= last[1]))
+    return ms.between(first[0], last[0]) & above & below  # the first part selects row groups
+
+
+def _rows(
+    spark: SparkSession, lake: Lake, files: Sequence[TableFile], schema: pa.Schema
+) -> DataFrame:
+    """Return the rows of files, read by Spark or by Python workers."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    table_schema = from_arrow_schema(schema)
+    if not files:
+        return spark.createDataFrame([], table_schema)
+    if by_python_only(lake.uri):
+        return _by_python(spark, lake.uri, files, schema)
+    prefix = file_system(lake.uri)[1] if is_local(lake.uri) else lake.uri
+    reader = spark.read.schema(table_schema).option("basePath", prefix)
+    return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
+
+
+def _by_python(
+    spark: SparkSession, uri: str, files: Sequence[TableFile], schema: pa.Schema
+) -> DataFrame:
+    """Return the rows of files that Python workers read."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    table_schema = from_arrow_schema(schema)
+    arrow = to_arrow_schema(table_schema, timezone="UTC")
+    tasks = spread(files, [file.size_bytes for file in files])
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for file in tasks[number]:
+                    yield from table_batches(uri, file, arrow)
+
+    count = len(tasks)
+    return spark.range(0, count, 1, count).mapInArrow(QuickAckCall(each), table_schema)

@@ -1,0 +1,190 @@
+"""Converting Spark's rows to entries. The columns of a row are
+
+stream          the key, unless the option `stream` gives it
+id              `ms-seq`, or 16 bytes; or `ms` and `seq`; without any of these, the store gives IDs
+fields          array<struct<field,value>> or map, of string or binary
+any other       without `fields`: the field of that name (NAME for `field.NAME`); null is left out
+ts              ignored, because the ID contains the time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkeep.arrow.batches import SchemaError
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import CommandError, StreamkeepError
+
+_TOP: Final = (1 << 64) - 1
+
+Pairs = tuple[int, int, list[bytes]]
+
+
+class RowError(StreamkeepError):
+    """A row cannot become an entry; nothing was written."""
+
+
+class RowReader:
+    """Converts record batches of one schema to entries.
+
+    Args:
+        schema: of the rows.
+        key: of the stream of all rows; None: the column `stream` has it.
+
+    Raises:
+        SchemaError: rows of this schema cannot become entries.
+    """
+
+    def __init__(self, schema: pa.Schema, key: bytes | None) -> None:
+        names = schema.names
+        self.key = key
+        self.count = 0  # of rows so far, which serve as IDs if the rows have none
+        if key is None and "stream" not in names:
+            raise SchemaError(
+                "the rows have no key; next: give the option 'stream', or add a column 'stream'"
+            )
+        self.with_ids = "id" in names or {"ms", "seq"} <= set(names)
+        if not self.with_ids and ("ms" in names or "seq" in names):
+            raise SchemaError(
+                "an ID needs both columns 'ms' and 'seq'; next: add the other one, or drop this "
+                "one to let the store give IDs"
+            )
+        self.plain = [name for name in names if name not in _SYSTEM and name != "fields"]
+        self.has_fields = "fields" in names
+        if self.has_fields and self.plain:
+            raise SchemaError(
+                f"there is a column {self.plain[0]!r} and a column 'fields', but an entry takes "
+                "its fields from one of them; next: drop one of the two"
+            )
+        if self.has_fields:
+            _check_fields(schema.field("fields").type)
+        elif not self.plain:
+            raise SchemaError("there is no column 'fields', and no other column for a field")
+        for name in self.plain:
+            kind = schema.field(name).type
+            if pa.types.is_nested(kind):
+                raise SchemaError(
+                    f"column {name!r} is {kind}, but a field holds text; next: convert it with "
+                    "to_json"
+                )
+
+    def read(self, batch: pa.RecordBatch) -> dict[bytes, list[Pairs]]:
+        """Return the rows of a batch as entries, by stream, in order."""
+        entries = list(self.fields_of(batch)) if self.has_fields else self._columns(batch)
+        if not all(entries):
+            at = next(at for at, pairs in enumerate(entries) if not pairs)
+            raise RowError(f"row {at} of a batch has no field: all its values are null")
+        ms, seq = self.ids_of(batch)
+        made = list(zip(ms, seq, entries, strict=True))
+        if self.key is not None:
+            return {self.key: made} if made else {}
+        found: dict[bytes, list[Pairs]] = {}
+        keys = batch.column("stream").cast(pa.binary())
+        if keys.null_count:
+            raise RowError("column 'stream' is null in a row")
+        for key, entry in zip(keys.to_pylist(), made, strict=True):
+            found.setdefault(key, []).append(entry)
+        return found
+
+    def ids_of(self, batch: pa.RecordBatch) -> tuple[Iterable[int], Iterable[int]]:
+        """Return the two halves of the IDs."""
+        if not self.with_ids:
+            first = self.count + 1
+            self.count += batch.num_rows
+            return repeat(0, batch.num_rows), range(first, first + batch.num_rows)
+        names = batch.schema.names
+        if "ms" in names and "seq" in names:
+            return _halves(batch.column("ms"), "ms"), _halves(batch.column("seq"), "seq")
+        ids = [_parse_id(value) for value in batch.column("id").to_pylist()]
+        return [ms for ms, _ in ids], [seq for _, seq in ids]
+
+    def fields_of(self, batch: pa.RecordBatch) -> Iterator[list[bytes]]:
+        """Return field, value, field, value, ... of each row, from column `fields`."""
+        column = batch.column("fields")
+        offsets = column.offsets.to_pylist()
+        if column.null_count:
+            raise RowError("column 'fields' is null in a row")
+        if pa.types.is_map(column.type):
+            names, values = column.keys, column.items
+        else:
+            names, values = (column.values.field(at) for at in (0, 1))
+        first, last = offsets[0], offsets[-1]
+        parts = [one.slice(first, last - first).cast(pa.binary()) for one in (names, values)]
+        if parts[0].null_count or parts[1].null_count:
+            raise RowError("a field or value in column 'fields' is null")
+        flat: list[Any] = [None] * (2 * (last - first))
+        flat[0::2], flat[1::2] = (one.to_pylist() for one in parts)
+        ends = [2 * (offset - first) for offset in offsets]
+        return map(flat.__getitem__, map(slice, ends[:-1], ends[1:]))
+
+    def _columns(self, batch: pa.RecordBatch) -> list[list[bytes]]:
+        """Return the same as `fields_of`, from one column per field."""
+        names = [name.removeprefix("field.").encode() for name in self.plain]
+        texts = [_as_text(batch.column(name)) for name in self.plain]
+        columns = [text.to_pylist() for text in texts]
+        if not any(text.null_count for text in texts):
+            width = 2 * len(names)
+            flat: list[Any] = [None] * (width * batch.num_rows)
+            for at, (name, column) in enumerate(zip(names, columns, strict=True)):
+                flat[2 * at :: width] = repeat(name, batch.num_rows)
+                flat[2 * at + 1 :: width] = column
+            return [flat[at : at + width] for at in range(0, len(flat), width)]
+        return [
+            [part for name, value in zip(names, row, strict=True) if value is not None
+             for part in (name, value)]
+            for row in zip(*columns, strict=True)
+        ]  # fmt: skip
+
+
+_SYSTEM: Final = ("stream", "id", "ms", "seq", "ts")
+
+
+def _check_fields(kind: pa.DataType) -> None:
+    texts = (pa.types.is_binary, pa.types.is_string)
+    if pa.types.is_map(kind):
+        parts = [kind.key_type, kind.item_type]
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        parts = [part.type for part in kind.value_type]
+    else:
+        parts = []
+    if len(parts) != 2 or not all(any(test(part) for test in texts) for part in parts):
+        raise SchemaError(
+            f"column 'fields' is {kind}, expected array<struct<field,value>> or map, of binary or "
+            "string"
+        )
+
+
+def _as_text(column: Any) -> Any:
+    """Return a column as the text to store."""
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return column
+    if pa.types.is_timestamp(kind):
+        text = column.view(pa.timestamp(kind.unit)).cast(pa.string())  # needs no time zones
+        return (pc.binary_join_element_wise(text, "Z", "") if kind.tz else text).cast(pa.binary())
+    return column.cast(pa.string()).cast(pa.binary())
+
+
+def _halves(column: Any, name: str) -> list[int]:
+    """Return one half of all IDs."""
+    if not column.null_count:
+        with suppress(pa.ArrowInvalid):
+            numbers: list[int] = column.cast(pa.uint64()).to_pylist()
+            return numbers
+    bad = next(one for one in column.to_pylist() if one is None or not 0 <= one <= _TOP)
+    raise RowError(f"column {name!r} is {bad}, expected 0 to 2^64-1")
+
+
+def _parse_id(value: Any) -> tuple[int, int]:
+    if isinstance(value, bytes) and len(value) == 16:
+        return int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
+    try:
+        return StreamId.parse(value)
+    except (CommandError, TypeError):
+        raise RowError(f"column 'id' is {value!r}, expected an entry ID such as 5-0") from None

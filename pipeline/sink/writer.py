@@ -1,0 +1,182 @@
+"""The Spark data source `streamkeep`: batch and streaming writes.
+
+    >>> frame.write.format("streamkeep").option("stream", "orders").mode("append").save("s.store")
+
+Tasks stage their rows in files (`executor.stage`), and `commit` on the driver applies all files in
+one transaction. So readers see the whole batch or nothing of it, and failed attempts of a task
+leave nothing.
+
+**Exactly once**: the transaction also stores the number of the batch under the name of the
+application (`engine/admin/batches`). For a streaming query, the name is its checkpoint or the
+option `txnAppId`, and Spark gives the number. If the driver dies after the transaction and before
+Spark has recorded the batch, Spark runs the batch again, and `commit` finds its number and does
+nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
+
+`abort` only removes staged files and never undoes a commit, because Spark also calls it when
+`commit` fails after the data is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from streamkeep.engine.admin.batches import newest_batch, note_batch
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.options import OptionError, WriteOptions
+from streamkeep.pipeline.sink.apply import apply_staged
+from streamkeep.pipeline.sink.executor.rows import RowReader
+from streamkeep.pipeline.sink.executor.stage import stage
+from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
+from streamkeep.pipeline.storage.places import plain
+from streamkeep.pipeline.tasks.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamkeep.pipeline.sink.staged import Staged
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """The message of a task to the driver."""
+
+    folder: str
+    staged: Staged
+
+
+def _make_staging(path: Path) -> None:
+    """Make a private folder in the store, into which tasks write by path.
+
+    Raises:
+        UntrustedFileError: a file of the store failed a check; nothing was written.
+    """
+    files.create_folder(path)
+    store = Folder(path)
+    check_files(store, readonly=False)
+    store.make_folder(STAGING_FOLDER, durable=False)
+
+
+class _Writer:
+    """The common part of batch and streaming writes."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "streams can only be appended to; next: use .mode('append'), or "
+                ".outputMode('append') or ('update'). `streamkeep remove` removes a stream"
+            )
+        RowReader(arrow_schema(schema), options.key)  # raises if such rows cannot be written
+        self.options = options
+        if not options.staging:
+            _make_staging(Path(options.path))
+        self.staging = plain(options.staging or str(Path(options.path) / STAGING_FOLDER))
+        self.folder = new_folder(self.staging)
+
+    def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one partition into a file. Runs in a task."""
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        partition = context.partitionId() if context is not None else 0
+        name = f"{partition:06d}-{attempt}.arrow"
+        return StagedMessage(self.folder, stage(rows, self.folder, name, self.options.key))
+
+    def apply(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        application: str | None,
+        batch: int | None,
+    ) -> None:
+        """Append all staged rows in one transaction, unless this batch was already applied."""
+        received = [one for one in messages if isinstance(one, StagedMessage)]
+        if len(received) != len(messages):
+            raise StreamkeepError(
+                f"{len(messages) - len(received)} partitions sent no message about their files"
+            )
+        options = self.options
+        name = None if application is None else application.encode()
+        failpoints.hit("sink:staged")
+        with Store(options.path) as store:
+            with store.transaction() as transaction:
+                txn = transaction.txn
+                if name is not None and batch is not None:
+                    newest = newest_batch(txn, name)
+                    if newest is not None and batch <= newest:
+                        _log.warning("%s: batch %d was already applied", application, batch)
+                        transaction.abort()
+                        self.clean(messages)
+                        return
+                    note_batch(txn, name, batch)
+                for key in apply_staged(txn, [one.staged for one in received]):
+                    if options.maxlen is not None or options.minid is not None:
+                        minid = None if options.minid is None else str(options.minid)
+                        limit = 0 if options.approximate else None
+                        transaction.xtrim(
+                            key, options.maxlen, options.approximate, minid=minid, limit=limit
+                        )
+                failpoints.hit("sink:applied")
+            failpoints.hit("sink:committed")
+        self.clean(messages)
+        sweep(self.staging)
+
+    def clean(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove the staged files."""
+        for folder in {one.folder for one in messages if isinstance(one, StagedMessage)}:
+            remove_folder(folder)
+
+
+class StreamkeepWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame into a store."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one partition."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append all rows."""
+        self.apply(messages, self.options.application, self.options.version)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove the staged files."""
+        remove_folder(self.folder)
+
+
+class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query into a store."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        if options.application is None:
+            raise OptionError(
+                "a streaming write needs .option('checkpointLocation', ...) or "
+                ".option('txnAppId', ...): the store records its batches under that name"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one partition."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append all rows, unless this batch was already appended."""
+        self.apply(messages, self.options.application, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove the staged files; appended rows remain."""
+        self.clean(messages)

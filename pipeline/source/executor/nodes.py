@@ -1,0 +1,93 @@
+"""The nodes of a slice, read on an executor: from a store, or from a file of segments.
+
+A read transaction keeps all pages of its snapshot from being reused, and a task may take minutes.
+So nodes are copied in chunks, each in a short transaction. That is correct because entries never
+change: an ID below the pinned end exists, or was deleted or trimmed. A node keeps its key even when
+it moves to the archive, so the next chunk begins above the last key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.history import Unreadable
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.node.columns import CopiedNode
+from streamkeep.pipeline.options import (
+    AUTO,
+    ReadOptions,
+)
+from streamkeep.pipeline.source.segment_files import is_folder, open_segment
+from streamkeep.pipeline.source.slices import Slice
+from streamkeep.pipeline.source.stores import reading, stream_nodes
+
+_CHUNK_BYTES: Final = 2 << 20
+_COPIES: Final = 8  # parts of a chunk, after each of which the clock is checked
+_CHUNK_S: Final = 0.05
+_MOST_RENEWALS: Final = 100
+
+
+def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[list[CopiedNode]]:
+    """Yield the nodes of a slice, ascending, in chunks."""
+    after: StreamId | None = None
+    renewals = 0
+    while True:
+        try:
+            nodes, after = _copy_nodes(store, one, source, after)
+        except Unreadable as error:
+            renewals += 1
+            with store.snapshot() as snapshot:
+                if renewals > _MOST_RENEWALS or error.still_named(snapshot.txn):
+                    raise error.error from None
+            continue  # the segment was erased or dropped; the newest manifest has the change
+        yield nodes
+        if after is None:
+            return
+
+
+def _copy_nodes(
+    store: Store[bytes], one: Slice, source: str, after: StreamId | None
+) -> tuple[list[CopiedNode], StreamId | None]:
+    """Return a chunk of the nodes of a slice, and its last key; None at the end."""
+    nodes: list[CopiedNode] = []
+    size = 0
+    deadline = time.monotonic() + _CHUNK_S
+    with store.snapshot() as snapshot:
+        stream = stream_nodes(snapshot.txn, one.key, one.number, source)
+        for copied in stream.chunks(one.start, one.end, after, _CHUNK_BYTES // _COPIES):
+            nodes += [node for node in copied if node[2]]
+            size += sum(len(node[2]) for node in copied)
+            if size >= _CHUNK_BYTES or time.monotonic() > deadline:
+                return nodes, StreamId(*copied[-1][:2])
+    return nodes, None
+
+
+def read_file(root: str, one: Slice) -> Iterator[list[CopiedNode]]:
+    """Yield the nodes of a slice that names its file, one block at a time."""
+    assert one.segment is not None
+    assert one.blocks is not None
+    with open_segment(root, one.segment) as segment:
+        for number in range(*one.blocks):
+            yield [(node.ms, node.seq, node.listpack, b"") for node in segment.block(number)]
+
+
+def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:
+    """Yield the nodes of a slice of `cut_exported`, which has the full path of its file."""
+    return read_file("", one)
+
+
+@contextmanager
+def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[CopiedNode]]]]:
+    """Provide, in a `with` block, a function that yields the nodes of a slice in chunks."""
+    if options.tail_export is not None:
+        yield read_exported
+        return
+    if is_folder(options.path):
+        yield lambda one: read_file(options.path, one)
+        return
+    with reading(options.path) as store:
+        yield lambda one: read_nodes(store, one, options.source)

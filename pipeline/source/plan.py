@@ -1,0 +1,95 @@
+"""The plan of a batch read: pinned ranges, cut into slices and packed to partitions.
+
+Runs on the driver. Slices are much smaller than partitions, so that partitions have about the same
+size.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source.pins import pin_streams
+from streamkeep.pipeline.source.segment_files import is_folder
+from streamkeep.pipeline.source.segment_folder import cut_folder, list_segments, pin_folder
+from streamkeep.pipeline.source.slices import Pin, Slice, join, pack
+from streamkeep.pipeline.source.stores import reading, stream_nodes
+from streamkeep.pipeline.source.tail_export import cut_exported
+from streamkeep.pipeline.storage.folders import new_folder, sweep
+from streamkeep.pipeline.tasks.packing import partition_bytes
+
+_log = logging.getLogger(__name__)
+
+
+def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
+    """Return the ranges of a batch read, fixed at this moment."""
+    if is_folder(options.path):
+        return pin_folder(options)
+    with reading(options.path) as store, store.snapshot() as snapshot:
+        return pin_streams(snapshot.txn, options)
+
+
+def plan_pins(
+    options: ReadOptions, pins: tuple[Pin, ...], folder: str | None = None
+) -> list[tuple[Slice, ...]]:
+    """Return the partitions of the pinned ranges.
+
+    Args:
+        folder: with `tailExport`, the folder for nodes that executors cannot reach; by default a
+            new one.
+    """
+
+    def target_of(total: int) -> int:
+        return partition_bytes(total, min_partitions=options.min_partitions)
+
+    if is_folder(options.path):
+        segments = list_segments(options.path)
+        target = target_of(sum(one.size_bytes for one in cut_folder(segments, pins, None)))
+        slices = cut_folder(segments, pins, max(1, target // 8))
+    else:
+        with reading(options.path) as store, store.snapshot() as snapshot:
+            txn, source = snapshot.txn, options.source
+            target = target_of(sum(pinned_bytes(txn, pin, source) for pin in pins))
+            size = max(1, target // 8)
+            if options.tail_export is None:
+                slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
+        if options.tail_export is not None:
+            sweep(options.tail_export)
+            folder = folder or new_folder(options.tail_export)
+            slices = cut_exported(options, pins, size, folder)
+            _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
+    partitions = pack(
+        slices,
+        target,
+        min_partitions=options.min_partitions,
+        max_entries=options.max_records,
+    )
+    return [join(part) for part in partitions]
+
+
+def pinned_bytes(txn: Txn, pin: Pin, source: str) -> int:
+    """Return about how many bytes a read of a pinned range takes."""
+    if pin.start > pin.end:
+        return 0
+    return stream_nodes(txn, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
+
+
+def cut_stream(txn: Txn, pin: Pin, source: str, slice_bytes: int) -> list[Slice]:
+    """Return a pinned range as slices of about `slice_bytes`, cut between nodes."""
+    if pin.start > pin.end:
+        return []
+    slices: list[Slice] = []
+    start, size, entries, any_there = pin.start, 0, 0, False
+    stream = stream_nodes(txn, pin.key, pin.number, source)
+    for mark in stream.marks(pin.start, pin.end, slice_bytes):
+        if size and size + mark.size_bytes // 2 > slice_bytes and mark.id > start:
+            end = mark.id.previous()
+            slices.append(Slice(pin.key, pin.number, start, end, size, entries))
+            start, size, entries = mark.id, 0, 0
+        size += mark.size_bytes
+        entries += mark.entries
+        any_there = True
+    if any_there:
+        slices.append(Slice(pin.key, pin.number, start, pin.end, size, entries))
+    return slices

@@ -1,0 +1,53 @@
+"""The batch reader of the source: planned on the driver, pickled, and read on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from streamkeep.arrow.batches import RowShape
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source.executor.batches import read_slices
+from streamkeep.pipeline.source.plan import plan_pins
+from streamkeep.pipeline.source.slices import Pin, Slice
+from streamkeep.pipeline.tasks.quick_ack import QuickAck
+from streamkeep.pipeline.tasks.schemas import arrow_schema
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """The slices that one task reads."""
+
+    slices: tuple[Slice, ...]
+
+
+class StreamkeepReader(QuickAck, DataSourceReader):
+    """Plans a batch read on the driver, and reads its partitions in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, pins: tuple[Pin, ...]) -> None:
+        self.options = options
+        self.schema = schema
+        self.pins = pins
+        check_schema(schema, options)
+
+    def partitions(self) -> list[SlicePartition]:
+        """Return the partitions: neighbouring slices of about equal size."""
+        return [SlicePartition(part) for part in plan_pins(self.options, self.pins)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the entries of a partition as record batches."""
+        if not isinstance(partition, SlicePartition):  # Spark's substitute for an empty list
+            return iter(())
+        return read_slices(self.options, self.schema, partition.slices)
+
+
+def check_schema(schema: StructType, options: ReadOptions) -> None:
+    """Raise SchemaError if entries cannot fill one of the columns."""
+    RowShape(arrow_schema(schema), b"", options.mode)

@@ -1,0 +1,134 @@
+"""A folder of segments without a store, on a disk or in any storage that pyarrow reaches.
+
+Each segment names its stream, so such a folder can be read without a manifest: a copy, an export
+(`streamkeep archive export`), or an object store that executors on other hosts reach. Only a
+manifest could say which of two overlapping files is valid, since an erasure rewrites a segment and
+removes the old file later. Without one, the newer file is used.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.fs
+
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import NotAStoreError, StreamkeepError
+from streamkeep.format.segment.segment import SUFFIX, Segment
+from streamkeep.pipeline.options import LIVE, ReadOptions
+from streamkeep.pipeline.source.pins import chosen_keys, pin_between
+from streamkeep.pipeline.source.segment_files import open_segment
+from streamkeep.pipeline.source.slices import Pin, Slice
+from streamkeep.pipeline.storage.places import file_system, is_local, reaching
+
+_AT_ONCE: Final = 16  # files of an object store to open in parallel; each takes some round trips
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSegment:
+    """One segment of a folder; its path is relative to the folder."""
+
+    path: str
+    segment: Segment
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """A sort key that is higher for the newer of two files with the same entries."""
+        return self.segment.trailer.epoch, self.segment.trailer.created_ms
+
+
+def list_segments(root: str) -> dict[int, list[FolderSegment]]:
+    """Return the segments of a folder by stream number, ascending, without overlaps.
+
+    Raises:
+        NotAStoreError: there is no such folder, or it has no segments.
+        CorruptionError: a segment is damaged.
+    """
+    system, base = file_system(root)
+    selector = pyarrow.fs.FileSelector(base, recursive=True, allow_not_found=True)
+    with reaching(root):
+        paths = [
+            info.path.removeprefix(base.rstrip("/")).lstrip("/")
+            for info in system.get_file_info(selector)
+            if info.is_file and info.path.endswith(SUFFIX)
+        ]
+    found: dict[int, list[FolderSegment]] = {}
+    with ThreadPoolExecutor(1 if is_local(root) else _AT_ONCE) as threads:
+        for one in threads.map(lambda path: _open(root, path), paths):
+            found.setdefault(one.segment.index.stream_number, []).append(one)
+    if not found:
+        raise NotAStoreError(f"{root}: neither a store nor a folder with segments (*{SUFFIX})")
+    return {number: _newest(files) for number, files in sorted(found.items())}
+
+
+def _open(root: str, path: str) -> FolderSegment:
+    with open_segment(root, path) as segment:
+        return FolderSegment(path, segment)
+
+
+def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
+    """Return the valid files: of overlapping ones, the newest."""
+    kept: list[FolderSegment] = []
+    for one in sorted(files, key=lambda one: one.age, reverse=True):
+        first, last = one.segment.trailer.first_id, one.segment.trailer.last_id
+        if all(
+            last < other.segment.trailer.first_id or first > other.segment.trailer.last_id
+            for other in kept
+        ):
+            kept.append(one)
+    return sorted(kept, key=lambda one: one.segment.trailer.first_id)
+
+
+def pin_folder(options: ReadOptions) -> tuple[Pin, ...]:
+    """Return the ranges of a batch read, fixed at this moment."""
+    if options.source == LIVE:
+        raise StreamkeepError(
+            f"{options.path}: an archive has no live entries; next: leave out source=live"
+        )
+    streams = list_segments(options.path)
+    numbers = {files[-1].segment.index.key: number for number, files in streams.items()}
+    return tuple(
+        pin_between(
+            options,
+            key,
+            numbers[key],
+            StreamId(*streams[numbers[key]][-1].segment.trailer.last_id),
+        )
+        for key in chosen_keys(options, list(numbers), all_there=True)
+    )
+
+
+def cut_folder(
+    streams: dict[int, list[FolderSegment]], pins: tuple[Pin, ...], slice_bytes: int | None
+) -> list[Slice]:
+    """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it.
+
+    Args:
+        streams: the result of `list_segments`.
+    """
+    slices = []
+    for pin in pins:
+        for one in streams.get(pin.number, []):
+            slices += cut_segment(one.segment, one.path, pin, slice_bytes)
+    return slices
+
+
+def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) -> list[Slice]:
+    """Return the part of a segment in a pinned range, as slices cut between blocks."""
+    slices = []
+    blocks = segment.index.blocks
+    at = segment.seek(*pin.start)
+    last = segment.seek_last(*pin.end) + 1
+    while at < last:
+        stop, size, entries = at, 0, 0
+        while stop < last and (slice_bytes is None or size < slice_bytes or stop == at):
+            size += blocks[stop].raw_size
+            entries += blocks[stop].entries
+            stop += 1
+        low = max(pin.start, StreamId(*blocks[at].first_id))
+        high = min(pin.end, StreamId(*blocks[stop - 1].last_id))
+        slices.append(Slice(pin.key, pin.number, low, high, size, entries, path, (at, stop)))
+        at = stop
+    return slices

@@ -1,0 +1,111 @@
+"""The values that say what is read: a pinned range of a stream, and the slices that it is cut into.
+
+A *slice* is a range of IDs of one stream, with its size in bytes. Other modules cut small slices in
+order of ID, from the nodes of a live store, from a manifest, or from the blocks of large segments.
+`pack` combines them to partitions of about equal size, in order: a partition holds neighbouring
+slices, so its entries ascend, and a stream that is read with one partition is in order.
+
+The driver makes slices and sends them to executors. This module needs neither Spark nor LMDB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from streamkeep.format.core.entry import StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The range to read of one stream, fixed when the DataFrame is made; both IDs are included."""
+
+    key: bytes
+    number: int
+    start: StreamId
+    end: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The entries of one stream from `start` to `end`, both included.
+
+    Attributes:
+        number: of the stream in its store; a stream that was deleted and created again has another.
+        size_bytes: about how many bytes a read takes.
+        entries: about how many entries there are; 0 if unknown.
+        segment: the file that holds all of them, relative to the archive; None: in the store.
+        blocks: the blocks of that file, as a half-open range; None for all.
+    """
+
+    key: bytes
+    number: int
+    start: StreamId
+    end: StreamId
+    size_bytes: int
+    entries: int = 0
+    segment: str | None = None
+    blocks: tuple[int, int] | None = None
+
+
+def pack(
+    slices: Sequence[Slice],
+    target_bytes: int,
+    *,
+    min_partitions: int | None = None,
+    max_entries: int | None = None,
+) -> list[tuple[Slice, ...]]:
+    """Return partitions of neighbouring slices, as even as the slices allow.
+
+    Args:
+        target_bytes: about how many bytes a partition should have.
+        min_partitions: the least number of partitions, if there are as many slices.
+        max_entries: the most entries of a partition, unless a single slice has more.
+    """
+    total = sum(one.size_bytes for one in slices)
+    count = max(1, round(total / target_bytes), min(min_partitions or 1, len(slices)))
+    partitions: list[tuple[Slice, ...]] = []
+    group: list[Slice] = []
+    passed = entries = 0
+    for at, one in enumerate(slices):
+        # A slice belongs to the partition that contains its middle. A task for a small rest would
+        # cost more than the rest itself.
+        full = (passed + one.size_bytes / 2) * count > (len(partitions) + 1) * total
+        many = max_entries is not None and entries + one.entries > max_entries
+        must = len(slices) - at <= (min_partitions or 0) - len(partitions) - 1
+        if group and (full or many or must):
+            partitions.append(tuple(group))
+            group, entries = [], 0
+        group.append(one)
+        passed += one.size_bytes
+        entries += one.entries
+    if group:
+        partitions.append(tuple(group))
+    return partitions
+
+
+def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    """Return the slices of a partition, with adjacent slices of one source joined."""
+    joined: list[Slice] = []
+    for one in slices:
+        last = joined[-1] if joined else None
+        if last is not None and _continues(last, one):
+            joined[-1] = replace(
+                last,
+                end=one.end,
+                size_bytes=last.size_bytes + one.size_bytes,
+                entries=last.entries + one.entries,
+                blocks=None if last.blocks is None else (last.blocks[0], (one.blocks or (0, 0))[1]),
+            )
+        else:
+            joined.append(one)
+    return tuple(joined)
+
+
+def _continues(last: Slice, one: Slice) -> bool:
+    """Return whether `one` directly follows `last` in the same source."""
+    if (last.number, last.key, last.segment) != (one.number, one.key, one.segment):
+        return False
+    if last.segment is None:
+        return last.end.next() == one.start
+    return last.blocks is not None and one.blocks is not None and last.blocks[1] == one.blocks[0]

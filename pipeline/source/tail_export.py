@@ -1,0 +1,101 @@
+"""Reading a store on other hosts: its live and retired nodes are exported to segment files.
+
+LMDB is a mapped file and works only on the host whose disk holds it. If the option `tailExport`
+names a folder that all hosts reach, by path or URI, the driver writes the live and retired nodes of
+a read there, as one segment file per stream. Executors then read only files: these, and the
+segments of `STORE/archive`, which they must reach under the same path.
+
+Manifest and nodes come from one snapshot, so an archiver at work does not move entries past the
+export. Each read has a folder of its own. The folder of a job is removed with the job, and that of
+a micro-batch when Spark reports the batch as done, which it does except for the last one. The
+folder of a DataFrame is kept, because the DataFrame may be read again. Remaining folders are
+removed after a week, by a later read with the same option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from streamkeep.engine.model.manifest import overlapping
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.node.envelope import encode_envelope
+from streamkeep.format.segment.segment import segment_path
+from streamkeep.format.segment.writer import SegmentWriter
+from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
+from streamkeep.pipeline.source.segment_files import open_segment
+from streamkeep.pipeline.source.segment_folder import cut_segment
+from streamkeep.pipeline.source.slices import Pin, Slice
+from streamkeep.pipeline.source.stores import reading, stream_nodes
+from streamkeep.pipeline.source.stream_nodes import StreamNodes
+from streamkeep.pipeline.storage.places import check, file_system, make_folder, reaching
+
+_EPOCH: Final = 1  # for nodes that no commit wrote
+
+
+def cut_exported(
+    options: ReadOptions, pins: tuple[Pin, ...], slice_bytes: int, folder: str
+) -> list[Slice]:
+    """Return the pinned ranges as slices of files; write live and retired nodes to `folder`."""
+    slices: list[Slice] = []
+    check(folder)
+    archive = str(Path(options.path) / "archive")
+    with reading(options.path) as store, store.snapshot() as snapshot:
+        for pin in pins:
+            if pin.start > pin.end:
+                continue
+            if options.source != LIVE:
+                for record in overlapping(snapshot.txn, pin.number, pin.start, pin.end):
+                    slices += _cut_file(archive, record.path, pin, slice_bytes)
+            if options.source != ARCHIVE:
+                path = _write_tail(snapshot.txn, options, pin, store.uuid, folder)
+                if path is not None:
+                    slices += _cut_file(folder, path, pin, slice_bytes)
+    return sorted(slices, key=lambda one: (one.key, one.start))
+
+
+def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:
+    location = f"{root.rstrip('/')}/{path}"
+    with open_segment("", location) as segment:
+        return cut_segment(segment, location, pin, slice_bytes)
+
+
+def _write_tail(
+    txn: Txn, options: ReadOptions, pin: Pin, store_uuid: str, folder: str
+) -> str | None:
+    """Write the nodes that are in no segment into a new one; return its path, None if none are."""
+    source = TAIL if options.source == AUTO else LIVE
+    stream = stream_nodes(txn, pin.key, pin.number, source)
+    nodes = _envelopes(stream, pin)
+    first = next(nodes, None)
+    if first is None:
+        return None
+    writer = SegmentWriter(
+        store_uuid=bytes.fromhex(store_uuid.replace("-", "")),
+        stream_number=pin.number,
+        key=pin.key,
+        created_ms=Clock().now_ms(),
+        epoch=_EPOCH,
+        file_number=1,
+    )
+    path = segment_path(pin.number, pin.key, pin.start, pin.end, _EPOCH, 1)
+    system, base = file_system(folder)
+    target = f"{base}/{path}"
+    make_folder(system, target.rpartition("/")[0])
+    where = f"stream {pin.key!r}"
+    with reaching(folder), system.open_output_stream(target, compression=None) as out:
+        out.write(writer.add(first, where))
+        for envelope in nodes:
+            out.write(writer.add(envelope, where))
+        out.write(writer.finish())
+    return path
+
+
+def _envelopes(stream: StreamNodes, pin: Pin) -> Iterator[bytes]:
+    for ms, seq, load in stream.nodes(StreamId(*pin.start), StreamId(*pin.end), None):
+        data = load()
+        if data:
+            yield encode_envelope(pin.number, ms, seq, _EPOCH, 1, b"", data, b"")

@@ -1,0 +1,1 @@
+"""Places where files are: disks and object stores."""

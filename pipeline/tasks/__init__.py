@@ -1,0 +1,1 @@
+"""How jobs and reads are distributed: packing work, running it in tasks, fast starts of tasks."""

@@ -1,0 +1,55 @@
+"""How work is divided into tasks: by bytes, not one task per file.
+
+A task takes Spark 30 to 60 ms, so 3,000 small segments in 3,000 partitions took 68 times as long as
+in two. Items keep their order.
+
+Runs on the driver. This module needs neither Spark nor LMDB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+MIN_PARTITION_BYTES: Final = 32 << 20  # a quarter of a second, six times the start of a task
+MAX_PARTITION_BYTES: Final = 128 << 20  # limits repeated work, and idle cores at the end
+ONE_WAVE_BYTES: Final = 80 << 20  # below, one task per core; more tasks would gain too little
+_PARTITIONS_PER_CORE: Final = 2
+
+Item = TypeVar("Item")
+
+
+def partition_bytes(total: int, *, min_partitions: int | None = None, cores: int = 0) -> int:
+    """Return how many bytes of `total` a partition should have.
+
+    Args:
+        min_partitions: the least number of partitions, if there is enough data.
+        cores: the number of cores that share the work; 0 for those of this machine.
+    """
+    if min_partitions is not None:
+        return max(1, min(MAX_PARTITION_BYTES, -(-total // min_partitions)))
+    share = total // (cores or os.cpu_count() or 1)
+    if share > ONE_WAVE_BYTES:
+        share //= _PARTITIONS_PER_CORE
+    return max(MIN_PARTITION_BYTES, min(MAX_PARTITION_BYTES, share))
+
+
+def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[tuple[Item, ...]]:
+    """Return neighbouring items in groups of about equal size, one group per task.
+
+    Args:
+        sizes: of the items, in bytes.
+        cores: the number of cores that share the work; 0 for those of this machine.
+    """
+    target = partition_bytes(sum(sizes), cores=cores)
+    groups: list[tuple[Item, ...]] = []
+    group: list[Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and total + size // 2 > target:
+            groups.append(tuple(group))
+            group, total = [], 0
+        group.append(item)
+        total += size
+    return [*groups, tuple(group)] if group else groups
