@@ -18,6 +18,9 @@ PURE_TESTS := tests/test_format tests/test_properties tests/test_engine_api/test
 	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest
 PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery
 
+# Without bytecode every process that a test starts compiles the sources again, each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check dist \
 	clean dev
 

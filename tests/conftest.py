@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -21,7 +22,7 @@ from streamkeep.engine.store import idempotency_sweep
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.lock_order import CHECK_VARIABLE
-from tiers import slow_but
+from tiers import ALL, slow_but
 
 pytest.register_assert_rewrite("test_properties.store_machine")  # it asserts, and is no test
 settings.load_profile(profile.ANY_MACHINE)
@@ -31,8 +32,18 @@ ROOT = Path(__file__).resolve().parent.parent
 NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
 
 
+MEMORY: Final = Path("/dev/shm")
+MEMORY_BYTES: Final = 4 << 30  # a run of the daily tests holds 0.3 GB of it at most
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to test compiled modules that are older than their source, or that must not be."""
+    """Put the daily tests' folders into memory, and refuse compiled modules that do not fit.
+
+    The daily tests wait for the disk a fifth of their time; the long ones are there to use it.
+    Modules must not be older than their source, nor compiled with STREAMKEEP_PURE=1.
+    """
+    if not ALL and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit a default
     package = Path(streamkeep.__file__).parent
