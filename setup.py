@@ -28,6 +28,7 @@ HOT = [
     "src/streamkeep/engine/commands/xdel.py",
     "src/streamkeep/engine/notify/notifier.py",
     "src/streamkeep/engine/system/failpoints.py",
+    "src/streamkeep/engine/system/shared_file.py",
     "src/streamkeep/engine/model/existing.py",
     "src/streamkeep/engine/model/group.py",
     "src/streamkeep/engine/commands/idempotency.py",

@@ -66,6 +66,7 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
@@ -156,6 +157,7 @@ def prepare(
 def _clear_journal(store: Folder) -> Folder:
     """Open or make the journal's folder; remove unfinished files for reuse."""
     journal = store.make_folder(JOURNAL_FOLDER)
+    keep_in_place(journal.handle)
     for name in journal.names():
         if name.startswith(NEW_RECYCLED):
             journal.remove(name)

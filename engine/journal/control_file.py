@@ -1,4 +1,4 @@
-"""The control file `journal/head`: the state of the journal that processes share by mapping it.
+"""The control file `journal/head`: the state of the journal that processes share (`shared_file`).
 
     0     log position after an even commit: file number, offset, chain, commit number, and
           the XOR of these four
@@ -28,23 +28,25 @@ another boot or mount shows that the system may have lost pages that were not on
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import struct
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
 from streamkeep.engine.system import boot_id, files
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.core.id_codec import unsigned
 
 CONTROL_FILE: Final = "head"
 _SIZE: Final = 4096
 _POSITION: Final = struct.Struct("<QQQQQ")
-_pack_position: Final = _POSITION.pack_into
+_pack_position: Final = _POSITION.pack
 _EVEN_AT: Final = 0
 _ODD_AT: Final = 64
 _EVEN: Final = slice(_EVEN_AT, _EVEN_AT + _POSITION.size)
@@ -80,32 +82,32 @@ class ControlFile:
     def __init__(self, folder: Folder) -> None:
         """Open the file, or create it."""
         self._path = str(folder.path / CONTROL_FILE)
+        self._poisoned = False  # by this process
         self.handle = folder.open(CONTROL_FILE, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
             status = os.fstat(self.handle)
             self._identity = status.st_ino, status.st_dev
             files.reserve(self.handle, _SIZE)
-            self._map = mmap.mmap(self.handle, _SIZE)
+            self._file = SharedFile(self.handle)
+            self._map = self._file.data
+            self._words = memoryview(self._map).cast("q")
             here = boot_id.boot_id()
-            mount = -1
             if self._map[_BOOT:_BOOT_END] != here:
-                self._map[:] = bytes(_SIZE)
-                self._map[_BOOT:_BOOT_END] = here
-                mount = boot_id.mount_id(folder.path)
+                self._file.write(0, bytes(_SIZE))
+                self._file.write(_BOOT, here)
+                self._file.set_word(_MOUNT, boot_id.mount_id(folder.path))
+            self._file.set_word(_OPENINGS, self._words[_OPENINGS] + 1)
         except BaseException:
             os.close(self.handle)
             raise
-        self._words = memoryview(self._map).cast("q")
-        if mount >= 0:
-            self._words[_MOUNT] = mount
-        self._words[_OPENINGS] += 1
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Unmap and close the file."""
         fcntl.flock(self.handle, fcntl.LOCK_EX)
-        self._words[_OPENINGS] -= 1
+        with suppress(OSError):  # too high a number is harmless
+            self._file.set_word(_OPENINGS, self._words[_OPENINGS] - 1)
         fcntl.flock(self.handle, fcntl.LOCK_UN)
         self.abandon()
 
@@ -114,7 +116,7 @@ class ControlFile:
         handle, self.handle = self.handle, -1
         if handle >= 0:
             self._words.release()
-            self._map.close()
+            self._file.close()
             os.close(handle)
 
     def reset(self, position: LogPosition, durable_file: int, durable_commit: int) -> None:
@@ -173,18 +175,26 @@ class ControlFile:
         return None
 
     def set_position(self, position: LogPosition) -> None:
-        """Publish the log position after the newest commit."""
+        """Publish the log position after the newest commit; raise StoreFullError as `publish`."""
         self.publish(position.file_number, position.offset, position.chain, position.commit_number)
 
     def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
-        """Publish the log position after a commit that LMDB is about to make."""
+        """Publish the log position after a commit that LMDB is about to make.
+
+        Raises:
+            StoreFullError: there is no room; nothing was published.
+        """
         check = number ^ offset ^ chain ^ commit_number
         at = _ODD_AT if commit_number & 1 else _EVEN_AT
-        _pack_position(self._map, at, number, offset, chain, commit_number, check)
+        try:
+            self._file.write(at, _pack_position(number, offset, chain, commit_number, check))
+        except OSError as error:
+            raise translate_os(error) from error
 
     def set_made(self, commit_number: int) -> None:
         """Record that LMDB has made a commit."""
-        self._words[_COMMITTED] = commit_number
+        with suppress(OSError):  # the number may be too low
+            self._file.set_word(_COMMITTED, commit_number)
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""
@@ -196,8 +206,9 @@ class ControlFile:
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
         """Publish the durable commit; only the sync leader may do so."""
-        self._words[_DURABLE_FILE] = file_number
-        self._words[_DURABLE] = commit_number
+        with suppress(OSError):  # the next sync then covers these commits again
+            self._file.set_word(_DURABLE_FILE, file_number)
+            self._file.set_word(_DURABLE, commit_number)
 
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""
@@ -213,11 +224,13 @@ class ControlFile:
 
     def begin_wave(self, wave: int) -> None:
         """Record that a wave was begun."""
-        self._words[_BEGUN] = wave
+        with suppress(OSError):  # the wave's lock is held
+            self._file.set_word(_BEGUN, wave)
 
     def end_wave(self, wave: int) -> None:
         """Record that a wave has ended."""
-        self._words[_ENDED] = wave
+        with suppress(OSError):  # the next leader then waits for the lock of this wave
+            self._file.set_word(_ENDED, wave)
 
     def check_not_moved(self) -> None:
         """Raise if the store was deleted or moved; its path may hold another store by now.
@@ -237,11 +250,11 @@ class ControlFile:
 
     def poisoned(self) -> bool:
         """Return whether a sync has failed."""
-        return self._words[_POISON] != 0
+        return self._poisoned or self._words[_POISON] != 0
 
     def may_write(self, erasures: int) -> bool:
         """Return whether no sync has failed and `erasures` is still the number of erasures."""
-        return self._words[_POISON] == 0 and self._words[_ERASURES] == erasures
+        return not self.poisoned() and self._words[_ERASURES] == erasures
 
     def erasures(self) -> int:
         """Return the number of erasures since the file was set up."""
@@ -249,11 +262,16 @@ class ControlFile:
 
     def count_erasure(self) -> None:
         """Make every process clear its memory before its next write; under the write lock."""
-        self._words[_ERASURES] += 1
+        try:
+            self._file.set_word(_ERASURES, self._words[_ERASURES] + 1)
+        except OSError as error:
+            raise translate_os(error) from error
 
     def poison(self) -> None:
         """Make every process refuse to write."""
-        self._words[_POISON] = 1
+        self._poisoned = True
+        with suppress(OSError):  # this process refuses to write in any case
+            self._file.set_word(_POISON, 1)
 
 
 def _decode(data: bytes) -> LogPosition | None:

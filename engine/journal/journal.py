@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 from typing import Final
 
@@ -40,6 +39,7 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StreamkeepError
 from streamkeep.format.log.journal import (
     RECORD_HEADER,
@@ -77,7 +77,7 @@ class Journal:
         self._chain = 0
         self._commit_number = -1
         self._begun: LogPosition | None = None  # the start of a file that is not in use yet
-        self._map: mmap.mmap | None = None
+        self._file: SharedFile | None = None
         self._handle = -1  # of the mapped file
         self._mapped = 0  # its number
         self._room = 0  # where its last record must end
@@ -102,9 +102,9 @@ class Journal:
         self.folder.close()
 
     def _close_files(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
             os.close(self._handle)
         if self._sync_handle >= 0:
             os.close(self._sync_handle)
@@ -186,19 +186,25 @@ class Journal:
             if self._clean:
                 self._wipe_recycled()
             # A killed writer may have left a record here, which a reader would follow.
-            assert self._map is not None
-            self._map[self._offset : self._offset + len(END)] = END
+            self._write(END)
             self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
             self._clean = False
         chain = record_checksum(body, self._chain)
         end = self._offset + size
-        assert self._map is not None
-        self._map[self._offset : end] = encode_record(body, chain)
+        self._write(encode_record(body, chain))
         self._next_offset = end
         self._next_chain = chain
         if durable:
             files.begin_writing(self._handle, self._offset, size)
         self.control.publish(self._number, end, chain, self._commit_number + 1)
+
+    def _write(self, data: bytes) -> None:
+        """Write bytes at the log position; raise StoreFullError if there is no room."""
+        assert self._file is not None
+        try:
+            self._file.write(self._offset, data)
+        except OSError as error:
+            raise translate_os(error) from error
 
     def _wipe_recycled(self) -> None:
         """Remove the files that a new one could reuse: they hold old records."""
@@ -222,8 +228,7 @@ class Journal:
             if self.locate(commit_number):
                 if self._mapped != self._number:
                     self._map_file(self._number)
-                assert self._map is not None
-                self._map[self._offset : self._offset + len(END)] = END
+                self._write(END)
                 self.folder.remove(file_name(self._number + 1))
 
     def forget(self) -> None:
@@ -270,19 +275,19 @@ class Journal:
         try:
             handle = self.folder.open(file_name(number), os.O_RDWR)
             try:
-                mapped = mmap.mmap(handle, 0)
+                mapped = SharedFile(handle)
             except BaseException:
                 os.close(handle)
                 raise
         except OSError as error:
             raise translate_os(error) from error
-        if self._map is not None:
-            self._map.close()
+        if self._file is not None:
+            self._file.close()
             os.close(self._handle)
-        self._map = mapped
+        self._file = mapped
         self._handle = handle
         self._mapped = number
-        self._room = len(mapped) - len(END)
+        self._room = len(mapped.data) - len(END)
 
     # --- sync, without the write lock -------------------------------------------------------
 

@@ -32,9 +32,9 @@ Compiled by mypyc. A KeyboardInterrupt cannot come in the middle of a change in 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import struct
+from contextlib import suppress
 from typing import Final
 
 import xxhash
@@ -43,6 +43,7 @@ from streamkeep.engine.notify.notifier import Bell, Notifier, remove_dead
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.system.shared_file import SharedFile, keep_in_place
 
 # Kinds of rows: what the reader waits for.
 READ: Final = 0  # XREAD
@@ -128,25 +129,26 @@ class WaitTable:
         self.words: memoryview = _EMPTY
         self._mutex = make_lock("wait table")
         self._file = -1
-        self._map: mmap.mmap | None = None
+        self._shared: SharedFile | None = None
         self._held = False  # this process has the lock
         self._bells: Notifier | None = None
         if folder is not None:
             self._open(folder)
 
     def _open(self, folder: Folder) -> None:
+        keep_in_place(folder.handle)
         handle = folder.open(BOARD_FILE, os.O_RDWR | os.O_CREAT)
         try:
             _flock(handle, _EXCLUSIVE)
             if os.fstat(handle).st_size < _SIZE:
                 _allocate(handle)
-            area = mmap.mmap(handle, _SIZE)
-            words = memoryview(area).cast("Q")
+            shared = SharedFile(handle)
+            words = memoryview(shared.data).cast("Q")
             if not words[_LAYOUT]:  # it is new, or its maker was killed
-                words[_LAYOUT] = _MAGIC
+                shared.set_word(_LAYOUT, _MAGIC)
             if words[_LAYOUT] != _MAGIC:
                 raise OSError(f"{folder.path / BOARD_FILE} has another layout")
-            self._map = area
+            self._shared = shared
             self.words = words
             self._bells = Notifier(folder)
             self._recount(remove_dead(folder))
@@ -171,7 +173,7 @@ class WaitTable:
         self._file = -1
         self._held = False
         self.words = _EMPTY
-        self._map = None
+        self._shared = None
         self.folder = None
         if self._bells is not None:
             self._bells.abandon()
@@ -198,7 +200,7 @@ class WaitTable:
                 self._leave()
 
     def register(self, bell: int, interests: list[Interest], ticket: int = 0) -> int:
-        """Begin a wait; return its ticket, or 0 if the table is full.
+        """Begin a wait; return its ticket, or 0 if the table or the disk is full.
 
         Args:
             ticket: of an earlier wait of the same call, which keeps its place in the queues; 0
@@ -211,9 +213,10 @@ class WaitTable:
                 rows: int = words[_ROWS]
                 if self._file < 0 or rows + len(interests) > _CAPACITY:
                     return 0
+                shared = self._opened()
                 if not ticket:
                     ticket = words[_TICKET] + 1
-                    words[_TICKET] = ticket
+                    shared.set_word(_TICKET, ticket)
                 place = rows
                 while place and words[_FIRST + (place - 1) * _WORDS] > ticket:
                     place -= 1
@@ -221,14 +224,15 @@ class WaitTable:
                     hashed = hash_name(key)
                     grouped = 0 if kind == READ else hash_name(group)
                     at = _START + place * _ROW_SIZE
-                    area = self._mapped()
-                    if place < rows:
-                        area.move(at + _ROW_SIZE, at, (rows - place) * _ROW_SIZE)
-                    area[at : at + _ROW_SIZE] = _ROW.pack(ticket, hashed, grouped, kind, bell)
-                    words[_COUNTS + hashed % _BUCKETS] += 1
+                    row = _ROW.pack(ticket, hashed, grouped, kind, bell)
+                    shared.write(at, row + shared.data[at : _START + rows * _ROW_SIZE])
+                    bucket = _COUNTS + hashed % _BUCKETS
+                    shared.set_word(bucket, words[bucket] + 1)
                     rows += 1
-                    words[_ROWS] = rows
+                    shared.set_word(_ROWS, rows)
                 return ticket
+            except OSError:  # the next change counts the rows; the caller polls
+                return 0
             finally:
                 self._leave()
 
@@ -238,6 +242,8 @@ class WaitTable:
             try:
                 self._enter()
                 return self._file >= 0 and self._drop(0, _WORD.pack(ticket))
+            except OSError:  # the row stays, and costs a wake-up without a reader
+                return True
             finally:
                 self._leave()
 
@@ -320,26 +326,27 @@ class WaitTable:
             self._held = True
             if self.words[_DIRTY]:
                 self._recount(None)
-            self.words[_DIRTY] = 1
+            self._opened().set_word(_DIRTY, 1)
 
     def _leave(self) -> None:
         if self._held:  # otherwise an interrupt came first, and the mark is that of another process
             self._held = False
-            self.words[_DIRTY] = 0
+            with suppress(OSError):  # the next process counts the rows again
+                self._opened().set_word(_DIRTY, 0)
             _flock(self._file, _UNLOCK)
 
-    def _mapped(self) -> mmap.mmap:
-        area = self._map
-        if area is None:
+    def _opened(self) -> SharedFile:
+        shared = self._shared
+        if shared is None:
             raise OSError("the wait table is closed")
-        return area
+        return shared
 
     def _data(self) -> bytes:
         """Return the bytes of all rows."""
         rows: int = self.words[_ROWS]
         if not rows:
             return b""
-        return self._mapped()[_START : _START + rows * _ROW_SIZE]
+        return self._opened().data[_START : _START + rows * _ROW_SIZE]
 
     def _rows(self) -> list[Row]:
         return list(_ROW.iter_unpack(self._data()))
@@ -356,13 +363,15 @@ class WaitTable:
                 hashed: int = _WORD.unpack_from(data, at - offset + 8)[0]
                 start = at - offset - removed * _ROW_SIZE
                 rest = rows * _ROW_SIZE - start - _ROW_SIZE
+                shared = self._opened()
                 if rest:
-                    self._mapped().move(_START + start, _START + start + _ROW_SIZE, rest)
+                    end = _START + rows * _ROW_SIZE
+                    shared.write(_START + start, shared.data[end - rest : end])
                 rows -= 1
                 removed += 1
-                words[_ROWS] = rows
+                shared.set_word(_ROWS, rows)
                 bucket = _COUNTS + hashed % _BUCKETS
-                words[bucket] = max(0, words[bucket] - 1)
+                shared.set_word(bucket, max(0, words[bucket] - 1))
             at = data.find(needle, at + 1)
         return removed > 0
 
@@ -372,16 +381,16 @@ class WaitTable:
         Args:
             bells: those that have readers; rows of others are dropped. None if that is unknown.
         """
-        words = self.words
-        words[_ROWS] = min(words[_ROWS], _CAPACITY)
+        shared = self._opened()
+        ticket: int = self.words[_TICKET]
+        shared.set_word(_ROWS, min(self.words[_ROWS], _CAPACITY))
         rows = [row for row in self._rows() if bells is None or row[4] in bells]
-        for bucket in range(_BUCKETS):
-            words[_COUNTS + bucket] = 0
-        for index, row in enumerate(rows):
-            at = _START + index * _ROW_SIZE
-            self._mapped()[at : at + _ROW_SIZE] = _ROW.pack(*row)
-            words[_COUNTS + row[1] % _BUCKETS] += 1
-        words[_ROWS] = len(rows)
-        if rows:
-            words[_TICKET] = max(words[_TICKET], *(row[0] for row in rows))
-        words[_DIRTY] = 0
+        counts = [0] * _BUCKETS
+        for row in rows:
+            counts[row[1] % _BUCKETS] += 1
+            ticket = max(ticket, row[0])
+        shared.write(_START, b"".join(_ROW.pack(*row) for row in rows))
+        shared.write(8 * _COUNTS, struct.pack(f"={_BUCKETS}Q", *counts))
+        shared.set_word(_ROWS, len(rows))
+        shared.set_word(_TICKET, ticket)
+        shared.set_word(_DIRTY, 0)

@@ -42,6 +42,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.system.shared_file import keep_in_place, moves_blocks
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -69,6 +70,7 @@ _OURS: Final = {
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 _SPARE_TRANSACTIONS: Final = 4
+_READER_SIZE: Final = 64  # bytes of lock.mdb per reader; its header takes as many as three readers
 _NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
 
 
@@ -186,6 +188,7 @@ def _lock_store(
     path = folder.path
 
     def open_lmdb() -> lmdb.Environment:
+        reserve_lock_file(folder, max_readers)
         return _open_lmdb(folder, False, max_readers, None)  # no limit: a replay reuses no page
 
     had_data = folder.exists(DATA_FILE)
@@ -219,6 +222,8 @@ def _lock_store(
             )
         else:
             check_extent(folder)
+        if is_listed(path):
+            reserve_lock_file(folder, max_readers)
         return True
 
     try:
@@ -356,6 +361,28 @@ def is_listed(path: Path) -> bool:
     return os.access(path, os.W_OK) and (
         not (path / LOCK_FILE).exists() or os.access(path / LOCK_FILE, os.W_OK)
     )
+
+
+def reserve_lock_file(folder: Folder, max_readers: int) -> None:
+    """Give LMDB's lock file all its blocks on disk; no process has the store open.
+
+    LMDB writes it through a map, so a missing block would be a signal and not an error. Where
+    blocks move, an old file may share its blocks with a copy, so it is replaced.
+    """
+    folder.make_file(LOCK_FILE)
+    handle = folder.open(LOCK_FILE, os.O_RDWR)
+    try:
+        size = os.fstat(handle).st_size
+        if size and moves_blocks(handle):
+            os.close(handle)
+            folder.remove(LOCK_FILE)
+            handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            size = 0
+        if not size:
+            keep_in_place(handle)
+        files.reserve(handle, _READER_SIZE * (max_readers + 2))
+    finally:
+        os.close(handle)
 
 
 def _open_lmdb(

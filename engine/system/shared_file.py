@@ -1,0 +1,87 @@
+"""Files that the processes of a store share, so that a full disk is an error and not a signal.
+
+Each process maps such a file for reading, and sees at once what others write. How it writes
+depends on the file system (`moves_blocks`):
+
+- Where an overwritten block stays where it is, it writes through the map. The blocks were reserved
+  before, so no write can fail.
+- Where an overwritten block may move, as on btrfs, and on XFS after `cp --reflink`, there may be no
+  room for the new block. A write through the map then ends the process with SIGBUS. If that
+  happens in LMDB's lock, the system cannot release the lock either. So the process writes by
+  pwrite(2), which raises OSError.
+
+LMDB itself writes `lock.mdb` through a map; `store.opening` gives that file blocks that stay. A
+word of 8 bytes, at a multiple of 8, is copied at once in both ways, so no reader sees a half of it.
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from contextlib import suppress
+from typing import Final
+
+from streamkeep.engine.system import files
+
+# File systems of Linux that overwrite blocks in place and cannot share them between files.
+_IN_PLACE: Final = frozenset((b"ext2", b"ext3", b"ext4", b"tmpfs", b"ramfs"))
+_MOUNTS: Final = "/proc/self/mountinfo"
+_GET_FLAGS: Final = 0x80086601  # ioctl numbers and flag of Linux's chattr +C
+_SET_FLAGS: Final = 0x40086602
+_NO_COPY_ON_WRITE: Final = 0x00800000
+_word: Final = struct.Struct("=Q").pack
+
+
+def moves_blocks(handle: int) -> bool:
+    """Return whether the file system of an open file may need a new block to overwrite one."""
+    device = os.fstat(handle).st_dev
+    number = b"%d:%d" % (os.major(device), os.minor(device))
+    with suppress(OSError), open(_MOUNTS, "rb") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(b" - ")
+            if before.split(b" ", 3)[2] == number:
+                return after.split(b" ", 1)[0] not in _IN_PLACE
+    return True  # the mounts of btrfs have other numbers than its files
+
+
+def keep_in_place(handle: int) -> None:
+    """Have an empty file, or new files in a folder, overwritten in place, if the system can.
+
+    On btrfs this is `chattr +C`: no copies on write, and so no checksums of the file system.
+    """
+    with suppress(OSError):
+        data = bytearray(8)
+        fcntl.ioctl(handle, _GET_FLAGS, data)
+        flags = int.from_bytes(data[:4], "little")
+        fcntl.ioctl(handle, _SET_FLAGS, (flags | _NO_COPY_ON_WRITE).to_bytes(8, "little"))
+
+
+class SharedFile:
+    """A mapped file of fixed size. The caller has opened the file and keeps it open.
+
+    Attributes:
+        data: its bytes, for reading.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self._writes = moves_blocks(handle)
+        self.data = mmap.mmap(handle, 0, access=mmap.ACCESS_READ if self._writes else 0)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes, which other processes then see; raise OSError if there is no room."""
+        if self._writes:
+            files.write_at(self.handle, data, offset)
+        else:
+            self.data[offset : offset + len(data)] = data
+
+    def set_word(self, index: int, value: int) -> None:
+        """Overwrite the u64 at a multiple of 8 bytes, in the machine's byte order."""
+        self.write(8 * index, _word(value))
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self.data.close()
