@@ -43,6 +43,7 @@ HOT = [
     "src/streamkeep/engine/commands/xread.py",
     "src/streamkeep/engine/commands/xreadgroup.py",
     "src/streamkeep/engine/commands/ref_policy.py",
+    "src/streamkeep/engine/commands/rows.py",
     "src/streamkeep/engine/model/read_cursor.py",
     "src/streamkeep/engine/commands/retention.py",
     "src/streamkeep/engine/commands/xrange.py",

@@ -36,6 +36,7 @@ COMMANDS: Final = (
     Source(f"{API}/group_commands.py", "GroupCommands"),
     Source(f"{API}/pending_commands.py", "PendingCommands"),
     Source(f"{API}/key_commands.py", "KeyCommands"),
+    Source(f"{API}/row_commands.py", "RowCommands"),
 )
 ADMIN: Final = Source(f"{API}/admin_commands.py", "AdminCommands")
 FOLLOW: Final = Source(f"{API}/follow.py", "FollowCommands")

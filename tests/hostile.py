@@ -95,6 +95,7 @@ def build(path: Path) -> None:
         store.xadd("gone", {"a": "b"})
         store.set_retention("gone", archive=True)
         store.delete("gone")
+        store.row_put("space", b"key", b"value")
 
 
 def add_rare_rows(raw: RawStore) -> None:

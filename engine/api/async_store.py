@@ -21,10 +21,21 @@ from typing import Any, TypeVar, cast
 
 from streamkeep.engine.api.async_commands import AsyncCommands
 from streamkeep.engine.api.async_methods import AsyncMethods
+from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.engine.api.work import (
+    Look,
+    LookCall,
+    Refused,
+    WakeOn,
+    Work,
+    WorkCall,
+    command_of,
+    waiting,
+)
 from streamkeep.engine.blocking.async_waiters import AsyncWaiters
 from streamkeep.engine.blocking.calls import BlockingCall, Wait
 from streamkeep.engine.commands.reply_budget import Entries, Found
@@ -136,6 +147,35 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
                 return result
 
         return await self._in_turn(transact)
+
+    async def apply(self, work: Work[Result], *, frees: bool = False) -> Result:
+        """Run `work(txn)` in a transaction that other calls may share; see `Store.apply`."""
+        try:
+            return await self._run(command_of(self._store, work, frees))
+        except Refused as refused:
+            raise refused.error from None
+
+    async def apply_when(
+        self,
+        work: Work[list[Any]],
+        look: Look,
+        wake_on: WakeOn,
+        *,
+        block: int = 0,
+        waiter: tuple[Key, ...] = (),
+    ) -> list[Any]:
+        """Run `work(txn)` until it returns something; see `Store.apply_when`."""
+        call = WorkCall(self._store, work, look, wake_on, waiter)
+        try:
+            return await self._run(waiting(call, block))
+        except Refused as refused:
+            raise refused.error from None
+
+    async def read_when(
+        self, look: Callable[[Snapshot[Text]], list[Any]], wake_on: WakeOn, *, block: int = 0
+    ) -> list[Any]:
+        """Run `look(snapshot)` until it returns something; see `Store.read_when`."""
+        return await self._run(waiting(LookCall(self._store, look, wake_on), block))
 
     def using(self, sync: Sync) -> AsyncSyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""

@@ -3,14 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, Self
 
-from streamkeep.engine.api.command_base import (
-    Fields,
-    Id,
-    Key,
-    Pair,
-    RefPolicy,
-    Streams,
-)
+from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
 from streamkeep.engine.api.group_commands import NackMode
 
 class PipelineCommands:
@@ -200,3 +193,14 @@ class PipelineCommands:
     def renamenx(self, src: Key, dst: Key) -> Self: ...
     def dump(self, name: Key, server: str = "7.2") -> Self: ...
     def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> Self: ...
+    def row_get(self, space: Key, key: bytes) -> Self: ...
+    def row_put(self, space: Key, key: bytes, value: bytes) -> Self: ...
+    def row_delete(self, space: Key, key: bytes) -> Self: ...
+    def row_range(
+        self,
+        space: Key,
+        first: bytes = b"",
+        last: bytes = b"",
+        count: int | None = None,
+        reverse: bool = False,
+    ) -> Self: ...

@@ -7,17 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
 from streamkeep.engine.admin import scrub
 from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
-from streamkeep.engine.api.command_base import Result
+from streamkeep.engine.api.command_base import Key, Result
 from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
+from streamkeep.engine.api.work import (
+    Look,
+    LookCall,
+    Refused,
+    WakeOn,
+    Work,
+    WorkCall,
+    command_of,
+    waiting,
+)
 from streamkeep.engine.archive import garbage_files
 from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
@@ -221,6 +231,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         txn = self._environment.begin_write()
         txn.durable = wait
         transaction = Transaction(self, txn)
+        self._environment.transaction = transaction
         try:
             yield transaction
             if txn.open:
@@ -234,12 +245,74 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         except BaseException:
             txn.abort()
             raise
+        finally:
+            self._environment.transaction = None
         self._environment.notice()
         if wait:
             txn.wait()
         self._environment.settle()
         if txn.garbage:
             self._collect_garbage()
+
+    def open_transaction(self) -> Transaction[bytes] | Transaction[str] | None:
+        """Return the transaction that this thread has open on the store, if it has one."""
+        open_one: Transaction[bytes] | Transaction[str] | None = self._environment.transaction
+        return open_one if open_one is not None and open_one.is_of_this_thread() else None
+
+    def apply(self, work: Work[Result], *, frees: bool = False) -> Result:
+        """Run `work(txn)` in a transaction, which calls of other threads may share.
+
+        All of it happens, or nothing when it raises. It differs from `transaction` in two ways:
+        callers that come at the same time share one commit and one sync, and `work` may run twice,
+        so it must change nothing but the transaction. It may run in another thread.
+
+        Args:
+            frees: `work` makes room, so that it may use the reserve of a full store.
+        """
+        try:
+            return self._run(command_of(self, work, frees))
+        except Refused as refused:
+            raise refused.error from None
+
+    def apply_when(
+        self,
+        work: Work[list[Any]],
+        look: Look,
+        wake_on: WakeOn,
+        *,
+        block: int = 0,
+        waiter: tuple[Key, ...] = (),
+    ) -> list[Any]:
+        """Run `work(txn)` as `apply` does, until it returns something that is not empty.
+
+        Between attempts the caller sleeps, without polling, until a commit concerns it.
+
+        Args:
+            look: says on a snapshot when `work` may find something: 0 for now, else the number of
+                milliseconds, or -1 if only a commit can change that.
+            wake_on: (key, group) of the streams whose new entries wake one consumer of the group,
+                and (key, None) for keys that `Transaction.wake` wakes.
+            block: how many milliseconds to wait at most; 0 for no limit.
+            waiter: names the caller. One that had to wait the last time looks before it runs
+                `work`, which spares a transaction that finds nothing.
+
+        Returns:
+            What `work` returned; [] when the time is over.
+        """
+        try:
+            return self._run(waiting(WorkCall(self, work, look, wake_on, waiter), block))
+        except Refused as refused:
+            raise refused.error from None
+
+    def read_when(
+        self, look: Callable[[Snapshot[Text]], list[Any]], wake_on: WakeOn, *, block: int = 0
+    ) -> list[Any]:
+        """Run `look(snapshot)` until it returns something that is not empty; otherwise sleep.
+
+        Args:
+            wake_on, block: as for `apply_when`.
+        """
+        return self._run(waiting(LookCall(self, look, wake_on), block))
 
     def using(self, sync: Sync) -> SyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""

@@ -22,6 +22,7 @@ from streamkeep.engine.api.group_commands import GroupCommands
 from streamkeep.engine.api.key_commands import KeyCommands
 from streamkeep.engine.api.pending_commands import PendingCommands
 from streamkeep.engine.api.read_commands import Delete
+from streamkeep.engine.api.row_commands import RowCommands
 from streamkeep.engine.commands import (
     idempotency,
     xadd,
@@ -54,7 +55,9 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.rows.producers import content_iid
 
 
-class StreamCommands(KeyCommands[Text], GroupCommands[Text], PendingCommands[Text]):
+class StreamCommands(
+    RowCommands[Text], KeyCommands[Text], GroupCommands[Text], PendingCommands[Text]
+):
     """All commands on streams. The subclasses decide how each runs.
 
     `Text` is bytes, or str with decode_responses=True.

@@ -17,6 +17,7 @@ from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.xinfo import StreamStat, stream_stat
 from streamkeep.engine.model.existing import existing_stream
+from streamkeep.engine.notify.wait_table import EVERYONE, GROUP, READ, Event
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
@@ -151,9 +152,26 @@ class Transaction(StreamCommands[Text]):
         """The write transaction itself, for pipelines and tools."""
         return self._txn
 
+    def is_of_this_thread(self) -> bool:
+        """Return whether it is open, and this thread began it."""
+        return self._txn.open and threading.get_ident() == self._thread
+
     def abort(self) -> None:
         """Undo everything. The block may continue, but the transaction accepts no more commands."""
         self._txn.abort()
+
+    def wake(self, key: Key, group: Key | None = None, count: int = 1) -> None:
+        """Wake readers that wait for a key, after the commit, as a new entry would.
+
+        Args:
+            group: wake `count` consumers of this group; by default all callers of `read_when`, and
+                of XREAD, that wait for the key.
+        """
+        name = to_bytes(key, "key")
+        if group is None:
+            self._txn.events.append(Event(name, None, READ, EVERYONE))
+        else:
+            self._txn.events.append(Event(name, to_bytes(group, "group"), GROUP, count))
 
     def check_whole(self) -> None:
         """Raise if a command was interrupted, which undid the transaction."""

@@ -69,7 +69,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
 from streamkeep.format.log.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
 from streamkeep.format.log.journal import DELETE, MOVE, read_changes
 from streamkeep.format.log.meta_page import MetaPage, decode_meta_page, meta_page_for
@@ -349,6 +349,7 @@ def _recover(
             tables = {
                 number: raw.open_db(table.name.encode(), txn, create=False)
                 for number, table in TABLES.items()
+                if number not in ADDED_LATER or txn.get(table.name.encode()) is not None
             }
         reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
         replayed = _replay(raw, tables, reader)

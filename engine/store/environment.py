@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 
 import lmdb
 
@@ -100,6 +100,7 @@ class Environment:
         self.checkpoints: Checkpoints | None = None  # None for a read-only store
         self.checkpointer: Checkpointer | None = None
         self.back_pressure: BackPressure | None = None  # called after commits
+        self.transaction: Any = None  # that of `Store.transaction`, while one is open
         self.renew_queue()
         self.segments = SegmentFiles(folder)
         self.archive_work = OwnedLock("archive", context.raw.path())

@@ -18,7 +18,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError
-from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.rows.records import decode_epoch, decode_number, decode_uuid, encode_number
 
@@ -60,6 +60,8 @@ def open_tables(
         try:
             handles[number] = _open_table(raw, txn, table.name)
         except lmdb.NotFoundError as error:
+            if version < ADDED_LATER.get(number, 0):
+                continue
             raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
     return handles
 

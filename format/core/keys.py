@@ -38,6 +38,7 @@ GARBAGE: Final = 13
 RETIRED: Final = 14
 SEGMENTS: Final = 15
 ERASURES: Final = 17
+ROWS: Final = 18
 
 
 class Table(NamedTuple):
@@ -79,11 +80,14 @@ TABLES: Final[dict[int, Table]] = {
     ),
     SEGMENTS: Table("segments", "stream number, first ID", "manifest record of one segment"),
     ERASURES: Table("erasures", "stream number, ms, seq", "when this entry was erased"),
+    ROWS: Table("rows", "size of the space u8, space, key", "what a program stored in the space"),
 }
 
 # Stores of version 1 have these two as well, empty, with the numbers 12 and 16. No other table may
 # get one of these numbers: records of a journal name tables by number.
 UNUSED_TABLES: Final = ("pending_in", "schedule")
+
+ADDED_LATER: Final = {ROWS: 3}  # the first version of the store format that has the table
 
 # Numbers are given one after the other, from 1 on. No store comes near these limits, so a higher
 # number is damage. Decoders check it, so no other code has to check that the next number fits.
@@ -135,7 +139,7 @@ _CONSUMER: Final = struct.Struct(">I")
 _OWNED: Final = struct.Struct(">QIQQ")
 
 _ORDERED_KEY_SIZE: Final = 20  # of `pel_order` and `idempotency_order`: number, 12 bytes of order
-_UNNUMBERED: Final = (META, KEYS)
+_UNNUMBERED: Final = (META, KEYS, ROWS)
 _KEY_SIZES: Final = {  # minimum and maximum in bytes
     META: (1, MAX_DB_KEY),
     KEYS: (1, MAX_DB_KEY),
@@ -153,6 +157,7 @@ _KEY_SIZES: Final = {  # minimum and maximum in bytes
     RETIRED: (_NODE.size, _NODE.size),
     SEGMENTS: (_NODE.size, _NODE.size),
     ERASURES: (_NODE.size, _NODE.size),
+    ROWS: (3, MAX_DB_KEY),
 }
 
 page_key = _NODE.pack  # group number, ms, seq
@@ -169,6 +174,11 @@ def is_name_key(db_key: bytes) -> bool:
     return db_key[8:9] != _NUMBERED
 
 
+def space_prefix(space: bytes) -> bytes:
+    """Return what the keys of a space in `rows` begin with."""
+    return bytes((len(space),)) + space
+
+
 def check_key(table: int, db_key: bytes) -> None:
     """Raise CorruptionError unless a key has the size of its table and its numbers are valid."""
     least, most = _KEY_SIZES[table]
@@ -178,6 +188,8 @@ def check_key(table: int, db_key: bytes) -> None:
     if table not in _UNNUMBERED:
         number: int = _U64.unpack_from(db_key)[0]
         check_number(number, LAST_NUMBER, "LMDB key")
+    if table == ROWS and not 0 < db_key[0] < len(db_key) - 1:
+        raise CorruptionError("LMDB key", f"a space of {db_key[0]} bytes in {len(db_key)} bytes")
     if table in (CONSUMERS, PRODUCERS) and not is_name_key(db_key):
         if len(db_key) != _U64.size + 1 + _CONSUMER.size:
             size = _U64.size + 1 + _CONSUMER.size

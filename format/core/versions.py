@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-STORE_VERSION: Final = 2
+STORE_VERSION: Final = 3
 
 HISTORY: Final[dict[int, str]] = {
     1: "streams: macro nodes in checked envelopes, records with the tail node; consumer groups: "
     "NACK pages with two indexes; producers and messages of idempotent XADD",
     2: "without the sub-databases `pending_in` and `schedule`, which nothing used; a store of "
     "version 1 keeps them, empty and unread, and keeps its version",
+    3: "with the sub-database `rows`; a store of an older version has no rows, and keeps its "
+    "version",
 }

@@ -25,6 +25,7 @@ from streamkeep.format.core.keys import (
     PEL,
     PEL_ORDER,
     PRODUCERS,
+    ROWS,
     SEGMENTS,
     TABLES,
     check_key,
@@ -209,6 +210,10 @@ def _parse_garbage(db_key: bytes, body: bytes, where: str) -> GarbageRow:
     return GarbageRow(unpack_number(db_key), kind, number, path)
 
 
+def _parse_stored(db_key: bytes, body: bytes, where: str) -> bytes:
+    return body
+
+
 def _parse_erasure(db_key: bytes, body: bytes, where: str) -> ErasureRow:
     return ErasureRow(*unpack_node_key(db_key), decode_erasure(body, where))
 
@@ -224,6 +229,7 @@ MESSAGE_ORDER_SHAPE: Final = Shape(IDEMPOTENCY_ORDER, _parse_message_order)
 GARBAGE_SHAPE: Final = Shape(GARBAGE, _parse_garbage)
 SEGMENT_SHAPE: Final = Shape(SEGMENTS, decode_segment_record)
 ERASURE_SHAPE: Final = Shape(ERASURES, _parse_erasure)
+STORED_SHAPE: Final = Shape(ROWS, _parse_stored)
 
 SHAPES: Final[tuple[Shape[object], ...]] = (
     GROUP_SHAPE,
@@ -237,6 +243,7 @@ SHAPES: Final[tuple[Shape[object], ...]] = (
     GARBAGE_SHAPE,
     SEGMENT_SHAPE,
     ERASURE_SHAPE,
+    STORED_SHAPE,
 )
 
 

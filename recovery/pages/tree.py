@@ -13,9 +13,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.checkpoint.stored_version import META_FORMAT
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import TABLES, UNUSED_TABLES
+from streamkeep.format.core.keys import ADDED_LATER, META, TABLES, UNUSED_TABLES
+from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.log.lmdb_pages import (
     BIG,
     FREE_AT,
@@ -27,6 +29,7 @@ from streamkeep.format.log.lmdb_pages import (
     decode_database,
 )
 from streamkeep.format.log.meta_page import MetaPage
+from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.pages.page_file import PageFile
 
 _NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
@@ -211,6 +214,9 @@ class Tables:
         self.free = self._tree(decode_database(meta.data[FREE_AT : FREE_AT + 48], "free list"))
         self.missing: list[int] = []
         self._trees = {number: self._table_tree(number) for number in TABLES}
+        for number in [one for one in self.missing if one in ADDED_LATER]:
+            if self._version() < ADDED_LATER[number]:
+                self.missing.remove(number)
 
     def _tree(self, database: Database) -> Tree:
         return Tree(self.pages, database, self.meta.last_page)
@@ -224,6 +230,14 @@ class Tables:
             pass
         self.missing.append(number)
         return self._tree(_NOTHING)
+
+    def _version(self) -> int:
+        """Return the version of the store format; the present one if it cannot be read."""
+        try:
+            body = self.get_row(META, META_FORMAT, "meta")
+            return STORE_VERSION if body is None else decode_number(body, "meta")
+        except CorruptionError:
+            return STORE_VERSION
 
     def tree(self, table: int) -> Tree:
         """Return the tree of a table; an empty one if its record is missing."""

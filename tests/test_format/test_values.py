@@ -214,6 +214,7 @@ def test_the_numbers_of_tables_are_permanent() -> None:
         14: "retired",
         15: "segments",
         17: "erasures",
+        18: "rows",
     }
 
 

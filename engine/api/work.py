@@ -1,0 +1,149 @@
+"""Functions of a program that run as commands: in a shared transaction, or when there is work.
+
+`Store.apply` runs a function of a transaction as a command does: calls of other threads and tasks
+share its commit and its sync. `Store.apply_when` waits until the function returns something, as
+XREADGROUP with BLOCK does, and `Store.read_when` does so for a function that only reads. Programs
+that are built on a store, such as the queue, make their own commands with these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamkeep.engine.api.command_base import Key
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.blocking.calls import BlockingCall, Waiter
+from streamkeep.engine.commands.arguments import check_block, to_bytes
+from streamkeep.engine.commands.reply_budget import Found
+from streamkeep.engine.notify.wait_table import GROUP, READ, Interest
+from streamkeep.engine.store.command import Command, Write, wait
+from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
+from streamkeep.format.core.errors import CommandError
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+
+Result = TypeVar("Result")
+Work = Callable[[Transaction[Any]], Result]
+Look = Callable[[Snapshot[Any]], int]
+WakeOn = Sequence[tuple[Key, Key | None]]  # keys, with a group for those that wake one consumer
+
+
+class Refused(Exception):
+    """A function raised a CommandError; what it had changed before has to be undone.
+
+    A command that raises a CommandError has changed nothing, so that the others of a shared
+    transaction stay. That does not hold for a function of several commands.
+    """
+
+    def __init__(self, error: CommandError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class SharedTransaction(Transaction[Any]):
+    """A transaction that other calls may share, so that it neither commits nor aborts it."""
+
+    def _run(self, command: Command[Result]) -> Result:
+        return command.result(command.run(self._txn, *command.args))
+
+    def abort(self) -> None:
+        """Refuse: other calls may share the transaction."""
+        raise TypeError("a shared transaction is undone by an exception of its function")
+
+
+def applied(txn: WriteTxn, store: Store[Any], work: Work[Result]) -> Result:
+    """Run the function of a call."""
+    try:
+        return work(SharedTransaction(store, txn))
+    except CommandError as error:
+        raise Refused(error) from None
+
+
+def command_of(store: Store[Any], work: Work[Result], frees: bool) -> Command[Result]:
+    """Return the command that runs a function."""
+    command: Command[Result] = Write(applied, (store, work))
+    command.frees = frees
+    return command
+
+
+class WorkCall(BlockingCall):
+    """A function of a transaction that runs until it returns something."""
+
+    def __init__(
+        self,
+        store: Store[Any],
+        work: Work[list[Any]],
+        look: Look,
+        wake_on: WakeOn,
+        waiter: tuple[Key, ...],
+    ) -> None:
+        self.writes = True  # here: the compiled base does not see attributes of this class
+        self._store = store
+        self._work = work
+        self._look = look
+        self._interests = _interests(wake_on)
+        self._waiter = tuple(to_bytes(one) for one in waiter)
+
+    def run(self, txn: WriteTxn) -> Found:
+        """Run the function."""
+        return applied(txn, self._store, self._work)
+
+    def note(self, txn: WriteTxn) -> None:
+        """Note nothing: the function itself does."""
+        self.unseen = False
+
+    def waiter(self) -> Waiter | None:
+        """Return who waits."""
+        return self._waiter or None
+
+    def pause(self, txn: Txn) -> int:
+        """Return when the function may find something."""
+        return _look(self._store, self._look, txn)
+
+    def interests(self) -> list[Interest]:
+        """Return the keys."""
+        return self._interests
+
+
+class LookCall(BlockingCall):
+    """A function of a snapshot that runs until it returns something."""
+
+    def __init__(
+        self, store: Store[Any], look: Callable[[Snapshot[Any]], list[Any]], wake_on: WakeOn
+    ) -> None:
+        self._store = store
+        self._read = look
+        self._interests = _interests(wake_on)
+
+    def run(self, txn: Txn) -> Found:
+        """Run the function."""
+        assert isinstance(txn, ReadTxn)
+        return self._read(Snapshot(self._store, txn))
+
+    def pause(self, txn: Txn) -> int:
+        """Return 0 if the function finds something."""
+        return 0 if self.run(txn) else -1
+
+    def interests(self) -> list[Interest]:
+        """Return the keys."""
+        return self._interests
+
+
+def waiting(call: BlockingCall, block: int) -> Command[Found]:
+    """Return the command of a call that waits for at most so many milliseconds; 0: no limit."""
+    return wait(call, check_block("XREAD", block))
+
+
+def _look(store: Store[Any], look: Look, txn: Txn) -> int:
+    assert isinstance(txn, ReadTxn)
+    return look(Snapshot(store, txn))
+
+
+def _interests(wake_on: WakeOn) -> list[Interest]:
+    found: list[Interest] = []
+    for key, group in wake_on:
+        kind = READ if group is None else GROUP
+        found.append((to_bytes(key), b"" if group is None else to_bytes(group), kind))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,96 @@
+"""Rows of programs: ordered bytes beside the streams, in spaces with a name. Not part of Redis.
+
+A space is a range of the sub-database `rows`, so its rows are in the order of their keys. What a
+space holds is decided by the program that uses it, such as the queue. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.keys import MAX_DB_KEY, ROWS, space_prefix
+
+MAX_SPACE: Final = 255
+_WHERE: Final = "row"
+
+
+def check_space(space: bytes) -> bytes:
+    """Return what the keys of a space begin with; raise ArgumentError for a wrong name."""
+    if not 0 < len(space) <= MAX_SPACE:
+        problem = f"the name of a space has {len(space)} bytes; 1 to {MAX_SPACE} are possible"
+        raise ArgumentError(problem)
+    return space_prefix(space)
+
+
+def row_key(space: bytes, key: bytes) -> bytes:
+    """Return the key of a row in LMDB; raise ArgumentError if there cannot be one."""
+    prefix = check_space(space)
+    room = MAX_DB_KEY - len(prefix)
+    if not 0 < len(key) <= room:
+        problem = f"the key of a row has {len(key)} bytes; in this space, 1 to {room} are possible"
+        raise ArgumentError(problem)
+    return prefix + key
+
+
+def row_get(txn: Txn, db_key: bytes) -> bytes | None:
+    """Return the value of a row; None if there is none."""
+    if ROWS not in txn.tables:
+        return None
+    return txn.get_row(ROWS, db_key, _WHERE)
+
+
+def row_put(txn: WriteTxn, db_key: bytes, value: bytes) -> None:
+    """Store a row, in place of one that has the same key."""
+    if ROWS not in txn.tables:
+        raise StoreError(
+            "the store has a format before 3, which has no rows; next: `streamkeep repair OLD NEW` "
+            "copies it into a store of the present format"
+        )
+    txn.put_row(ROWS, db_key, value)
+
+
+def row_delete(txn: WriteTxn, db_key: bytes) -> bool:
+    """Delete a row; return whether there was one."""
+    return ROWS in txn.tables and txn.delete(ROWS, db_key)
+
+
+def row_range(
+    txn: Txn, prefix: bytes, first: bytes, last: bytes, count: int, reverse: bool
+) -> list[tuple[bytes, bytes]]:
+    """Return key and value of the rows of a space from `first` to `last`, at most `count`.
+
+    Args:
+        last: empty for the end of the space.
+        count: below 0 for all.
+    """
+    found: list[tuple[bytes, bytes]] = []
+    if ROWS not in txn.tables or count == 0:
+        return found
+    cursor = txn.cursor(ROWS)
+    size = len(prefix)
+    low = prefix + first
+    high = prefix + last if last else b""
+    if reverse:
+        # Below the first key after the range: every key of the space is below prefix + ff * room.
+        end = high if high else prefix + b"\xff" * (MAX_DB_KEY - size)
+        more = cursor.set_range(end)
+        if not more:
+            more = cursor.last()
+        elif cursor.key() != end:
+            more = cursor.prev()
+    else:
+        more = cursor.set_range(low)
+    while more:
+        db_key = cursor.key()
+        if not db_key.startswith(prefix):
+            break
+        if db_key < low or (high and db_key > high):
+            break
+        found.append((db_key[size:], open_row(ROWS, db_key, cursor.value(), _WHERE)))
+        if len(found) == count:
+            break
+        more = cursor.prev() if reverse else cursor.next()
+    return found

@@ -1,0 +1,127 @@
+"""Functions that run as commands: shared transactions, and waits for what they find."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from patience import wait_until
+from streamkeep import IdTooSmallError, Snapshot, Store, Transaction
+from streamkeep.engine.api.async_store import AsyncStore
+
+ON = [("rows", "group")]
+
+
+def take(txn: Transaction[Any]) -> list[Any]:
+    """Take the first row of a space."""
+    found = txn.row_range("rows", count=1)
+    for key, _ in found:
+        txn.row_delete("rows", key)
+    return found
+
+
+def look(snapshot: Snapshot[Any]) -> int:
+    return 0 if snapshot.row_range("rows", count=1) else -1
+
+
+def give(txn: Transaction[Any]) -> None:
+    txn.row_put("rows", b"key", b"value")
+    txn.wake("rows", "group")
+
+
+def test_a_function_that_raises_undoes_all_of_its_changes_and_no_others(store: Store) -> None:
+    def fail(txn: Transaction[Any]) -> None:
+        txn.row_put("rows", b"half", b"")
+        txn.xadd("orders", {"a": 1}, id="0-0")
+
+    def add(txn: Transaction[Any]) -> object:
+        return txn.xadd("orders", {"a": 1})
+
+    errors: list[BaseException] = []
+
+    def run(work: Callable[[Transaction[Any]], Any]) -> None:
+        try:
+            store.apply(work)
+        except IdTooSmallError as error:
+            errors.append(error)
+
+    for _ in range(5):
+        threads = [threading.Thread(target=run, args=[work]) for work in (fail, add, fail, fail)]
+        with store.transaction():  # the calls gather, and share a commit
+            for thread in threads:
+                thread.start()
+        for thread in threads:
+            thread.join()
+    assert (len(errors), store.row_range("rows"), store.xlen("orders")) == (15, [], 5)
+
+
+def test_a_call_sleeps_until_a_commit_wakes_it(store: Store) -> None:
+    found: list[Any] = []
+
+    def run() -> None:
+        found.extend(store.apply_when(take, look, ON))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    table = store._environment.context.wait_table
+    wait_until(lambda: table.tickets() == 2)
+    store.apply(give)
+    wait_until(lambda: len(found) == 1)
+    assert table.tickets() == 1
+    store.apply(give)
+    for thread in threads:
+        thread.join()
+    assert found == [(b"key", b"value")] * 2
+    assert store.apply_when(take, look, ON, block=1) == []
+
+
+def test_a_reader_is_woken_by_its_key(store: Store) -> None:
+    found: list[Any] = []
+
+    def read(snapshot: Snapshot[Any]) -> list[Any]:
+        return snapshot.row_range("rows")
+
+    thread = threading.Thread(target=lambda: found.extend(store.read_when(read, [("k", None)])))
+    thread.start()
+    wait_until(lambda: store._environment.context.wait_table.tickets() == 1)
+    with store.transaction() as txn:
+        txn.row_put("rows", b"key", b"value")
+        txn.wake("k")
+    thread.join()
+    assert found == [(b"key", b"value")]
+
+
+def test_tasks_apply_and_wait_as_threads_do(store: Store) -> None:
+    def give_both(txn: Transaction[Any]) -> None:
+        give(txn)
+        txn.row_put("kept", b"1", b"")
+        txn.wake("k")
+
+    async def run() -> None:
+        own = AsyncStore(store)
+        waits = asyncio.create_task(own.apply_when(take, look, ON))
+        reads = asyncio.create_task(own.read_when(lambda one: one.row_range("kept"), [("k", None)]))
+        await own.apply(give_both)
+        assert await waits == [(b"key", b"value")]
+        assert await reads == [(b"1", b"")]
+        with pytest.raises(IdTooSmallError):
+            await own.apply(lambda txn: txn.xadd("orders", {"a": 1}, id="0-0"))
+
+    asyncio.run(run())
+
+
+def test_a_thread_finds_the_transaction_that_it_has_open(store: Store) -> None:
+    assert store.open_transaction() is None
+    with store.transaction() as txn:
+        assert store.open_transaction() is txn
+        found: list[object] = []
+        thread = threading.Thread(target=lambda: found.append(store.open_transaction()))
+        thread.start()
+        thread.join()
+        assert found == [None]
+    assert store.open_transaction() is None
