@@ -182,9 +182,11 @@ class Transaction(StreamCommands[Text]):
             ) from self._broken
 
     def _run(self, command: Command[Result]) -> Result:
-        self._check_usable()
+        txn = self._txn
+        if not txn.open or threading.get_ident() != self._thread:
+            self._check_usable()
         try:
-            reply = command.run(self._txn, *command.args)
+            reply = command.run(txn, *command.args)
         except CommandError:
             raise
         except Unreadable as gone:
