@@ -1,7 +1,8 @@
-"""The row `backup` of `meta`: the snapshot that a backup is a copy of.
+"""The rows `backup` and `last_backup` of `meta`: the snapshot that a backup is a copy of.
 
-As long as the commit that wrote the row is the newest commit of the copy, the copy is an unchanged
-backup and the next backup may replace it. After any later write it is a store in its own right.
+The backup has the row `backup`. As long as the commit that wrote it is the newest commit of the
+copy, the copy is an unchanged backup and the next backup may replace it. After any later write it
+is a store in its own right. The store that was copied has the row `last_backup`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from typing import Final, NamedTuple
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.layout import Field, Layout
 
+META_BACKUP: Final = b"backup"
+META_LAST_BACKUP: Final = b"last_backup"
+
 BACKUP_ROW: Final = Layout(
     "backup",
     (
         Field("time_ms", "Q", "Unix time of the snapshot that was copied"),
         Field("epoch", "Q", "epoch of the store, and"),
         Field("commit_number", "Q", "commit of the snapshot"),
-        Field("own_commit", "Q", "commit of the copy that wrote this row"),
+        Field("own_commit", "Q", "commit that wrote this row"),
     ),
 )
 

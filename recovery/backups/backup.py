@@ -38,10 +38,12 @@ from streamkeep.engine.model.segment_files import (
     open_stored,
     stored_name,
 )
+from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.opening import find_folder
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder, copy_file
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import (
     CorruptionError,
     MissingSegmentError,
@@ -50,12 +52,16 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.core.keys import META
-from streamkeep.format.rows.backup import BackupRow, decode_backup
+from streamkeep.format.rows.backup import (
+    META_BACKUP,
+    META_LAST_BACKUP,
+    BackupRow,
+    decode_backup,
+)
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.store import check
 
-META_BACKUP: Final = b"backup"
 Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
 
 _EXCHANGE: Final = 2  # flag of renameat2: swap both names
@@ -72,6 +78,8 @@ class BackupReport(NamedTuple):
         store_bytes, data_bytes: used size of the store's data file, and size of the backup's.
         copied_segments, copied_bytes: number and size of archive files that were copied.
         kept_segments, kept_bytes: number and size of those that the earlier backup had.
+        recorded: whether the store has a row about the backup, which `streamkeep status` reads; it
+            cannot be written if the store is read-only, full, or belongs to another user.
     """
 
     path: Path
@@ -83,6 +91,7 @@ class BackupReport(NamedTuple):
     copied_bytes: int
     kept_segments: int
     kept_bytes: int
+    recorded: bool = False
 
 
 def backup(
@@ -113,7 +122,8 @@ def backup(
     """
     if not isinstance(store, Store):
         with Store(store, readonly=True) as opened:
-            return backup(opened, target, verify=verify, progress=progress, clock=clock)
+            report = backup(opened, target, verify=verify, progress=progress, clock=clock)
+        return report._replace(recorded=_record(store, report.path))
     place = Path(target).absolute()
     _check_apart(store.path.absolute(), place)
     parent = Folder(place.parent, outside=True)
@@ -131,7 +141,42 @@ def backup(
         with nullcontext() if earlier is None else _unused(earlier):
             _rename_to_target(parent, staging.path.name, place.name, aside)
         failpoints.hit("backup:named")
-    return report._replace(path=place)
+    return report._replace(path=place, recorded=not store._readonly and _record(store, place))
+
+
+def _record(store: Store[Any] | str | Path, backup: Path) -> bool:
+    """Write into a store which commit its newest backup has; return False if that cannot be."""
+    with Store(backup, readonly=True) as copy, copy.snapshot() as snapshot:
+        row = source_of(snapshot)
+    assert row is not None
+
+    def put(txn: WriteTxn) -> None:
+        txn.put_row(META, META_LAST_BACKUP, row._replace(own_commit=txn.commit_number).encode())
+
+    try:
+        if isinstance(store, Store):
+            store._run(Free(put, ()))
+        else:
+            with Store(store, create=False, sync="none") as writer:
+                writer._run(Free(put, ()))
+    except StoreError:
+        return False
+    return True
+
+
+def source_of(backup: Snapshot[Any]) -> BackupRow | None:
+    """Return what a backup is a copy of; None for a store that is no backup."""
+    return _row(backup, META_BACKUP)
+
+
+def last_backup(snapshot: Snapshot[Any]) -> BackupRow | None:
+    """Return the newest backup that a store knows of; None if there was none."""
+    return _row(snapshot, META_LAST_BACKUP)
+
+
+def _row(snapshot: Snapshot[Any], name: bytes) -> BackupRow | None:
+    body = snapshot.txn.get_row(META, name, "meta")
+    return None if body is None else decode_backup(body, "meta")
 
 
 # --- the target ---------------------------------------------------------------------------------

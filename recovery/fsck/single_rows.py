@@ -16,6 +16,7 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META
 from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, decode_backup
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
 from streamkeep.format.rows.records import decode_counter, decode_epoch, decode_number, decode_uuid
@@ -69,6 +70,8 @@ def check_meta_row(name: bytes, body: bytes, where: str) -> None:
         decode_counter(body, where)
     elif name == META_RECOVERY:
         decode_recovery(body)
+    elif name in (META_BACKUP, META_LAST_BACKUP):
+        decode_backup(body, where)
     elif name.startswith(BATCH_PREFIX):
         decode_batch(body, name)
 

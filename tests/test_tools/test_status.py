@@ -13,6 +13,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from patience import PATIENCE_S
+from streamkeep.recovery import backup
 from streamkeep.tools.commands import status_cmd
 
 
@@ -64,6 +65,30 @@ def test_a_full_disk_needs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts(status=8)["state"] == "full"
 
 
+def test_a_store_knows_of_its_newest_backup() -> None:
+    assert facts()["backup"] is None
+    assert "none known" in run("status", "s").stdout
+    assert facts("--max-backup-age", "1h", status=8)["problems"] == ["the store knows of no backup"]
+    run("backup", "s", "b")
+    assert facts("--max-backup-age", "1h")["backup"]["commits_since"] == 0
+    run("add", "s", "k", "n", "5")
+    found = facts("--max-backup-age", "0", status=8)
+    assert (found["state"], found["backup"]["commits_since"]) == ("backup", 1)
+    assert "1 commit ago" in run("status", "s").stdout
+    assert run("fsck", "s").stdout == run("fsck", "b").stdout.replace("b:", "s:")
+
+
+def test_a_store_that_cannot_be_written_does_not_know_of_its_backup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with streamkeep.open("s", readonly=True) as store:
+        assert not backup(store, "b").recorded
+    assert facts()["backup"] is None
+    with streamkeep.open("s") as store:
+        assert backup(store, "b").recorded
+    assert facts()["backup"]["commits_since"] == 0
+
+
 def test_a_backup_is_looked_at_where_it_is_named() -> None:
     run("backup", "s", "b")
     run("add", "s", "k", "n", "5")
@@ -75,7 +100,6 @@ def test_a_backup_is_looked_at_where_it_is_named() -> None:
     assert "2 commits ago" in run("status", "s", "--backup", "b").stdout
     assert "not a backup" in run("status", "s", "--backup", "s", status=3).stderr
     run("status", "s", "--backup", "nosuch", status=6)
-    run("status", "s", "--max-backup-age", "1h", status=2)
 
 
 def test_processes_that_have_the_store_open_are_named() -> None:

@@ -53,6 +53,7 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
             kept_segments=report.kept_segments,
             kept_bytes=report.kept_bytes,
             verified=not no_verify,
+            recorded=report.recorded,
             seconds=round(seconds, 3),
         )
         return
@@ -66,6 +67,9 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
             parts_text.append(f"{segments} ({output.size_text(size)}) {done}")
     checked = "not checked" if no_verify else "checked"
     output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {output.span_text(seconds)}")
+    if not report.recorded:
+        hint = "`streamkeep status` needs --backup to know of this backup"
+        output.note(f"{store_path} cannot be written, so {hint}")
 
 
 @command()

@@ -12,9 +12,8 @@ import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
-from streamkeep.format.core.keys import META
-from streamkeep.format.rows.backup import BackupRow, decode_backup
-from streamkeep.recovery.backups.backup import META_BACKUP
+from streamkeep.format.rows.backup import BackupRow
+from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Duration, path_of, store_argument
 from streamkeep.tools.base.command import command
@@ -54,13 +53,13 @@ class Lag(NamedTuple):
     type=click.Path(),
     callback=path_of,
     metavar="TARGET",
-    help="Also look at the backup there: its age, and how many commits came after it.",
+    help="Look at the backup there, not at the newest one that STORE knows of.",
 )
 @click.option(
     "--max-backup-age",
     type=Duration(),
     metavar="DURATION",
-    help="A backup that is older needs attention.",
+    help="A newest backup that is older needs attention, and no backup at all.",
 )
 @click.option(
     "--max-lag",
@@ -92,22 +91,21 @@ def status(
       streamkeep status orders.store --max-lag 100000 --json
       streamkeep status orders.store --backup backup.store --max-backup-age 1d
     """
-    if max_backup_age is not None and backup_path is None:
-        raise click.UsageError("--max-backup-age needs --backup")
     problems: list[Problem] = []
+    newest: BackupRow | None = None
     facts: dict[str, Any] = {"path": str(store_path), "open_by": _processes(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
             facts |= _figures(store)
             facts |= _groups(snapshot, max_lag, problems)
             facts |= _archive(store)
+            newest = last_backup(snapshot)
     except RecoveryNeededError as error:
         problems.append(Problem("recovering", str(error)))
     except StoreLockedError as error:
         problems.append(Problem("locked", str(error)))
     facts |= _disk(store_path, problems)
-    if backup_path is not None:
-        facts |= _backup(backup_path, max_backup_age, facts.get("last_commit"), problems)
+    facts |= _backup(backup_path, newest, max_backup_age, facts.get("last_commit"), problems)
     state = problems[0].state if problems else "healthy"
     if output.as_json():
         texts = [one.text for one in problems]
@@ -209,16 +207,27 @@ def _disk(store: Path, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _backup(
-    target: Path, max_age: int | None, last_commit: int | None, problems: list[Problem]
+    target: Path | None,
+    newest: BackupRow | None,
+    max_age: int | None,
+    last_commit: int | None,
+    problems: list[Problem],
 ) -> dict[str, Any]:
-    row = _backup_row(target)
+    """Return what is known of the backup at `target`, or of the newest that the store knows of."""
+    row = newest if target is None else _row_of(target)
+    if row is None:
+        if max_age is not None:
+            problems.append(Problem("backup", "the store knows of no backup"))
+        return {"backup": None}
     age = max(0, round(time.time() * 1000) - row.time_ms)
     if max_age is not None and age > max_age:
         problems.append(Problem("backup", f"the backup is {output.duration_text(age)} old"))
     since = None if last_commit is None else last_commit - row.commit_number
+    if since and newest is not None and newest.commit_number == row.commit_number:
+        since -= 1  # the commit that recorded the backup
     return {
         "backup": {
-            "path": str(target),
+            "path": None if target is None else str(target),
             "time_ms": row.time_ms,
             "commit": row.commit_number,
             "commits_since": since,
@@ -226,13 +235,13 @@ def _backup(
     }
 
 
-def _backup_row(target: Path) -> BackupRow:
+def _row_of(target: Path) -> BackupRow:
     with open_store(target, readonly=True) as store, store.snapshot() as snapshot:
-        body = snapshot.txn.get_row(META, META_BACKUP, "meta")
-    if body is None:
+        row = source_of(snapshot)
+    if row is None:
         hint = f"streamkeep backup STORE {shlex.quote(str(target))}"
         raise Failure(f"{target}: not a backup", hint=hint, status=Exit.UNREADABLE)
-    return decode_backup(body, "meta")
+    return row
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -258,6 +267,8 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
         since = backup["commits_since"]
         later = "" if since is None else f", {output.count_text(since, 'commit')} ago"
         rows.append(("backup", f"{output.time_text(backup['time_ms'])}, {age} old{later}"))
+    else:
+        rows.append(("backup", "none known"))
     for name, text in rows:
         output.line(f"  {name:<9}  {text}")
 
