@@ -195,6 +195,8 @@ class CheckpointFile:
 
         The kernel then counts its page as clean and would not write it with the next sync.
         """
+        with suppress(OSError):  # the error of an earlier sync
+            files.sync_data(self.handle)
         found = _valid_slots(self._read())
         position = max(found, key=lambda one: age(found[one]))
         files.write_at(self.handle, found[position].encode(), position * SLOT_SIZE)

@@ -6,21 +6,19 @@ apart:
 healthy    The newest commit is that of the checkpoint. The journal holds nothing after it, and no
            file that begins after missing commits. `close` leaves a store in this state, and it may
            be copied anywhere.
-left       Processes died, and nothing else happened. LMDB's data is right, because the kernel still
-           holds every page. The journal ends with the newest commit, or with one more record, of a
-           process that was killed before LMDB made the commit.
+left       Processes died, and nothing else seems to have happened. The journal ends with the newest
+           commit, or with one more record, of a process that was killed before LMDB made the
+           commit.
 torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
            mixture of pages.
 
-`examine` has the signs of a torn store. They miss one case: pages were lost while the store stayed
-on the same mount, with a journal and a control file that are older, too. The user must then force
-the recovery.
+An opening for writing recovers a store in both of the last two states. The difference matters for
+reading only: LMDB's data is right as long as the kernel holds every page, and a read-only opening
+of a store that was left shows it. `examine` has the signs of a torn store. They miss one case: the
+disk refused pages after all processes had died, the file system stayed mounted, and the kernel has
+forgotten the error and the pages. Recovery does not rest on any sign.
 
-If exactly one record follows LMDB's newest commit, it is replayed as soon as a process opens the
-store alone for writing, because it may have been acknowledged. A read-only open does not need it:
-as long as the kernel holds the pages, the control file knows every acknowledged commit.
-
-A torn store is recovered under the exclusive lock:
+A store is recovered under the exclusive lock:
 
 1. Check the root pages of the checkpoint, before anything is changed.
 2. Mark the checkpoint, so that an interrupted recovery starts again on any machine.
@@ -52,7 +50,7 @@ from streamkeep.engine.journal.control_file import (
     LogPosition,
     read_control_file,
 )
-from streamkeep.engine.journal.journal import NEW_RECYCLED
+from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Reader,
@@ -80,7 +78,7 @@ META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQ")
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
-_KILLED: Final = "a process was killed in a commit"
+_KILLED: Final = "its processes were killed"
 
 log = logging.getLogger("streamkeep")
 
@@ -134,7 +132,7 @@ def prepare(
         return
     journal = _clear_journal(store)
     state = examine(store, slot, force)
-    if state.torn or state.ahead:
+    if state.torn or state.after:
         check_extent(store, slot_meta(slot))  # before any change, so that a refused store is intact
         _check_roots(store, slot)
         checkpoint_file.rewrite()
@@ -142,6 +140,7 @@ def prepare(
         if slot.boot_id != NO_BOOT:  # a killed recovery must start again, on any machine
             slot = slot._replace(boot_id=NO_BOOT)
             checkpoint_file.write(slot)
+        _forget_errors(store)
         _recover(store, slot, open_lmdb, clock, state.torn or _KILLED)
         _reset_control_file(journal, None, None)
         return
@@ -193,12 +192,15 @@ def discard_unfinished(store: Folder) -> None:
 def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
     """Return why a store that no process has open must be recovered; empty if it need not be.
 
-    A single record after LMDB's newest commit is no reason: see the top of this module.
+    For reading, a store whose processes were killed need not be: see the top of this module.
     """
     slot = checkpoint_file.newest()
     if slot is None:
         return "its creation was cut off" if is_unfinished(store, checkpoint_file) else ""
-    return examine(store, slot).torn
+    state = examine(store, slot)
+    if state.torn or not state.after:
+        return state.torn
+    return _disk_error(store)
 
 
 def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
@@ -222,11 +224,14 @@ class State(NamedTuple):
         position: the log position after LMDB's newest commit; None if the journal does not hold
             it, or is of another boot.
         ahead: the number of commits that the journal holds after it.
+        after: the number of commits that it holds after the checkpoint; 0 if it does not hold the
+            newest commit.
     """
 
     torn: str
     position: LogPosition | None = None
     ahead: int = 0
+    after: int = 0
 
 
 def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
@@ -265,7 +270,8 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "the caller asked for a recovery"
-    return State(reason, position, ahead)
+    after = 0 if position is None else newest + ahead - slot.commit_number
+    return State(reason, position, ahead, after)
 
 
 def _count_records(journal: Folder, slot: CheckpointSlot, position: LogPosition) -> int:
@@ -331,6 +337,29 @@ def _remove_later(journal: Folder, position: LogPosition) -> None:
         for name in later:
             journal.remove(name)
         journal.sync()
+
+
+def _forget_errors(store: Folder) -> None:
+    """Have the kernel report an old error of the disk now; recovery writes what it concerns again.
+
+    The first sync after an error reports it, even if that sync itself succeeds.
+    """
+    _disk_error(store)
+    journal = store.folder(JOURNAL_FOLDER)
+    for name in RECYCLED_NAMES:  # their blocks may have met the error, too
+        journal.remove(name)
+
+
+def _disk_error(store: Folder) -> str:
+    """Return the error of the disk since the pages of the data file were synced; empty if none."""
+    handle = store.open(DATA_FILE)
+    try:
+        files.sync_data(handle)
+    except OSError as error:
+        return f"writing data.mdb had failed ({error.strerror})"
+    finally:
+        os.close(handle)
+    return ""
 
 
 def _recover(

@@ -54,6 +54,7 @@ _FIRST_SIZE: Final = 1 << 20
 _RECYCLED: Final = "spare"
 NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
 _NEW: Final = "new"
+RECYCLED_NAMES: Final = (_RECYCLED, _NEW)
 
 
 class Journal:
@@ -209,7 +210,7 @@ class Journal:
     def _wipe_recycled(self) -> None:
         """Remove the files that a new one could reuse: they hold old records."""
         try:
-            for name in (_RECYCLED, _NEW):
+            for name in RECYCLED_NAMES:
                 wipe_file(self.folder, name)
         except OSError as error:
             raise translate_os(error) from error

@@ -108,13 +108,15 @@ def test_acknowledged_commits_are_replayed_after_the_page_cache_was_lost(
     assert f"{COUNT - 1} commits that data.mdb lacks" in caplog.text
 
 
-def test_a_process_that_is_killed_between_commits_needs_no_recovery(tmp_path: Path) -> None:
+def test_a_store_of_killed_processes_opens_for_reading_and_is_recovered_for_writing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "store"
     killed(path)
     assert list(recovery.check(path)) == []
     with streamkeep.open(path, readonly=True) as store:
         assert store.xlen("s") == COUNT
-    assert_holds(path, COUNT, recovered=False)
+    assert_holds(path, COUNT, recovered=True)
 
 
 def test_a_record_that_a_killed_process_left_is_replayed_and_not_cut(tmp_path: Path) -> None:
