@@ -108,6 +108,7 @@ class WriteOptions:
     key: bytes | None  # None: the column `stream` has the key
     application: str | None
     version: int | None
+    checkpoint: str | None
     maxlen: int | None
     minid: StreamId | None
     approximate: bool
@@ -170,8 +171,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         path=path,
         key=None if key is None else key.encode(),
-        application=application or given.text("checkpointLocation"),
+        application=application,
         version=version,
+        checkpoint=given.text("checkpointLocation"),
         maxlen=maxlen,
         minid=None if minid is None else _parse_id("minId", minid),
         approximate=given.flag("approximate", True),

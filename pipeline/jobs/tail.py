@@ -14,10 +14,8 @@ For a lake that can be compacted, erased from and audited, use `to-lake`.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.system import failpoints
@@ -27,8 +25,10 @@ from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
     by_python_only,
     check,
+    file_system,
     located,
     log_settings,
+    make_folder,
     plain,
     reaching,
 )
@@ -216,15 +216,19 @@ class _DeltaSink:
 
 def _application(checkpoint: str) -> str:
     """Return a name for the query that stays the same as long as its checkpoint exists."""
-    if "://" in checkpoint:
-        return f"streamkeep/tail/{checkpoint}"
-    path = Path(checkpoint) / "streamkeep-application"
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    place = located(checkpoint)
+    system, folder = file_system(place)
+    path = f"{folder}/streamkeep-application"
+    with reaching(place):
+        try:
+            with system.open_input_stream(path) as file:
+                return str(file.read().decode())
+        except FileNotFoundError:
+            pass
         name = f"streamkeep/tail/{uuid.uuid4()}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{time.monotonic_ns()}")
-        draft.write_text(name, encoding="utf-8")
-        draft.replace(path)
-        return name
+        make_folder(system, folder)
+        draft = f"{path}.{uuid.uuid4().hex}"
+        with system.open_output_stream(draft, compression=None) as file:
+            file.write(name.encode())
+        system.move(draft, path)
+    return name

@@ -7,10 +7,10 @@ one transaction. So readers see the whole batch or nothing of it, and failed att
 leave nothing.
 
 **Exactly once**: the transaction also stores the number of the batch under the name of the
-application (`engine/admin/batches`). For a streaming query, the name is its checkpoint or the
-option `txnAppId`, and Spark gives the number. If the driver dies after the transaction and before
-Spark has recorded the batch, Spark runs the batch again, and `commit` finds its number and does
-nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
+application (`engine/admin/batches`). For a streaming query, the name is the identity of its
+checkpoint (`identity`), and Spark gives the number. If the driver dies after the transaction and
+before Spark has recorded the batch, Spark runs the batch again, and `commit` finds its number and
+does nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
 
 `abort` only removes staged files and never undoes a commit, because Spark also calls it when
 `commit` fails after the data is durable.
@@ -19,7 +19,7 @@ nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itse
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,11 +37,13 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
 from streamkeep.pipeline.sink.apply import apply_staged
 from streamkeep.pipeline.sink.executor.rows import RowReader
 from streamkeep.pipeline.sink.executor.stage import stage
+from streamkeep.pipeline.sink.identity import checkpoint_id, note_once
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.places import plain
 from streamkeep.pipeline.tasks.schemas import arrow_schema
@@ -101,29 +103,28 @@ class _Writer:
     def apply(
         self,
         messages: Sequence[WriterCommitMessage | None],
-        application: str | None,
-        batch: int | None,
+        note: Callable[[WriteTxn], bool],
     ) -> None:
-        """Append all staged rows in one transaction, unless this batch was already applied."""
+        """Append all staged rows in one transaction, unless this batch was already applied.
+
+        Args:
+            note: records the batch in the transaction; returns False if it was already applied.
+        """
         received = [one for one in messages if isinstance(one, StagedMessage)]
         if len(received) != len(messages):
             raise StreamkeepError(
                 f"{len(messages) - len(received)} partitions sent no message about their files"
             )
         options = self.options
-        name = None if application is None else application.encode()
         failpoints.hit("sink:staged")
         with Store(options.path) as store:
             with store.transaction() as transaction:
                 txn = transaction.txn
-                if name is not None and batch is not None:
-                    newest = newest_batch(txn, name)
-                    if newest is not None and batch <= newest:
-                        _log.warning("%s: batch %d was already applied", application, batch)
-                        transaction.abort()
-                        self.clean(messages)
-                        return
-                    note_batch(txn, name, batch)
+                if not note(txn):
+                    _log.warning("%s: the batch was already applied", options.path)
+                    transaction.abort()
+                    self.clean(messages)
+                    return
                 for key in apply_staged(txn, [one.staged for one in received]):
                     if options.maxlen is not None or options.minid is not None:
                         minid = None if options.minid is None else str(options.minid)
@@ -151,7 +152,18 @@ class StreamkeepWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append all rows."""
-        self.apply(messages, self.options.application, self.options.version)
+        self.apply(messages, self._note)
+
+    def _note(self, txn: WriteTxn) -> bool:
+        """Record the batch that the options number, if they do."""
+        application, version = self.options.application, self.options.version
+        if application is None or version is None:
+            return True
+        newest = newest_batch(txn, application.encode())
+        if newest is not None and version <= newest:
+            return False
+        note_batch(txn, application.encode(), version)
+        return True
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the staged files."""
@@ -163,11 +175,13 @@ class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite)
-        if options.application is None:
+        if options.checkpoint is None:
             raise OptionError(
-                "a streaming write needs .option('checkpointLocation', ...) or "
-                ".option('txnAppId', ...): the store records its batches under that name"
+                "a streaming write needs .option('checkpointLocation', ...), which identifies the "
+                "query: the store records its batches; next: set it on the writer, not in the "
+                "settings of Spark, which do not reach the sink"
             )
+        self._checkpoint = options.checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one partition."""
@@ -175,7 +189,8 @@ class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append all rows, unless this batch was already appended."""
-        self.apply(messages, self.options.application, batchId)
+        query = checkpoint_id(self._checkpoint)
+        self.apply(messages, lambda txn: note_once(txn, batchId, self.options.application, query))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove the staged files; appended rows remain."""

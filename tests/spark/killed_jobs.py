@@ -242,6 +242,11 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
 
     def to_store(number: int, parts: list[SlicePartition]) -> None:
         options = {"path": wanted.target, "checkpointLocation": str(checkpoint)}
+        identity = checkpoint / "metadata"  # as Spark makes it with the checkpoint
+        if not identity.exists():
+            draft = checkpoint / "metadata.draft"
+            draft.write_text(json.dumps({"id": "4cb0f1a5-1a0e-43b0-9c58-a0c3a8ea2c5e"}))
+            draft.replace(identity)
         writer = StreamkeepStreamWriter(parse_write(options), schema, False)
         reader = query.reader
 

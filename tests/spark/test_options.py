@@ -87,7 +87,7 @@ def test_what_is_wrong_with_reading(options: dict[str, str], problem: str) -> No
 
 def test_options_of_writing() -> None:
     options = parse_write({"path": "s", "stream": "o", "maxlen": "10", "checkpointLocation": "c"})
-    assert (options.key, options.maxlen, options.application) == (b"o", 10, "c")
+    assert (options.key, options.maxlen, options.checkpoint) == (b"o", 10, "c")
     assert parse_write({"path": "s", "minId": "5"}).minid == StreamId(5, 0)
     for bad, problem in (
         ({"path": "s", "maxLen": "1", "minId": "5"}, "exclude each other"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
+import shutil
+import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +35,7 @@ from streamkeep.pipeline.options import OptionError, parse_write
 from streamkeep.pipeline.sink.apply import apply_staged
 from streamkeep.pipeline.sink.executor import stage
 from streamkeep.pipeline.sink.executor.rows import RowError, RowReader
+from streamkeep.pipeline.sink.identity import BatchError
 from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter, StreamkeepWriter
 from streamkeep.pipeline.storage.folders import new_folder, sweep
@@ -283,10 +287,12 @@ def test_a_batch_that_is_repeated_counts_once(
 
 @pytest.mark.parametrize("place", ["sink:staged", "sink:applied", "sink:committed"])
 def test_a_crash_at_any_place_of_a_commit(
-    store: Store[bytes], place: str, leftovers: Callable[[], list[Path]]
+    store: Store[bytes], place: str, tmp_path: Path, leftovers: Callable[[], list[Path]]
 ) -> None:
     """Spark then calls abort, and runs the batch again."""
-    options = parse_write({"path": str(store.path), "stream": "s", "checkpointLocation": "/c"})
+    options = parse_write(
+        {"path": str(store.path), "stream": "s", "checkpointLocation": made_by_spark(tmp_path)}
+    )
 
     def attempt(batch_id: int) -> None:
         writer = StreamkeepStreamWriter(options, PLAIN, False)
@@ -311,6 +317,59 @@ def test_a_crash_at_any_place_of_a_commit(
     found = [pairs[1].decode() for _, pairs in entries(store)]
     assert found == [f"{b}.{n}" for b in range(3) for n in range(5)]
     assert leftovers() == []
+
+
+def made_by_spark(folder: Path) -> str:
+    """Make a checkpoint as Spark does, with an ID of its own; return its path."""
+    checkpoint = folder / f"checkpoint-{uuid.uuid4().hex}"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    return str(checkpoint)
+
+
+def stream(store: Store[bytes], checkpoint: str, number: int, value: str, **more: str) -> None:
+    """Write a batch of one row, as a streaming query with a checkpoint does."""
+    options = {"path": str(store.path), "stream": "s", "checkpointLocation": checkpoint, **more}
+    writer = StreamkeepStreamWriter(parse_write(options), PLAIN, False)
+    writer.commit([writer.write(iter([batch(n=[value])]))], number)
+
+
+def test_queries_are_told_apart_by_what_is_in_their_checkpoints(
+    store: Store[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):  # both say "checkpoint", which is not the same folder
+        (tmp_path / name).mkdir()
+        made = Path(made_by_spark(tmp_path / name))
+        made.rename(tmp_path / name / "checkpoint")
+        monkeypatch.chdir(tmp_path / name)
+        for number in (0, 0, 1):
+            stream(store, "checkpoint", number, f"{name}.{number}")
+    shutil.rmtree("checkpoint")  # and a new query begins under the same path
+    Path(made_by_spark(tmp_path / "two")).rename("checkpoint")
+    stream(store, "checkpoint", 0, "three.0")
+    found = [pairs[1].decode() for _, pairs in entries(store)]
+    assert found == ["one.0", "one.1", "two.0", "two.1", "three.0"]
+
+
+def test_a_name_that_another_checkpoint_has_used_is_refused(
+    store: Store[bytes], tmp_path: Path, leftovers: Callable[[], list[Path]]
+) -> None:
+    first, second = made_by_spark(tmp_path), made_by_spark(tmp_path)
+    for number in (0, 0, 1):
+        stream(store, first, number, str(number), txnAppId="app")
+    with pytest.raises(BatchError, match=r"use the former checkpoint, or another txnAppId"):
+        stream(store, second, 0, "lost before", txnAppId="app")
+    stream(store, second, 0, "2", txnAppId="of its own")
+    stream(store, first, 2, "3", txnAppId="app")
+    with pytest.raises(BatchError, match=r"has written up to batch 2: it was set back"):
+        stream(store, first, 1, "set back", txnAppId="app")
+    assert [pairs[1].decode() for _, pairs in entries(store)] == ["0", "1", "2", "3"]
+
+
+def test_a_checkpoint_without_identity_is_refused(store: Store[bytes], tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match=r"nothing: the checkpoint's file 'metadata'"):
+        stream(store, str(tmp_path / "nothing"), 0, "1")
+    assert store.xlen("s") == 0
 
 
 def test_streaming_writes_need_a_name(store: Store[bytes]) -> None:
