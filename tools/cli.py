@@ -58,7 +58,13 @@ COMMANDS: Final[Families] = (
     ),
     (
         "Look at a store and its streams",
-        {"status": "status_cmd", "streams": "stream_cmds", "stat": "stat_cmd", "info": "info_cmds"},
+        {
+            "status": "status_cmd",
+            "streams": "stream_cmds",
+            "stat": "stat_cmd",
+            "info": "info_cmds",
+            "ui": "ui_cmd",
+        },
     ),
     (
         "Change streams",

@@ -1,0 +1,14 @@
+"""Streams over HTTP: an ASGI application on Starlette, which `serving` runs on uvicorn.
+
+`app.create_app` makes the application, also for others to mount. From the bottom up:
+
+    access     what a caller may do, and how requests prove it
+    wire       bytes in URLs, JSON, forms and errors
+    guard      what every request passes first: Host, Origin, token, size of the body
+    entries    pages of entries with bounded memory
+    events     the event stream: Server-Sent Events that resume
+    streams, groups, figures, health    the routes
+    openapi    the description of all routes
+    app        all of it together
+    serving    the server: sockets, time limits, stopping
+"""

@@ -1,0 +1,159 @@
+"""The application: every route, inside the guard.
+
+    >>> import streamkeep
+    >>> from streamkeep.server.http.app import create_app
+    >>> app = create_app(streamkeep.open("orders.store"), Access(token="...", write=True))
+
+It is an ASGI application. Another one mounts it with `Mount("/streamkeep", app)`; uvicorn serves it
+as it is, and `serving` with the limits that a server on its own needs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.server.http import groups, health, openapi, streams
+from streamkeep.server.http.access import Access
+from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
+from streamkeep.server.http.guard import Guard
+from streamkeep.server.http.state import State, keep_state
+from streamkeep.server.http.wire import Problem, problem_of, problem_reply
+from streamkeep.server.page import static_files
+
+MAX_BODY: Final = 1 << 20
+BODY_S: Final = 30.0
+PAGE: Final = "/page/"
+
+
+class _Encoded(Convertor[str]):
+    """One segment of a percent-encoded path, which may be empty."""
+
+    regex = "[^/]*"
+
+    def convert(self, value: str) -> str:
+        """Return it as it is; `wire.segment` decodes it."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return it as it is."""
+        return value
+
+
+register_url_convertor("encoded", _Encoded())
+
+
+class App:
+    """The ASGI application for one store; `create_app` makes it."""
+
+    def __init__(self, routes: Starlette, guarded: ASGIApp, state: State) -> None:
+        self.routes = routes
+        self.state = state
+        self._guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        await self._guarded(scope, receive, send)
+
+    def stop(self) -> None:
+        """Have the event streams end, so that a server need not wait for their clients."""
+        self.state.stop()
+
+
+def create_app(
+    store: Store[bytes] | AsyncStore[bytes],
+    access: Access | None = None,
+    *,
+    page: bool = True,
+    max_body: int = MAX_BODY,
+    body_s: float = BODY_S,
+    heartbeat_s: float = HEARTBEAT_S,
+    stall_s: float = STALL_S,
+) -> App:
+    """Return an ASGI application that serves a store, which the caller opens and closes.
+
+    Args:
+        store: open without `decode_responses`.
+        access: who may do what; by default everything may be read without a secret, from
+            `localhost` and numeric addresses, and nothing changed.
+        page: also serve the page for people, at `/`.
+        max_body: bytes that the body of a request may have.
+        body_s: seconds that may pass between two parts of a body.
+        heartbeat_s: seconds after which an event stream without entries sends a comment.
+        stall_s: seconds after which a client that reads nothing loses its connection.
+    """
+    access = access or Access()
+    state = State(store, access, heartbeat_s=heartbeat_s, stall_s=stall_s)
+    routes = Starlette(
+        routes=_routes(page),
+        exception_handlers={
+            404: _answer,
+            405: _answer,
+            Problem: _problem,
+            StreamkeepError: _problem,
+        },
+    )
+    routes.router.redirect_slashes = False
+    keep_state(routes, state)
+    guarded: ASGIApp = Guard(routes, access, open_below=PAGE, max_body=max_body, body_s=body_s)
+    if access.origins:
+        guarded = CORSMiddleware(
+            guarded,
+            allow_origins=access.origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+        )
+    return App(routes, guarded, state)
+
+
+def _routes(page: bool) -> list[Route | Mount]:
+    found: list[Route | Mount] = [
+        Route("/health", health.health, methods=["GET"]),
+        Route("/store", health.store_facts, methods=["GET"]),
+        Route("/store/survey", health.survey_store, methods=["GET"]),
+        Route("/store/check", health.check_store, methods=["POST"]),
+        Route("/streams", streams.streams, methods=["GET"]),
+        Route("/streams/{key:encoded}", streams.stream, methods=["GET", "POST"]),
+        Route("/streams/{key:encoded}/info", streams.info, methods=["GET"]),
+        Route("/streams/{key:encoded}/search", streams.searched, methods=["GET"]),
+        Route("/streams/{key:encoded}/figures", streams.timeline, methods=["GET"]),
+        Route("/openapi.json", openapi.description, methods=["GET"]),
+    ]
+    methods = ["GET", "PUT", "POST", "DELETE"]
+    for below in ("", "/{group:encoded}", "/{group:encoded}/{action}"):
+        found.append(Route(f"/groups/{{key:encoded}}{below}", groups.groups, methods=methods))
+    if page:
+        found.append(Route("/", _to_page, methods=["GET"]))
+        found.append(Mount("/page", static_files()))
+    return found
+
+
+async def _to_page(request: Request) -> Response:
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGE}", 307)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    """Answer a path or method that has no route."""
+    status = getattr(error, "status_code", 404)
+    if status == 405:
+        headers: dict[str, str] = getattr(error, "headers", None) or {}
+        return problem_reply(Problem(405, "no such method here", headers=headers))
+    hint = "GET /openapi.json describes all paths"
+    return problem_reply(Problem(404, "there is nothing at this path", hint=hint))
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    if isinstance(error, StreamkeepError):
+        error = problem_of(error)
+    assert isinstance(error, Problem)
+    return problem_reply(error)

@@ -1,0 +1,170 @@
+"""The event stream: the entries of a stream as Server-Sent Events, without gap or repeat.
+
+The `id` of an event is the ID of its entry. A browser that connects again sends it as
+`Last-Event-ID`, to this server or to a later one, and gets every entry above it, also those that
+were trimmed and archived since. The first event of a stream that begins at "now" has an ID and no
+data, so that a client that has received nothing also continues from where it began.
+
+1. Read the entries above the last ID, in steps that hold about `_STEP_BYTES`.
+2. Send them. While the client does not read, nothing more is read for it.
+3. If there are none, sleep until a commit adds one; after `heartbeat_s` send a comment.
+
+Nothing is kept between steps but the last ID: a thousand waiting clients take no threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.commands.arguments import to_id
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import NoSuchKeyError, StoreClosedError, StreamkeepError
+from streamkeep.format.core.json_form import json_object
+from streamkeep.server.http.entries import entry_line, entry_size
+
+HEARTBEAT_S: Final = 15.0
+STALL_S: Final = 60.0  # how long a client may read nothing
+RETRY_MS: Final = 1000
+
+_STEP_BYTES: Final = 1 << 18
+_FIRST_STEP: Final = 4
+_LAST_STEP: Final = 128
+
+
+class EventStream:
+    """The events of one stream for one client.
+
+    Args:
+        after: the events of entries above this ID; see `starting_id`.
+        heartbeat_s: a comment is sent after so many seconds without an entry, so that proxies keep
+            the connection and a server notices that its client has gone.
+        stop: returns True when the stream is to end, as when a server stops.
+        as_pairs: as in `entries.entry_json`.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore[bytes],
+        key: bytes,
+        after: bytes,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        stop: Callable[[], bool] | None = None,
+        as_pairs: bool = False,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._last = after
+        self._block_ms = max(1, round(1000 * heartbeat_s))
+        self._stop = stop or _never
+        self._as_pairs = as_pairs
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield what to send: events, several at once, and heartbeats."""
+        yield b"retry: %d\nid: %b\n\n" % (RETRY_MS, self._last)
+        count = _FIRST_STEP
+        try:
+            while not self._stop():
+                found = await self._store.xrange(
+                    self._key, b"(" + self._last, count=count, history=True
+                )
+                if found:
+                    self._last = found[-1].id
+                    yield b"".join(map(self._event, found))
+                    count = _next_count(count, sum(map(entry_size, found)), len(found))
+                elif not await self._wait() and not self._stop():
+                    yield b":\n\n"
+        except StoreClosedError:
+            return
+        except StreamkeepError as error:  # the reply has begun
+            text = json_object({"error": type(error).__name__, "message": str(error)})
+            yield b"event: error\ndata: %b\n\n" % text.encode()
+
+    async def _wait(self) -> bool:
+        """Wait for an entry above the last one; return False if the time passed without one."""
+        following = self._store.follow(
+            self._key, self._last, count=1, block=self._block_ms, stop=self._stop, history=True
+        )
+        async with aclosing(following) as entries:  # type: ignore[type-var]
+            async for _ in entries:
+                return True
+        return False
+
+    def _event(self, entry: object) -> bytes:
+        line = entry_line(entry, as_pairs=self._as_pairs)  # type: ignore[arg-type]
+        return b"id: %b\ndata: %b\n\n" % (entry.id, line)  # type: ignore[attr-defined]
+
+
+async def starting_id(store: AsyncStore[bytes], key: bytes, text: bytes) -> bytes:
+    """Return the ID that a stream of events begins after, for an ID, or `$` for the last one.
+
+    Raises:
+        InvalidIdError: the text is not an ID.
+    """
+    if text != b"$":
+        return str(StreamId(*to_id(text))).encode()
+    try:
+        last: bytes = (await store.xinfo_stream(key))["last-generated-id"]
+    except NoSuchKeyError:
+        return b"0-0"
+    return last
+
+
+class EventReply:
+    """An ASGI reply that sends chunks until they end, or until the client goes or stalls."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], content_type: str, stall_s: float) -> None:
+        self._chunks = chunks
+        self._type = content_type
+        self._stall_s = stall_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the reply."""
+        headers = [
+            (b"content-type", self._type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),  # proxies must not collect events
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        pump = asyncio.create_task(self._pump(send))
+        listen = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((pump, listen), return_when=asyncio.FIRST_COMPLETED)
+            if pump.done():
+                pump.result()
+        finally:
+            for task in (pump, listen):
+                task.cancel()
+            await asyncio.gather(pump, listen, return_exceptions=True)
+
+    async def _pump(self, send: Send) -> None:
+        async with aclosing(self._chunks) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                message = {"type": "http.response.body", "body": chunk, "more_body": True}
+                try:
+                    await asyncio.wait_for(send(message), self._stall_s)
+                except TimeoutError:
+                    return  # the server drops the connection
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _next_count(count: int, size: int, entries: int) -> int:
+    """Return how many entries to read next, so that they have about `_STEP_BYTES`."""
+    fitting = _STEP_BYTES * entries // max(1, size)
+    return max(1, min(_LAST_STEP, 2 * count, fitting))
+
+
+def _never() -> bool:
+    return False

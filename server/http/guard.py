@@ -1,0 +1,207 @@
+"""What every request passes before its route: path, Host, Origin, secret, and bounds for bodies.
+
+    Host           A page of another site may have its own name resolve to this machine (DNS
+                   rebinding); the browser then sends that name. Numeric addresses, `localhost` and
+                   the given names are accepted.
+    Origin         A request that can change something, and comes from a page of another site, is
+                   refused, with or without a secret (CSRF).
+    Authorization  See `access`. Wrong secrets are answered after a pause.
+    body           At most `max_body` bytes; each part of it must come within `body_s`.
+    path           Routes see the percent-encoded path, so that `%2F` in a name is not a `/`.
+
+Every reply has headers that keep browsers from guessing types, framing and leaking it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.server.http.access import NO_RIGHTS, Access
+from streamkeep.server.http.wire import RIGHTS_AT, Problem, problem_of, problem_reply
+
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_OPEN_PATHS: Final = ("/health", "/openapi.json")  # and the page itself, which holds no data
+_PAUSE_S: Final = 0.5  # after a wrong secret
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "content-security-policy": POLICY,
+}
+
+
+class Guard:
+    """Lets a request pass, or answers it.
+
+    Args:
+        app: the routes.
+        open_below: paths below this one hold no data, and need no secret.
+        max_body: how many bytes a body may have.
+        body_s: how many seconds may pass between two parts of a body.
+    """
+
+    def __init__(
+        self, app: ASGIApp, access: Access, *, open_below: str, max_body: int, body_s: float
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._open_below = open_below
+        self._max_body = max_body
+        self._body_s = body_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+        began = False
+
+        async def sender(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            inner = await self._checked(scope)
+            await self._app(inner, self._bounded(scope, receive), sender)
+        except (Problem, StreamkeepError) as error:
+            if began:
+                raise
+            problem = error if isinstance(error, Problem) else problem_of(error)
+            await problem_reply(problem)(scope, receive, sender)
+
+    # --- checks ---------------------------------------------------------------------------------
+
+    async def _checked(self, scope: Scope) -> Scope:
+        """Return the scope for the routes; raise Problem."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        self._check_host(host)
+        self._check_origin(scope["method"], headers, host)
+        path = raw_path(scope)
+        if "\x00" in path:
+            raise Problem(400, "the path has a NUL")
+        below = path[len(scope.get("root_path", "")) :]
+        is_open = below in ("", "/", *_OPEN_PATHS) or below.startswith(self._open_below)
+        rights = self._access.rights(headers.get("authorization"))
+        if rights is None and not is_open:
+            if "authorization" in headers:
+                await asyncio.sleep(_PAUSE_S)
+            raise Problem(
+                401,
+                "a secret is needed, or the given one is wrong",
+                hint="send Authorization: Bearer TOKEN",
+                headers={"www-authenticate": 'Bearer realm="streamkeep"'},
+            )
+        return {**scope, "path": path, RIGHTS_AT: rights or NO_RIGHTS}
+
+    def _check_host(self, host: str) -> None:
+        known = self._access.hosts
+        if known is None:
+            return
+        name = host_name(host)
+        if name not in ("localhost", *known) and not _is_address(name):
+            raise Problem(
+                421,
+                f"this server does not answer to the host {host!r}",
+                hint="add the name with --host-name, if it is yours",
+            )
+
+    def _check_origin(self, method: str, headers: Mapping[str, str], host: str) -> None:
+        if method in _SAFE:
+            return
+        origin = headers.get("origin")
+        if origin in self._access.origins and origin is not None:
+            return
+        same = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        if not same or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            raise Problem(403, f"requests from pages of {origin or 'other sites'} change nothing")
+
+    # --- bodies ---------------------------------------------------------------------------------
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """Return what reads the body, and raises when it is too large or too slow."""
+        length = Headers(scope=scope).get("content-length", "0")
+        if length.isascii() and length.isdigit() and int(length[:20]) > self._max_body:
+            raise self._too_large()
+        size = 0
+        more = True
+
+        async def receiver() -> Message:
+            nonlocal size, more
+            if not more:  # the end of the connection may be awaited without limit
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self._body_s)
+            except TimeoutError:
+                raise Problem(
+                    408,
+                    f"no part of the body came for {self._body_s:g} s",
+                    headers={"connection": "close"},
+                ) from None
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                more = message.get("more_body", False)
+                if size > self._max_body:
+                    raise self._too_large()
+            return message
+
+        return receiver
+
+    def _too_large(self) -> Problem:
+        text = f"the body has more than {self._max_body} bytes"
+        return Problem(413, text, headers={"connection": "close"})
+
+
+def raw_path(scope: Scope) -> str:
+    """Return the percent-encoded path after `root_path`, which stays as it is.
+
+    An application that mounts this one has decoded `root_path`, and counted its `/`.
+    """
+    root: str = scope.get("root_path", "")
+    raw: bytes | None = scope.get("raw_path")
+    if raw is None:
+        return str(scope["path"])
+    text = raw.partition(b"?")[0].decode("latin-1")
+    at = 0
+    for _ in range(root.count("/") + 1):
+        at = text.find("/", at) + 1
+    return root + text[at - 1 :] if at else root
+
+
+def host_name(host: str) -> str:
+    """Return the name in a `Host` header, in lower case and without the port."""
+    name = host.lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.rpartition(":")[0] if ":" in name else name
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

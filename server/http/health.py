@@ -1,0 +1,215 @@
+"""The routes about the store as a whole: is it well, what does it hold, what did fsck find.
+
+GET  /health           for load balancers; needs no secret and says nothing about the data
+GET  /store            sizes, disk, durability, archive, backup, the last check
+GET  /store/survey     sums, and what is stuck
+POST /store/check      begin to check the store (fsck); changes nothing
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import streamkeep
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.recovery.backups.backup import last_backup
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.recovery.fsck.store import check
+from streamkeep.server.http.overview import now_ms, survey
+from streamkeep.server.http.state import State, state_of
+from streamkeep.server.http.wire import Parameters, Problem, json_body, json_reply, rights_of
+
+LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
+_MOST_FINDINGS: Final = 200
+_MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
+
+
+async def health(request: Request) -> Response:
+    """Say whether the store can be read: GET /health."""
+    store = state_of(request).async_store
+    await store.exists("")
+    return json_reply({"status": "ok"})
+
+
+async def store_facts(request: Request) -> Response:
+    """Describe the store: GET /store."""
+    Parameters(request, ())
+    check_all_keys(request)
+    state = state_of(request)
+    async with state.heavy:
+        found = await asyncio.to_thread(_facts, state)
+    checker = checker_of(state)
+    members = {"write": rights_of(request).write, **found, "check": checker.report()}
+    return json_reply(members)
+
+
+async def survey_store(request: Request) -> Response:
+    """Say what the store holds and what is stuck: GET /store/survey."""
+    Parameters(request, ())
+    state = state_of(request)
+    async with state.heavy:
+        found = await asyncio.to_thread(survey, state.store, rights_of(request))
+    found["name"] = state.store.path.absolute().name
+    found["write"] = rights_of(request).write
+    found["disk_free_bytes"] = disk_free(state.store.path)
+    return json_reply(found)
+
+
+async def check_store(request: Request) -> Response:
+    """Begin to check the store: POST /store/check."""
+    Parameters(request, ())
+    check_all_keys(request)
+    body = await json_body(request, ("quick",))
+    quick = body.get("quick", True)
+    if not isinstance(quick, bool):
+        raise Problem(400, "the member 'quick' must be true or false")
+    checker = checker_of(state_of(request))
+    checker.begin(quick)
+    return json_reply(checker.report() or {}, 202)
+
+
+def check_all_keys(request: Request) -> None:
+    """Raise where the caller may see only some of the keys."""
+    if rights_of(request).prefixes is not None:
+        raise Problem(403, "only for users that may see every key")
+
+
+# --- facts --------------------------------------------------------------------------------------
+
+
+def disk_free(path: Path) -> int:
+    """Return the bytes that are free on the disk of a store."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _facts(state: State) -> dict[str, Any]:
+    store = state.store
+    found = store.durability()
+    archive = store.archived_streams()
+    last = found.last_recovery
+    free = disk_free(store.path)
+    return {
+        "version": streamkeep.__version__,
+        "name": store.path.absolute().name,
+        "path": os.fsencode(store.path.absolute()).decode("utf-8", "replace"),
+        "uuid": store.uuid,
+        "sync": store.sync_mode,
+        "data_bytes": (store.path / DATA_FILE).stat().st_size,
+        "reusable_bytes": store.reusable_bytes,
+        "journal_bytes": found.journal_bytes,
+        "disk_free_bytes": free,
+        "low_disk": free < LOW_DISK,
+        "last_commit": found.last_commit,
+        "durable_commit": found.durable_commit,
+        "checkpoint_commit": found.checkpoint_commit,
+        "last_recovery": None if last is None else last._asdict(),
+        "failures": list(found.failures),
+        "old_readers": [
+            {"process": one.process, "commits": one.behind}
+            for one in found.readers
+            if one.behind >= _MANY_COMMITS
+        ],
+        "archive": {
+            "segments": sum(one.segments for one in archive),
+            "entries": sum(one.entries for one in archive),
+            "size_bytes": sum(one.size_bytes for one in archive),
+            "retired_entries": sum(one.retired_entries for one in archive),
+            "retired_bytes": sum(one.retired_bytes for one in archive),
+        },
+        "backup": _backup(store, found.last_commit),
+        "time_ms": now_ms(),
+    }
+
+
+def _backup(store: Store[bytes], last_commit: int) -> dict[str, int] | None:
+    """Return the time of the newest backup that the store knows of, and the commits since."""
+    with store.snapshot() as snapshot:
+        row = last_backup(snapshot)
+    if row is None:
+        return None
+    since = last_commit - row.commit_number - 1  # without the commit that recorded the backup
+    return {"time_ms": row.time_ms, "commits_since": max(0, since)}
+
+
+# --- fsck ---------------------------------------------------------------------------------------
+
+
+class Checker:
+    """Checks a store in a thread, one check at a time, and keeps what the last one found."""
+
+    def __init__(self, store: Store[bytes]) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._report: dict[str, Any] | None = None
+
+    def begin(self, quick: bool) -> None:
+        """Begin a check, unless one is running."""
+        with self._lock:
+            if self._report is not None and self._report["running"]:
+                return
+            self._report = {
+                "running": True,
+                "quick": quick,
+                "began_ms": now_ms(),
+                "done": 0,
+                "total": 0,
+                "errors": 0,
+                "warnings": 0,
+                "findings": [],
+            }
+        threading.Thread(target=self._run, args=(quick,), name="fsck", daemon=True).start()
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what the running or the last check has found; None if there was none."""
+        with self._lock:
+            return None if self._report is None else dict(self._report)
+
+    def _set(self, **members: Any) -> None:
+        with self._lock:
+            assert self._report is not None
+            self._report = {**self._report, **members}
+
+    def _run(self, quick: bool) -> None:
+        def moved(progress: Progress) -> None:
+            self._set(done=progress.done, total=progress.total)
+
+        counts = {Severity.NOTE: 0, Severity.WARNING: 0, Severity.ERROR: 0}
+        findings: list[dict[str, Any]] = []
+        failed = None
+        try:
+            for finding in check(self._store, quick=quick, progress=Progress(moved)):
+                counts[finding.severity] += 1
+                if len(findings) < _MOST_FINDINGS:
+                    kind = CATALOGUE.get(finding.code)
+                    advice = None if kind is None else kind.advice
+                    findings.append({**finding.as_json(), "advice": advice})
+        except (StreamkeepError, OSError) as error:
+            failed = str(error)
+        self._set(
+            running=False,
+            ended_ms=now_ms(),
+            failed=failed,
+            errors=counts[Severity.ERROR],
+            warnings=counts[Severity.WARNING],
+            findings=findings,
+        )
+
+
+def checker_of(state: State) -> Checker:
+    """Return what checks the store of an application."""
+    if state.checker is None:
+        state.checker = Checker(state.store)
+    checker: Checker = state.checker
+    return checker

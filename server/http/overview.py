@@ -1,0 +1,265 @@
+"""What a store holds, and what is stuck: the lists of streams and groups, and what needs attention.
+
+All of it is read from records: no entry is read but the first pending ones.
+"""
+
+from __future__ import annotations
+
+import time
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot
+from streamkeep.engine.commands import keys
+from streamkeep.engine.model.existing import existing_stream
+from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
+from streamkeep.format.core.json_form import JsonBytes, json_bytes
+from streamkeep.format.core.keys import KEYS
+from streamkeep.server.http.access import Rights
+from streamkeep.server.http.figures import bucket_edges, count_live
+
+SPARK_BUCKETS: Final = 40
+STUCK_MS: Final = 5 * 60_000  # without progress, a group that has work to do is stuck
+_MOST_SCANNED: Final = 2000  # streams that one look at the whole store examines
+_MOST_STUCK: Final = 50
+
+
+def now_ms() -> int:
+    """Return the time."""
+    return time.time_ns() // 1_000_000
+
+
+def list_streams(
+    store: Store[bytes],
+    rights: Rights,
+    *,
+    after: bytes | None,
+    match: bytes | None,
+    count: int,
+    span_ms: int | None,
+) -> dict[str, Any]:
+    """Return streams with keys above `after`, ascending by key.
+
+    Args:
+        match: only keys that contain this text, or match it as a pattern with `*`.
+        span_ms: also count the entries of so many last milliseconds, for a sparkline.
+    """
+    found: list[dict[str, Any]] = []
+    more = False
+    edges = None
+    if span_ms is not None:
+        end = now_ms()
+        edges = bucket_edges(end - span_ms, end, SPARK_BUCKETS)
+    with store.snapshot() as snapshot, translated():
+        for name, _ in keys.iter_keys(snapshot.txn):
+            if (after is not None and name <= after) or not rights.sees(name):
+                continue
+            if match and not _matches(name, match):
+                continue
+            if len(found) == count:
+                more = True
+                break
+            found.append(_row(snapshot, name, edges))
+        total = snapshot.txn.rows(KEYS)
+    return {
+        "streams": found,
+        "next": found[-1]["key"] if more else None,
+        "total": total if rights.prefixes is None else None,
+        "time_ms": now_ms(),
+        "edges_ms": edges,
+    }
+
+
+def _matches(name: bytes, match: bytes) -> bool:
+    if b"*" in match:
+        return fnmatchcase(name.decode("latin-1"), match.decode("latin-1").replace("[", "[[]"))
+    return match.lower() in name.lower()
+
+
+def _row(snapshot: Snapshot[bytes], name: bytes, edges: list[int] | None) -> dict[str, Any]:
+    stream = existing_stream(snapshot.txn, name)
+    record = stream.record
+    groups = [group_facts(snapshot, name, one) for one in snapshot.xinfo_groups(name)]
+    retention = stream.retention()
+    row: dict[str, Any] = {
+        "key": json_bytes(name),
+        "length": record.length,
+        "entries_added": record.entries_added,
+        "size_bytes": stream.node_bytes(),
+        "first_ms": record.first_ms if record.length else None,
+        "last_ms": record.last_live_ms if record.length else None,
+        "archives": retention is not None and retention.archive,
+        "groups": len(groups),
+        "pending": sum(one["pending"] for one in groups),
+        "lag": max((one["lag"] or 0 for one in groups), default=0),
+        "oldest_pending_ms": min(
+            (one["oldest_pending_ms"] for one in groups if one["oldest_pending_ms"] is not None),
+            default=None,
+        ),
+    }
+    if edges is not None:
+        counted = count_live(snapshot.txn, stream, edges)
+        row["spark"], row["exact"] = counted.entries, counted.exact
+    return row
+
+
+def group_facts(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> dict[str, Any]:
+    """Return one group of XINFO GROUPS in JSON, with its oldest pending entry."""
+    oldest = None
+    if info["pending"]:
+        rows = snapshot.xpending_range(key, info["name"], "-", "+", 1)
+        oldest = pending_json(rows[0]) if rows else None
+    return {
+        "name": json_bytes(info["name"]),
+        "consumers": info["consumers"],
+        "pending": info["pending"],
+        "last_delivered_id": info["last-delivered-id"].decode(),
+        "entries_read": info["entries-read"],
+        "lag": info["lag"],
+        "oldest_pending": oldest,
+        "oldest_pending_ms": None if oldest is None else id_ms(oldest["id"]),
+    }
+
+
+def pending_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return one row of XPENDING in JSON; an entry without a consumer has null there."""
+    idle: int = row["time_since_delivered"]
+    return {
+        "id": row["message_id"].decode(),
+        "consumer": json_bytes(row["consumer"]) if idle >= 0 else None,
+        "idle_ms": idle if idle >= 0 else None,
+        "deliveries": row["times_delivered"],
+    }
+
+
+def consumer_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return one row of XINFO CONSUMERS in JSON."""
+    inactive: int = row["inactive"]
+    return {
+        "name": json_bytes(row["name"]),
+        "pending": row["pending"],
+        "idle_ms": row["idle"],
+        "inactive_ms": inactive if inactive >= 0 else None,
+    }
+
+
+def id_ms(entry_id: str) -> int:
+    """Return the milliseconds of an ID."""
+    return int(entry_id.partition("-")[0])
+
+
+def stream_facts(store: Store[bytes], key: bytes) -> dict[str, Any]:
+    """Return counters, retention, groups and archive of one stream.
+
+    Raises:
+        NoSuchKeyError: the stream does not exist.
+    """
+    with store.snapshot() as snapshot, translated():
+        stream = existing_stream(snapshot.txn, key)
+        record = stream.record
+        facts: dict[str, Any] = {
+            "key": json_bytes(key),
+            "length": record.length,
+            "entries_added": record.entries_added,
+            "nodes": stream.nodes(),
+            "size_bytes": stream.node_bytes(),
+            "tombstones": record.tombstones,
+            "first_id": _id_text(record.first_id()) if record.length else None,
+            "last_id": _id_text(record.last_live_id()) if record.length else None,
+            "last_generated_id": f"{record.last_ms}-{record.last_seq}",
+            "groups": [group_facts(snapshot, key, one) for one in snapshot.xinfo_groups(key)],
+            "retention": snapshot.retention(key)._asdict(),
+            "time_ms": now_ms(),
+        }
+    segments = store.archived_segments(key)
+    facts["archive"] = {
+        "segments": len(segments),
+        "entries": sum(one.entries for one in segments),
+        "size_bytes": sum(one.size_bytes for one in segments),
+        "erased_entries": sum(one.erased for one in segments),
+        "first_id": _id_text(segments[0].first_id) if segments else None,
+        "last_id": _id_text(segments[-1].last_id) if segments else None,
+    }
+    return facts
+
+
+def _id_text(entry_id: tuple[int, int]) -> str:
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+# --- what is stuck ------------------------------------------------------------------------------
+
+
+def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
+    """Return sums over the streams, and which groups need attention, the worst first."""
+    entries = size = scanned = groups = pending = 0
+    stuck: list[dict[str, Any]] = []
+    complete = True
+    with store.snapshot() as snapshot, translated():
+        total = snapshot.txn.rows(KEYS)
+        for name, _ in keys.iter_keys(snapshot.txn):
+            if not rights.sees(name):
+                continue
+            if scanned == _MOST_SCANNED:
+                complete = False
+                break
+            scanned += 1
+            stat = snapshot.stat(name)
+            entries += stat.length
+            size += stat.node_bytes
+            for one in snapshot.xinfo_groups(name):
+                groups += 1
+                pending += one["pending"]
+                stuck += _troubles(snapshot, name, one)
+    stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
+    return {
+        "streams": total if rights.prefixes is None else scanned,
+        "scanned": scanned,
+        "complete": complete,
+        "entries": entries,
+        "size_bytes": size,
+        "groups": groups,
+        "pending": pending,
+        "stuck": stuck[:_MOST_STUCK],
+        "time_ms": now_ms(),
+    }
+
+
+def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is stuck in one group: pending entries, and entries that no consumer reads."""
+    found: list[dict[str, Any]] = []
+    place: dict[str, JsonBytes] = {"key": json_bytes(key), "group": json_bytes(info["name"])}
+    facts = group_facts(snapshot, key, info)
+    oldest = facts["oldest_pending"]
+    if oldest is not None:
+        idle = oldest["idle_ms"]
+        if idle is None or idle >= STUCK_MS:
+            found.append({**place, "kind": "pending", "since_ms": idle, **_of(facts, oldest)})
+    if facts["lag"]:
+        try:
+            consumers = snapshot.xinfo_consumers(key, info["name"])
+        except (NoSuchKeyError, NoSuchGroupError):
+            consumers = []
+        idle = min((one["idle"] for one in consumers), default=None)
+        if idle is None or idle >= STUCK_MS:
+            found.append(
+                {
+                    **place,
+                    "kind": "unread",
+                    "since_ms": idle,
+                    "lag": facts["lag"],
+                    "consumers": len(consumers),
+                }
+            )
+    return found
+
+
+def _of(facts: dict[str, Any], oldest: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "pending": facts["pending"],
+        "id": oldest["id"],
+        "consumer": oldest["consumer"],
+        "deliveries": oldest["deliveries"],
+    }

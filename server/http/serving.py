@@ -1,0 +1,200 @@
+"""The server: uvicorn with bounds for hostile peers, in the event loop of the caller or on its own.
+
+uvicorn has no limit for the time that the head of a request takes: `Protocol` adds it, so that a
+client that sends a byte now and then (slow loris) does not keep a connection. A client that takes
+nothing for `STALL_S` is dropped by the kernel (TCP_USER_TIMEOUT), whatever it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from streamkeep.format.core.errors import StoreError
+from streamkeep.server.http.app import App
+from streamkeep.server.http.events import STALL_S
+
+HEAD_S: Final = 10.0  # how long the head of a request may take
+KEEP_ALIVE_S: Final = 15
+MAX_HEAD: Final = 64 << 10
+MAX_CONNECTIONS: Final = 1000
+STOP_S: Final = 5
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 with a limit for the time that the head of a request takes."""
+
+    head_s = HEAD_S
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the head of the first request."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take data; after the first byte of a request, its head must come in time."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._await_head()
+        else:
+            self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_s, self._late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an application on sockets that are already bound.
+
+    Args:
+        tls: the certificate and key of the server; None for plain HTTP.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        sockets: list[socket.socket],
+        *,
+        tls: ssl.SSLContext | None = None,
+        head_s: float = HEAD_S,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self._sockets = sockets
+        self._application = app
+        self._task: asyncio.Task[None] | None = None
+        config = uvicorn.Config(
+            app,
+            http=type("TimedProtocol", (Protocol,), {"head_s": head_s}),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=MAX_HEAD,
+            limit_concurrency=max_connections,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_S,
+        )
+        config.load()
+        config.ssl = tls
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the caller."""
+        yield
+
+    async def start(self) -> None:
+        """Begin to accept connections; return when they are accepted."""
+        self._task = asyncio.create_task(self.serve(self._sockets))
+        while not self.started:
+            if self._task.done():
+                self._task.result()
+                raise StoreError("the HTTP server ended before it began")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Stop accepting, end the event streams, and wait a few seconds for other requests."""
+        self._application.stop()
+        self.should_exit = True
+        if self._task is not None:
+            await self._task
+
+    async def wait(self) -> None:
+        """Wait until the server has ended."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+
+def bind(address: str, port: int) -> list[socket.socket]:
+    """Return sockets that are bound to an address, to all that its name has."""
+    found: list[socket.socket] = []
+    try:
+        infos = socket.getaddrinfo(
+            address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, place in dict.fromkeys(infos):
+            one = socket.socket(family, kind, protocol)
+            found.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            _drop_stalled(one)
+            one.bind(place if port or not found[:-1] else (place[0], _port(found[0]), *place[2:]))
+            one.setblocking(False)
+    except OSError:
+        for one in found:
+            one.close()
+        raise
+    return found
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """Return a Unix socket that only this user can connect to; replace one that is not in use."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        before = os.umask(0o177)
+        try:
+            one.bind(os.fspath(path))
+        finally:
+            os.umask(before)
+        one.setblocking(False)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that a server has left; anything else stays, and makes `bind` fail."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(os.fspath(path))
+    except ConnectionRefusedError:
+        path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def _drop_stalled(one: socket.socket) -> None:
+    """Have the kernel drop connections whose peer takes nothing; accepted sockets inherit it."""
+    timeout: Any = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if timeout is not None:
+        one.setsockopt(socket.IPPROTO_TCP, timeout, round(1000 * STALL_S))
+
+
+def _port(one: socket.socket) -> int:
+    port: int = one.getsockname()[1]
+    return port

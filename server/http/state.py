@@ -1,0 +1,68 @@
+"""What all routes share: the store, limits, and whether the server is stopping."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.server.http.access import Access
+
+_STATE: Final = "streamkeep"
+_HEAVY_AT_ONCE: Final = 2  # searches and counts; each reads for up to half a second
+
+
+class State:
+    """What all routes share.
+
+    Attributes:
+        store: the store, for threads.
+        async_store: the same for tasks.
+        heavy: to be held by what reads much.
+    """
+
+    def __init__(
+        self,
+        store: Store[bytes] | AsyncStore[bytes],
+        access: Access,
+        *,
+        heartbeat_s: float,
+        stall_s: float,
+    ) -> None:
+        if isinstance(store, AsyncStore):
+            self.async_store = store
+            self.store = store._store
+        else:
+            self.store = store
+            self.async_store = AsyncStore(store)
+        if self.store._decode:
+            raise ArgumentError("open the store without decode_responses: names may be any bytes")
+        self.access = access
+        self.heartbeat_s = heartbeat_s
+        self.stall_s = stall_s
+        self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
+        self.checker: Any = None  # a health.Checker, once one is asked for
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Have all event streams end, within a second."""
+        self._stopping = True
+
+    def stopping(self) -> bool:
+        """Say whether the server is stopping."""
+        return self._stopping
+
+
+def keep_state(app: object, state: State) -> None:
+    """Give an application its state."""
+    setattr(app.state, _STATE, state)  # type: ignore[attr-defined]
+
+
+def state_of(request: Request) -> State:
+    """Return the state of the application that serves a request."""
+    state: State = getattr(request.app.state, _STATE)
+    return state

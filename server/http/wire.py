@@ -1,0 +1,315 @@
+"""Bytes in URLs, bodies and replies: everything that requests and replies have in common.
+
+Keys, groups, consumers and values are arbitrary bytes. In a URL they are percent-encoded, one
+segment each, so that `/` in a name is `%2F`. A name that a browser would resolve (`.`, `..`, the
+empty one) is given as a parameter instead: `/streams/?key=..`. In JSON they have the form of
+`format/core/json_form.py`: text, or `{"base64": "..."}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CommandError,
+    CorruptionError,
+    GroupExistsError,
+    IdTooSmallError,
+    KeyExistsError,
+    NoSuchGroupError,
+    NoSuchKeyError,
+    StoreError,
+    StoreFullError,
+    StreamFullError,
+    StreamkeepError,
+)
+from streamkeep.format.core.json_form import from_json, json_object
+from streamkeep.format.core.times import Bound, id_bound
+from streamkeep.server.http.access import Rights
+
+Pairs = list[tuple[bytes, bytes]]
+
+STORE_AT: Final = "streamkeep.store"  # where a request's scope has the store, and its rights
+RIGHTS_AT: Final = "streamkeep.rights"
+MAX_PARAMETERS: Final = 100
+
+_STATUS: Final[tuple[tuple[type[StreamkeepError], int], ...]] = (
+    (NoSuchKeyError, 404),
+    (NoSuchGroupError, 404),
+    (GroupExistsError, 409),
+    (KeyExistsError, 409),
+    (IdTooSmallError, 409),
+    (StreamFullError, 507),
+    (StoreFullError, 507),
+    (CommandError, 400),
+    (ArgumentError, 400),
+    (CorruptionError, 500),
+    (StoreError, 503),
+)
+
+
+class Problem(Exception):
+    """A request that cannot be served: status, what is wrong, and what to do next."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        hint: str = "",
+        code: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.hint = hint
+        self.code = code
+        self.headers = dict(headers or {})
+
+
+def problem_of(error: StreamkeepError) -> Problem:
+    """Return the problem that an error of the store is for a caller."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    hint = ""
+    if isinstance(error, NoSuchKeyError):
+        hint = "GET /streams lists the streams"
+    elif isinstance(error, NoSuchGroupError):
+        hint = "PUT /groups/KEY/GROUP creates the group"
+    elif isinstance(error, CorruptionError):
+        hint = "run streamkeep fsck"
+    text = error.redis_error if isinstance(error, CommandError) else str(error)
+    return Problem(status, text, hint=hint, code=type(error).__name__)
+
+
+def json_reply(
+    members: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an object as a reply."""
+    body = json_object(members).encode() + b"\n"
+    return Response(body, status, dict(headers or {}), "application/json")
+
+
+def problem_reply(problem: Problem) -> Response:
+    """Return a problem as a reply."""
+    members = {
+        "error": problem.code or _NAMES.get(problem.status, "Error"),
+        "message": str(problem),
+        "next": problem.hint or None,
+    }
+    return json_reply(members, problem.status, problem.headers)
+
+
+_NAMES: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    408: "Timeout",
+    413: "TooLarge",
+    415: "UnsupportedMediaType",
+    421: "WrongHost",
+    503: "Unavailable",
+}
+
+
+# --- parameters ---------------------------------------------------------------------------------
+
+
+class Parameters:
+    """The query of a request, as bytes; each parameter must be known to the route.
+
+    A parameter with a typing error must not be ignored: `maxlem=1000` would trim nothing.
+    """
+
+    def __init__(self, request: Request, known: Sequence[str]) -> None:
+        self._given: dict[str, bytes] = {}
+        for name, value in query_pairs(request.scope["query_string"]):
+            text = name.decode("utf-8", "replace")
+            if text not in known and text != "key":  # which may name the stream of any route
+                names = ", ".join(sorted(known))
+                raise Problem(
+                    400, f"unknown parameter {text!r}", hint=f"the parameters are {names}"
+                )
+            if text in self._given:
+                raise Problem(400, f"the parameter {text!r} is given twice")
+            self._given[text] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def data(self, name: str) -> bytes | None:
+        """Return a parameter as bytes."""
+        return self._given.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a parameter as text."""
+        value = self._given.get(name)
+        if value is None:
+            return default
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise Problem(400, f"the parameter {name!r} is not UTF-8: {value!r}") from None
+
+    def flag(self, name: str) -> bool:
+        """Return a parameter that is `1`, `true`, or `0`, `false`."""
+        text = self.text(name, "0")
+        if text in ("1", "true", ""):
+            return True
+        if text in ("0", "false"):
+            return False
+        raise Problem(400, f"the parameter {name!r} must be 0 or 1, not {text!r}")
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """Return a parameter that is a number from `low` to `high`."""
+        text = self.text(name)
+        if name not in self._given:
+            return default
+        return checked_number(name, text, low, high)
+
+    def maybe_number(self, name: str, low: int, high: int) -> int | None:
+        """Return a parameter that is a number, None where it is not given."""
+        return self.number(name, 0, low, high) if name in self._given else None
+
+    def bound(self, name: str, default: str, kind: Bound) -> bytes:
+        """Return an ID, or a date or time in ISO 8601 as an ID."""
+        value = self._given.get(name, default.encode())
+        try:
+            return id_bound(value, kind)
+        except ValueError as error:
+            raise Problem(400, f"the parameter {name!r}: {error}") from None
+
+
+def query_pairs(query: bytes) -> Pairs:
+    """Return names and values of a query or form, percent-decoded to bytes."""
+    try:
+        found = parse_qsl(
+            query.decode("latin-1"),
+            keep_blank_values=True,
+            encoding="latin-1",
+            max_num_fields=MAX_PARAMETERS,
+        )
+    except ValueError:
+        raise Problem(400, f"more than {MAX_PARAMETERS} parameters") from None
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found]
+
+
+def checked_number(name: str, value: object, low: int, high: int) -> int:
+    """Return a number that was given as text or in JSON."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise Problem(400, f"{name!r} must be a number from {low} to {high}, not {value!r}")
+    return value
+
+
+def segment(request: Request, name: str) -> bytes:
+    """Return a name from the path, which `guard` leaves percent-encoded."""
+    return unquote_to_bytes(request.path_params[name])
+
+
+def rights_of(request: Request) -> Rights:
+    """Return what the caller may do."""
+    rights: Rights = request.scope[RIGHTS_AT]
+    return rights
+
+
+def check_sees(request: Request, key: bytes) -> None:
+    """Raise where the caller may not see the stream."""
+    if not rights_of(request).sees(key):
+        raise Problem(403, "no permission for this key")
+
+
+def check_writes(request: Request, key: bytes | None = None) -> None:
+    """Raise where the caller may not change the store, or this stream."""
+    if not rights_of(request).write:
+        hint = "start the server with --write"
+        raise Problem(403, "this server, or this user, is read-only", hint=hint)
+    if key is not None:
+        check_sees(request, key)
+
+
+# --- bodies -------------------------------------------------------------------------------------
+
+
+async def json_body(request: Request, known: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON object that is the body of a request; an empty body is an empty object."""
+    body = await request.body()
+    if not body.strip():
+        return {}
+    if media_type(request) != "application/json":
+        raise Problem(415, "the body must have Content-Type: application/json")
+    value = parse_json(body)
+    if not isinstance(value, dict):
+        raise Problem(400, "the body must be a JSON object")
+    for name in value:
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise Problem(400, f"unknown member {name!r}", hint=f"the members are {names}")
+    return value
+
+
+def parse_json(body: bytes) -> Any:
+    """Return the value of a JSON text."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, f"the body is not JSON: {error}") from None
+
+
+def media_type(request: Request) -> str:
+    """Return the type of the body without its parameters, in lower case."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def name_member(body: Mapping[str, Any], name: str) -> bytes:
+    """Return a member that is a name, and must be there."""
+    if name not in body:
+        raise Problem(400, f"the member {name!r} is missing")
+    try:
+        return from_json(body[name])
+    except ValueError as error:
+        raise Problem(400, f"the member {name!r}: {error}") from None
+
+
+def id_members(body: Mapping[str, Any], most: int) -> list[str]:
+    """Return the member `ids`: a list of IDs that is not empty."""
+    ids = body.get("ids")
+    if not isinstance(ids, list) or not ids or not all(isinstance(one, str) for one in ids):
+        raise Problem(400, "the member 'ids' must be a list of IDs such as '1718004800000-0'")
+    if len(ids) > most:
+        raise Problem(413, f"{len(ids)} IDs, at most {most} at once")
+    return ids
+
+
+def field_pairs(value: object, where: str) -> Pairs:
+    """Return the pairs of an entry in JSON: an object, or a list of [field, value].
+
+    A value that is neither text nor base64 is stored as its JSON text, which is how it was sent.
+    """
+    if isinstance(value, Mapping):
+        pairs = [(name.encode(), _value(one, f"{where}: {name!r}")) for name, one in value.items()]
+    elif isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 for one in value):
+        pairs = [(_value(name, where), _value(one, where)) for name, one in value]
+    else:
+        raise Problem(400, f"{where} must be an object, or a list of [field, value]")
+    if not pairs:
+        raise Problem(400, f"{where} has no fields")
+    return pairs
+
+
+def _value(value: object, where: str) -> bytes:
+    if isinstance(value, str) or (isinstance(value, Mapping) and list(value) == ["base64"]):
+        try:
+            return from_json(value)
+        except ValueError as error:
+            raise Problem(400, f"{where}: {error}") from None
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

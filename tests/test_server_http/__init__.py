@@ -1,0 +1,1 @@
+"""Tests of `server.http`: the routes, what guards them, and the event stream."""

@@ -1,0 +1,37 @@
+"""Fixtures: an application with every right, and one that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `server` is not installed")
+
+from http_client import TOKEN, Client
+from streamkeep import Store
+from streamkeep.server.http.access import Access
+from streamkeep.server.http.app import App, create_app
+
+
+@pytest.fixture
+def app(store: Store) -> App:
+    """An application whose callers may write."""
+    return create_app(store, Access(token=TOKEN, write=True))
+
+
+@pytest.fixture
+def client(app: App) -> Client:
+    """Calls it with the token."""
+    return Client(app)
+
+
+@pytest.fixture
+def client_of(store: Store) -> Callable[..., Client]:
+    """A function that makes an application with these options of `Access`, and calls it."""
+
+    def make(headers: dict[str, str] | None = None, **options: Any) -> Client:
+        return Client(create_app(store, Access(**options)), headers or {})
+
+    return make

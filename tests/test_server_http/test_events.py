@@ -1,0 +1,162 @@
+"""The event stream: no gap and no repeat, over restarts and trims; bounded for slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from http_client import TOKEN, EventClient, run
+from streamkeep import Store
+from streamkeep.server.http.access import Access
+from streamkeep.server.http.app import App, create_app
+
+
+def test_new_entries_come_as_they_are_added(store: Store, app: App) -> None:
+    store.xadd("k", {"n": "old"}, id="1-0")
+
+    async def scenario() -> None:
+        async with EventClient(app, "/streams/k") as reader:
+            reader.take()
+            await reader.until(lambda: reader.sent)
+            assert reader.sent[0] == b"retry: 1000\nid: 1-0\n\n"
+            await app.state.async_store.xadd("k", {"n": "new"}, id="2-0")
+            await reader.until(lambda: reader.ids)
+            assert reader.entries == [{"id": "2-0", "fields": {"n": "new"}}]
+            assert b'id: 2-0\ndata: {"id":"2-0"' in reader.sent[1]
+
+    run(scenario)
+
+
+def test_a_reader_resumes_over_restarts_and_trims(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    store.set_retention("k", archive=True)
+    wanted = [f"{number}-0" for number in range(1, 201)]
+    seen: list[str] = []
+    for turn in range(4):
+        store = open_store()
+        app = create_app(store, Access(token=TOKEN))
+        for one in wanted[50 * turn : 50 * turn + 50]:
+            store.xadd("k", {"n": one}, id=one)
+        store.xtrim("k", maxlen=10, approximate=False)
+        if turn == 2:
+            store.archive()
+
+        async def read(app: App = app, turn: int = turn) -> None:
+            headers = {"last_event_id": seen[-1]} if seen else {}
+            async with EventClient(app, "/streams/k?after=0", **headers) as reader:
+                reader.take(2 + turn)
+                await reader.until(lambda: len(reader.sent) == 2 + turn)
+                seen.extend(reader.ids)
+
+        run(read)
+        store.close()
+    store = open_store()
+    app = create_app(store, Access(token=TOKEN))
+
+    async def read_rest() -> None:
+        async with EventClient(app, "/streams/k", last_event_id=seen[-1]) as reader:
+            reader.take()
+            await reader.until(lambda: len(seen) + len(reader.ids) == len(wanted))
+            seen.extend(reader.ids)
+
+    run(read_rest)
+    assert seen == wanted
+
+
+def test_a_client_that_received_nothing_continues_where_it_began(store: Store, app: App) -> None:
+    async def scenario() -> None:
+        async with EventClient(app, "/streams/k") as reader:
+            reader.take()
+            await reader.until(lambda: reader.sent)
+            begun = reader.sent[0].split(b"id: ")[1].split(b"\n")[0].decode()
+        await app.state.async_store.xadd("k", {"n": "1"}, id="5-0")
+        async with EventClient(app, "/streams/k", last_event_id=begun) as reader:
+            reader.take()
+            await reader.until(lambda: reader.ids == ["5-0"])
+
+    run(scenario)
+
+
+def test_a_slow_client_is_read_for_one_step_at_a_time(store: Store, app: App) -> None:
+    for _ in range(40):
+        store.xadd("k", {"v": b"x" * 100_000})
+
+    async def scenario() -> None:
+        async with EventClient(app, "/streams/k?after=0") as reader:
+            reader.take(2)
+            await reader.until(lambda: len(reader.sent) == 2 and reader.waiting)
+            assert len(b"".join(reader.sent)) < 1_000_000
+            assert reader.waiting == 1
+            reader.take()
+            await reader.until(lambda: len(reader.ids) == 40)
+
+    run(scenario)
+
+
+def test_a_client_that_takes_nothing_is_dropped(store: Store) -> None:
+    store.xadd("k", {"n": 1})
+    app = create_app(store, Access(token=TOKEN), stall_s=0.01)
+
+    async def scenario() -> None:
+        async with EventClient(app, "/streams/k?after=0") as reader:
+            await reader.ended()
+            assert reader.sent == []
+
+    run(scenario)
+
+
+def test_a_silent_stream_has_heartbeats(store: Store) -> None:
+    app = create_app(store, Access(token=TOKEN), heartbeat_s=0.01)
+
+    async def scenario() -> None:
+        async with EventClient(app, "/streams/none") as reader:
+            reader.take()
+            await reader.until(lambda: reader.sent.count(b":\n\n") >= 2)
+            await app.state.async_store.xadd("none", {"n": 1}, id="3-0")
+            await reader.until(lambda: reader.ids == ["3-0"])
+
+    run(scenario)
+
+
+def test_a_stopping_server_ends_its_streams(store: Store, app: App) -> None:
+    async def scenario() -> None:
+        async with EventClient(app, "/streams/k") as reader:
+            reader.take()
+            await reader.until(lambda: reader.sent)
+            app.stop()
+            await reader.ended()
+
+    run(scenario)
+
+
+def test_an_id_that_is_wrong_is_refused(store: Store, app: App) -> None:
+    async def scenario() -> None:
+        for path, header in (("/streams/k?after=x", ""), ("/streams/k", "1-x")):
+            async with EventClient(app, path, last_event_id=header) as reader:
+                reader.take()
+                await reader.ended()
+                assert reader.status == 400
+
+    run(scenario)
+
+
+def _has_five(reader: EventClient) -> bool:
+    return len(reader.ids) == 5
+
+
+def test_a_hundred_readers_see_the_same(store: Store, app: App) -> None:
+    async def scenario() -> None:
+        readers = [EventClient(app, "/streams/k?after=0") for _ in range(100)]
+        for one in readers:
+            await one.__aenter__()
+            one.take(100)
+        for number in range(5):
+            await app.state.async_store.xadd("k", {"n": number}, id=f"{number + 1}-0")
+            await asyncio.sleep(0)
+        for one in readers:
+            await one.until(partial(_has_five, one))
+            await one.leave()
+            assert one.ids == ["1-0", "2-0", "3-0", "4-0", "5-0"]
+
+    run(scenario)

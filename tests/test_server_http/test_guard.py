@@ -1,0 +1,245 @@
+"""What lets a request in: hosts, origins, secrets, rights, sizes; and the headers of replies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from http_client import HEADERS, TOKEN, Client
+from streamkeep import Store
+from streamkeep.server.http import guard
+from streamkeep.server.http.access import Access, Rights
+from streamkeep.server.http.app import create_app
+from streamkeep.server.http.guard import host_name, raw_path
+
+Make = Callable[..., Client]
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_PAUSE_S", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8080", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8080", 200),
+        ("store.example:80", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_only_known_hosts_are_served(client_of: Make, host: str, status: int) -> None:
+    client = client_of(hosts=["Store.Example"])
+    client("GET", "/streams", headers={"host": host}, status=status)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 201),
+        ({"origin": "http://localhost"}, 201),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:81"}, 403),
+        ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, 403),
+    ],
+)
+def test_pages_of_other_sites_change_nothing(
+    store: Store, client_of: Make, headers: dict[str, str], status: int
+) -> None:
+    client = client_of(HEADERS, token=TOKEN, write=True)
+    client("POST", "/streams/k", data={"a": "1"}, headers=headers, status=status)
+    assert store.xlen("k") == (status == 201)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        f"Bearer {TOKEN}",
+        f"bearer  {TOKEN}",
+        "Basic " + base64.b64encode(f"ann:{TOKEN}".encode()).decode(),
+        "Basic " + base64.b64encode(f":{TOKEN}".encode()).decode(),
+    ],
+)
+def test_the_secret_lets_in(client_of: Make, authorization: str) -> None:
+    client_of({"authorization": authorization}, token=TOKEN).get("/streams")
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer x", f"Token {TOKEN}", TOKEN, "Basic x", "Basic /w==", "Basic YQ=="],
+)
+def test_nothing_is_told_without_the_secret(
+    store: Store, client_of: Make, authorization: str
+) -> None:
+    store.xadd("confidential", {"n": 1})
+    client = client_of({"authorization": authorization}, token=TOKEN, write=True)
+    for path in ("/streams", "/streams/confidential", "/store", "/groups/confidential", "/else"):
+        reply = client("GET", path, status=401)
+        assert "confidential" not in reply.text
+        assert reply.headers["www-authenticate"].startswith("Bearer")
+    client("GET", "/health")
+    client("POST", "/streams/confidential", status=401, json={"n": 1})
+    assert store.xlen("confidential") == 1
+
+
+def test_a_reader_changes_nothing(store: Store, client_of: Make) -> None:
+    store.xadd("k", {"n": 1}, id="1-0")
+    store.xgroup_create("k", "g", id="0")
+    client = client_of(HEADERS, token=TOKEN)
+    before = store.durability().last_commit
+    for method, path in (
+        ("POST", "/streams/k"),
+        ("PUT", "/groups/k/h"),
+        ("DELETE", "/groups/k/g"),
+        ("POST", "/groups/k/g/deliver"),
+        ("POST", "/groups/k/g/ack"),
+        ("POST", "/groups/k/g/claim"),
+        ("POST", "/groups/k/g/nack"),
+    ):
+        assert "read-only" in client(method, path, status=403, json={}).text
+    assert store.durability().last_commit == before
+
+
+def test_a_user_sees_only_its_prefixes(store: Store, client_of: Make) -> None:
+    for name in ("a:1", "b:1"):
+        store.xadd(name, {"n": 1})
+        store.xgroup_create(name, "g", id="0")
+
+    def authenticate(user: str | None, secret: str) -> Rights | None:
+        return Rights(True, (b"a:",)) if (user, secret) == ("ann", "pw") else None
+
+    login = "Basic " + base64.b64encode(b"ann:pw").decode()
+    client = client_of({"authorization": login}, authenticate=authenticate, write=True)
+    listed = client.get("/streams")
+    assert ([one["key"] for one in listed["streams"]], listed["total"]) == (["a:1"], None)
+    assert client.get("/store/survey")["streams"] == 1
+    client.get("/store", status=403)
+    for path in ("/streams/b:1", "/streams/b:1/info", "/streams/b:1/figures", "/groups/b:1/g"):
+        client.get(path, status=403)
+    client.get("/streams/b:1/search?text=x", status=403)
+    client.get("/streams/b:1", status=403, headers={"accept": "text/event-stream"})
+    client.post("/streams/b:2", status=403, json={"n": 1})
+    client.post("/streams/a:2", status=201, json={"n": 1})
+
+
+def test_a_body_is_bounded_with_and_without_its_length(store: Store) -> None:
+    app = create_app(store, Access(write=True), max_body=1000)
+    client = Client(app, {})
+    client.post("/streams/k", status=413, content=b"x" * 1001)
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(1000):
+            yield b"x" * 100
+
+    client.post("/streams/k", status=413, content=parts())
+    client.post("/streams/k", status=201, content=b"x" * 1000)
+    assert store.xlen("k") == 1
+
+
+def test_a_body_that_does_not_come_is_given_up(store: Store) -> None:
+    app = create_app(store, Access(write=True), body_s=0.01)
+    client = Client(app, {})
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    client.post("/streams/k", status=408, content=never())
+
+
+def test_cors_is_off_unless_an_origin_is_named(client_of: Make) -> None:
+    asks = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    off = client_of(write=True)("OPTIONS", "/streams/k", headers=asks, status=405)
+    assert "access-control-allow-origin" not in off.headers
+    client = client_of(write=True, origins=["https://app.example"])
+    on = client("OPTIONS", "/streams/k", headers=asks)
+    assert on.headers["access-control-allow-origin"] == "https://app.example"
+    client("POST", "/streams/k", status=201, json={"n": 1}, headers=asks)
+    asks["origin"] = "https://other.example"
+    client("POST", "/streams/k", status=403, json={"n": 1}, headers=asks)
+
+
+def test_browsers_are_told_to_trust_nothing(client: Client) -> None:
+    for path, status in (("/page/", 200), ("/streams", 200), ("/none", 404), ("/health", 200)):
+        headers = client("GET", path, status=status).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../app.py",
+        "/page/..%2f..%2fapp.py",
+        "/page/%2e%2e/%2e%2e/app.py",
+        "/page//etc/passwd",
+        "/page/..\\..\\app.py",
+        "/page/\x00",
+    ],
+)
+def test_no_path_leads_out_of_the_page(client: Client, path: str) -> None:
+    sent: list[Any] = []
+
+    async def call() -> None:
+        async def receive() -> Any:
+            return {"type": "http.request"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
+        await client.app(scope, receive, send)
+
+    asyncio.run(call())
+    assert sent[0]["status"] in (400, 401, 404)
+
+
+@pytest.mark.parametrize(
+    ("root", "raw", "path"),
+    [
+        ("", b"/streams/a%2Fb", "/streams/a%2Fb"),
+        ("/store", b"/store/streams/a%2Fb?x=1", "/store/streams/a%2Fb"),
+        ("/a/b", b"/a/b/streams", "/a/b/streams"),
+        ("/store", b"/store", "/store"),
+        ("/ü", b"/%C3%BC/streams/%C3%BC", "/ü/streams/%C3%BC"),
+    ],
+)
+def test_routes_see_the_encoded_path(root: str, raw: bytes, path: str) -> None:
+    assert raw_path({"root_path": root, "raw_path": raw, "path": "?"}) == path
+
+
+def test_the_name_of_a_host_has_no_port() -> None:
+    names = ["a.b:1", "A", "[::1]:2", "[::1]"]
+    assert [host_name(one) for one in names] == ["a.b", "a", "::1", "::1"]
+
+
+def test_it_works_mounted_in_another_application(store: Store) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    store.xadd("a/b", {"n": 1}, id="1-0")
+    inner = create_app(store, Access(hosts=None))
+    outer = Starlette(routes=[Mount("/keep", inner)])
+    client = Client(outer, {"host": "any.example"})  # type: ignore[arg-type]
+    assert client.get("/keep/streams/a%2Fb")["entries"][0]["id"] == "1-0"
+    assert client("GET", "/keep/", status=307).headers["location"] == "/keep/page/"
+    assert client.get("/keep/openapi.json")["servers"] == [{"url": "/keep"}]

@@ -1,0 +1,62 @@
+"""Facts of the store, what is stuck, and checks from the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from http_client import Client
+from patience import wait_until
+from streamkeep import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.recovery import backup
+from streamkeep.server.http.app import create_app
+
+
+def test_what_is_stuck_is_said(store: Store, clock: ManualClock, client: Client) -> None:
+    for number in range(5):
+        store.xadd("orders", {"n": number}, id=f"{number + 1}-0")
+    store.xgroup_create("orders", "mail", id="0")
+    store.xgroup_create("orders", "idle", id="0")
+    store.xreadgroup("mail", "ann", {"orders": ">"}, count=2)
+    calm = client.get("/store/survey")
+    assert [(one["kind"], one["group"]) for one in calm["stuck"]] == [("unread", "idle")]
+    clock.ms += 600_000
+    found = client.get("/store/survey")
+    assert [(one["kind"], one["group"]) for one in found["stuck"]] == [
+        ("pending", "mail"),
+        ("unread", "mail"),
+        ("unread", "idle"),
+    ]
+    assert found["stuck"][0]["consumer"] == "ann"
+    assert (found["entries"], found["pending"], found["groups"]) == (5, 2, 2)
+
+
+def test_a_check_finds_nothing_in_a_sound_store(client: Client) -> None:
+    assert client.get("/store")["check"] is None
+    client.post("/store/check", status=202, json={"quick": False})
+    wait_until(lambda: not client.get("/store")["check"]["running"])
+    report = client.get("/store")["check"]
+    assert (report["errors"], report["warnings"], report["findings"]) == (0, 0, [])
+    assert report["failed"] is None
+    client.post("/store/check", status=400, json={"quick": 1})
+
+
+def test_the_age_of_the_last_backup_is_shown(store: Store, client: Client, tmp_path: Path) -> None:
+    store.xadd("k", {"n": 1})
+    assert client.get("/store")["backup"] is None
+    backup(store, tmp_path / "backup")
+    assert client.get("/store")["backup"]["commits_since"] == 0
+    store.xadd("k", {"n": 2})
+    assert client.get("/store")["backup"]["commits_since"] == 1
+
+
+def test_a_store_that_decodes_is_refused(tmp_path: Path) -> None:
+    import streamkeep
+
+    with (
+        streamkeep.open(tmp_path / "store", decode_responses=True) as store,
+        pytest.raises(streamkeep.ArgumentError, match="without decode_responses"),
+    ):
+        create_app(store)  # type: ignore[arg-type]

@@ -1,0 +1,163 @@
+"""ui: the page for people, and the routes of HTTP that it uses."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import shlex
+import signal
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
+
+if TYPE_CHECKING:
+    from streamkeep.server.http.serving import HttpServer
+
+BIND: Final = "127.0.0.1:8080"
+MIN_SECRET: Final = 16  # characters of a token that a user chooses
+
+
+@command()
+@store_argument
+@click.option(
+    "--bind", default=BIND, show_default=True, metavar="ADDRESS:PORT", help="Port 0: any."
+)
+@click.option("--write", is_flag=True, help="Let callers change the store; else it is read-only.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read the token from FILE; by default it is new at each start.",
+)
+@click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="Also answer to this name; may be repeated.",
+)
+@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Serve HTTPS: certificates.")
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Serve HTTPS: the private key.")
+@click.option("--plain", is_flag=True, help="Serve other machines without TLS.")
+def ui(
+    store_path: Path,
+    bind: str,
+    write: bool,
+    token_file: Path | None,
+    host_names: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    plain: bool,
+) -> None:
+    """Show STORE in a browser, until Ctrl-C.
+
+    The page shows streams, entries, groups, pending entries, the archive, and what is stuck. It
+    needs the token in the printed address. So do the routes of HTTP below it, which
+    `/openapi.json` describes. Nothing can be changed without --write.
+
+    \b
+    Exit status: 0  stopped by Ctrl-C or SIGTERM
+                 1  the address is in use
+                 3  not a store, of a newer version, or in need of recovery
+                 6  there is no such store
+
+    \b
+    Examples:
+      streamkeep ui orders.store
+      streamkeep ui orders.store --bind 127.0.0.1:0 --write
+    """
+    address, port = _place(bind)
+    tls = _tls(tls_cert, tls_key)
+    if tls is None and not plain and not _is_loopback(address):
+        hint = "--tls-cert and --tls-key, or --plain where the network is trusted"
+        raise Failure(f"{address} is reachable from other machines, without TLS", hint=hint)
+    token = secrets.token_urlsafe(24) if token_file is None else _token(token_file)
+    try:
+        from streamkeep.server.http.access import Access
+        from streamkeep.server.http.app import create_app
+        from streamkeep.server.http.serving import HttpServer
+        from streamkeep.server.http.serving import bind as bind_sockets
+    except ImportError as error:
+        text = f"the page needs packages that are not installed ({error.name})"
+        raise Failure(text, hint="pip install 'streamkeep[server]'") from None
+    with open_store(store_path, readonly=not write) as store:
+        access = Access(token=token, write=write, hosts=host_names)
+        app = create_app(store, access)
+        try:
+            sockets = bind_sockets(address, port)
+        except OSError as error:
+            hint = "--bind 127.0.0.1:0 takes a free port"
+            raise Failure(f"{bind}: {error.strerror or error}", hint=hint) from None
+        server = HttpServer(app, sockets, tls=tls)
+        taken = sockets[0].getsockname()[1]
+        shown = f"[{address}]" if ":" in address else address or "localhost"
+        url = f"{'http' if tls is None else 'https'}://{shown}:{taken}/page/#token={token}"
+        asyncio.run(_serve(server, url, taken))
+    output.done(stopped=True)
+
+
+async def _serve(server: HttpServer, url: str, port: int) -> None:
+    """Serve until a signal comes."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await server.start()
+    if output.as_json():
+        output.json_line("listening", url=url, port=port)
+    else:
+        output.line(url)
+        output.note("press Ctrl-C to stop")
+    output.flush()
+    await stopped.wait()
+    await server.stop()
+
+
+def _place(bind: str) -> tuple[str, int]:
+    """Return address and port of `ADDRESS:PORT`, `[ADDRESS]:PORT` or `PORT`."""
+    address, colon, port = bind.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{bind!r} is not ADDRESS:PORT", param_hint="--bind")
+    return (address.strip("[]") if colon else "127.0.0.1"), int(port)
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise click.UsageError("--tls-cert and --tls-key must be used together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise Failure(f"{cert}, {key}: {error}", status=Exit.USAGE) from None
+    return context
+
+
+def _token(path: Path) -> str:
+    """Return the token in a file that only this user can read."""
+    text = path.read_text("utf-8").strip()
+    if path.stat().st_mode & 0o077:
+        hint = f"chmod 600 {shlex.quote(str(path))}"
+        raise Failure(f"{path}: other users can read or change the token", hint=hint)
+    if len(text) < MIN_SECRET or not text.isascii() or not text.isprintable() or " " in text:
+        raise Failure(f"{path}: a token has at least {MIN_SECRET} printable characters, no spaces")
+    return text
