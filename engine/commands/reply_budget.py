@@ -14,12 +14,20 @@ from streamkeep.engine.commands.arguments import check_count
 from streamkeep.format.core.entry import Entry, fields_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import id_text
-from streamkeep.format.node.node import TEXT
+from streamkeep.format.node.node import ENTRY, TEXT
 
 Entries = list[Any]  # entries in the shape that was asked for
 Found = list[list[Any]]  # a reply of XREAD: [name, its entries] of each stream
 
 NO_LIMIT: Final = (1 << 62) - 1  # the largest number that compiled code handles fast
+
+
+class SentEntries:
+    """Entries in Redis's protocol, and their number: what the shape RESP makes of a list."""
+
+    def __init__(self, count: int, data: bytes) -> None:
+        self.count = count
+        self.data = data
 
 
 class ReplyBudget:
@@ -90,8 +98,10 @@ def check_budget(command: str, count: object, max_count: object, max_size: objec
     return ReplyBudget(most, check_count(command, "max_size", max_size))
 
 
-def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> Entry[Any]:
-    """Return an entry, given as pairs, in a shape."""
+def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> tuple[Any, ...]:
+    """Return an entry, given as pairs, in a shape; with RESP, as pairs."""
     if shape == TEXT:
         return Entry(f"{ms}-{seq}", fields_of([text.decode() for text in flat]))
-    return Entry(id_text(ms, seq), fields_of(flat))
+    if shape == ENTRY:
+        return Entry(id_text(ms, seq), fields_of(flat))
+    return ms, seq, flat

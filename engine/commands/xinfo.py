@@ -16,7 +16,7 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, id_text
-from streamkeep.format.node.node import ENTRY, Range
+from streamkeep.format.node.node import ENTRY, PAIRS, Range
 from streamkeep.format.rows.extension import idempotence_of
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 
@@ -44,14 +44,17 @@ def xinfo_stream(txn: Txn, name: bytes, shape: int) -> Info:
 
 
 def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> Info:
-    """Return XINFO STREAM FULL in redis-py's shape; `count` 0 for all entries."""
+    """Return XINFO STREAM FULL in redis-py's shape; `count` 0 for all entries.
+
+    With the shape PAIRS, the entries are a list.
+    """
     stream = existing_stream(txn, name)
     out: list[Any] = []
     read_entries(txn, stream, Range(0, 0, MAX, MAX, count or NO_LIMIT, False, shape), out)
     entries: list[Entry] = out
     return {
         **_summary(stream),
-        "entries": {entry.id: entry.fields for entry in entries},
+        "entries": out if shape == PAIRS else {entry.id: entry.fields for entry in entries},
         "groups": [_full_group(stream, group, count) for group in groups_of(txn, stream)],
     }
 

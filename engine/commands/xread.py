@@ -9,6 +9,7 @@ from streamkeep.engine.commands.reply_budget import (
     Entries,
     Found,
     ReplyBudget,
+    SentEntries,
     shape_entry,
 )
 from streamkeep.engine.commands.xrange import read_entries
@@ -17,7 +18,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id, until_nul
-from streamkeep.format.node.node import PAIRS, Range
+from streamkeep.format.node.node import PAIRS, RESP, Range
 
 AFTER_LAST: Final = "$"
 _CHUNK: Final = 128
@@ -112,22 +113,28 @@ def read_above(
 ) -> tuple[Entries, list[Id]]:
     """Return entries above an ID up to the limits of the reply, and their IDs.
 
+    In the shape RESP the entries are one `SentEntries`, or pairs where the reply adds to each.
+
     Args:
         extra: numbers that the reply adds to each entry.
-        resume: the cursor of a group.
+        resume: the cursor of a group; without one, the IDs are not returned.
     """
     if budget.max_size:
         return _read_by_size(txn, stream, after, most, budget, shape, extra)
     ms, seq = next_id(after[0], after[1])
-    wanted = Range(ms, seq, MAX, MAX, budget.left(most), False, shape)
+    limit = budget.left(most)
+    wanted = Range(ms, seq, MAX, MAX, limit, False, int(PAIRS) if extra else shape)
     ids: list[Id] = []
-    wanted.ids = ids
     out: Entries = []
     if resume is None:
         read_entries(txn, stream, wanted, out)
     else:
+        wanted.ids = ids
         resume.read(txn, stream, after, wanted, out)
-    budget.add(len(out))
+    count = limit - int(wanted.limit)
+    if wanted.shape == RESP:
+        out.append(SentEntries(count, wanted.sent.getvalue()))
+    budget.add(count)
     return out, ids
 
 

@@ -29,7 +29,7 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import MAX, cut_id, id_text, parse_id
-from streamkeep.format.node.node import PAIRS, TEXT
+from streamkeep.format.node.node import ENTRY, PAIRS, TEXT
 from streamkeep.format.rows.group_records import Consumer
 from streamkeep.format.rows.nacks import MAX_COUNT, Nack
 
@@ -215,8 +215,10 @@ def _history(
     return entries
 
 
-def _gone(nack: Nack, shape: int) -> Entry[Any]:
-    """Return a pending entry that is gone from the stream as redis-py does."""
+def _gone(nack: Nack, shape: int) -> tuple[Any, ...]:
+    """Return a pending entry that is gone from the stream: without pairs, or as redis-py does."""
+    if shape not in (ENTRY, TEXT):
+        return nack.ms, nack.seq, None
     text = id_text(nack.ms, nack.seq)
     return Entry(text.decode(), {}) if shape == TEXT else Entry(text, {})
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from streamkeep.format.core.entry import Entry, fields_of
@@ -38,6 +39,7 @@ from streamkeep.format.node.listpack import (
     integer_at,
     open_elements,
     put_decimal,
+    put_text,
     step,
 )
 
@@ -48,6 +50,10 @@ SAME_FIELDS: Final[i64] = 2
 PAIRS: Final[i64] = 0  # (ms, seq, [field, value, ...]), without loss
 ENTRY: Final[i64] = 1  # Entry(b"ms-seq", {field: value}), as redis-py without decode_responses
 TEXT: Final[i64] = 2  # the same in str
+RESP: Final[i64] = 3  # bytes: [ID, [field, value, ...]] in Redis's protocol
+
+# The heads of short strings in that protocol, by length.
+_HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(64)]
 
 _NEGATIVE: Final = "a count of the master entry is negative"
 
@@ -122,6 +128,7 @@ class SlotCursor(Reader):
         self.ms: i64 = 0  # its ID, as bit patterns
         self.seq: i64 = 0
         self.width: i64 = 0  # how many fields it has
+        self.sent_names: list[bytes] | None = None  # the fields of the master entry, in RESP
 
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""
@@ -210,10 +217,63 @@ class SlotCursor(Reader):
         """Return the ID of this slot."""
         return unsigned(self.ms), unsigned(self.seq)
 
+    def send(self, out: BytesWriter) -> None:
+        """Append the entry of this slot in RESP; step to the slot's end."""
+        text = self.id_text()
+        out.write(b"*2\r\n")
+        out.write(_HEADS[len(text)])
+        out.write(text)
+        width = self.width
+        out.write(b"\r\n*")
+        put_decimal(out, 2 * width)
+        out.write(b"\r\n")
+        if self.flags & SAME_FIELDS:
+            names = self.sent_names
+            if names is None:
+                names = [b"$%d\r\n%b\r\n" % (len(name), name) for name in self.names]
+                self.sent_names = names
+            for name in names:
+                out.write(name)
+                self._send_string(out)
+        else:
+            count: i64 = 2 * width
+            while count > 0:
+                self._send_string(out)
+                count -= 1
+        self.skip()
+
+    def _send_string(self, out: BytesWriter) -> None:
+        """Append the next element as a bulk string; a short one without an object for it."""
+        data = self.data
+        position = self.position
+        if position < self.end:
+            first: i64 = i64(data[position])
+            if 0x80 <= first < 0xC0:
+                after = step(data, position, self.end)
+                out.write(_HEADS[first & 63])
+                put_text(out, data, position)
+                out.append(13)
+                out.append(10)
+                self.position = after
+                return
+        text = self.string()
+        size: i64 = len(text)
+        if size < 64:
+            out.write(_HEADS[size])
+        else:
+            out.write(b"$%d\r\n" % int(size))
+        out.write(text)
+        out.append(13)
+        out.append(10)
+
     def make(self, shape: i64) -> object:
         """Return the entry of this slot in one of the shapes; step to the slot's end."""
         if shape == PAIRS:
             return (unsigned(self.ms), unsigned(self.seq), self.pairs())
+        if shape == RESP:
+            sent = BytesWriter()
+            self.send(sent)
+            return sent.getvalue()
         place = self.position
         fields = self.mapping()
         if i64(len(fields)) != self.width:  # a field is repeated
@@ -259,6 +319,7 @@ class Range:
         self.newest_first = newest_first
         self.shape: i64 = i64(shape)
         self.ids: list[tuple[int, int]] | None = None  # a list here receives the ID of each entry
+        self.sent = BytesWriter()  # receives the entries in the shape RESP, instead of a list
 
     def start(self) -> tuple[int, int]:
         """Return the first ID of the range."""
@@ -271,6 +332,8 @@ class Range:
 
 def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object]) -> bool:
     """Append to `out` the live entries of one node that are `wanted`, and lower its limit.
+
+    In the shape RESP they go to `wanted.sent`.
 
     Returns:
         False if later nodes need not be read: the limit is reached, or the node has an ID outside
@@ -300,7 +363,10 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
             continue
         if ids is not None:
             ids.append(cursor.id())
-        out.append(cursor.make(shape))
+        if shape == RESP:
+            cursor.send(wanted.sent)
+        else:
+            out.append(cursor.make(shape))
         wanted.limit -= 1
     return False
 
@@ -346,7 +412,10 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
         cursor.skip_fields()
     while positions and wanted.limit > 0:
         cursor.at(i64(positions.pop()), i64(indexes.pop()))
-        out.append(cursor.make(wanted.shape))
+        if wanted.shape == RESP:
+            cursor.send(wanted.sent)
+        else:
+            out.append(cursor.make(wanted.shape))
         wanted.limit -= 1
     return wanted.limit > 0 and not passed_start
 

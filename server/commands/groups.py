@@ -1,0 +1,286 @@
+"""XGROUP, XACK, XACKDEL, XNACK, XPENDING, XCLAIM, XAUTOCLAIM, XINFO. Compiled by mypyc."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
+from streamkeep.engine.commands.arguments import range_end, range_start
+from streamkeep.engine.commands.help_texts import HELP
+from streamkeep.engine.model.existing import existing_group, existing_stream, shown
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CommandError, InvalidIdError
+from streamkeep.format.core.id_codec import id_text, parse_id
+from streamkeep.format.node.node import PAIRS
+from streamkeep.server.commands.append import ids_and_policy
+from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
+from streamkeep.server.commands.words import integer, option, syntax, wrong_subcommand
+
+_MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
+
+
+# --- XGROUP -------------------------------------------------------------------------------------
+
+
+def run_xgroup_create(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XGROUP CREATE."""
+    mkstream, entries_read = _group_options(words, True)
+    last_id: xgroup.StartId = xgroup.LAST
+    if words[4] != b"$":
+        try:
+            last_id = parse_id(words[4], 0)
+        except InvalidIdError as error:
+            last_id = error  # raised when the stream is found
+    xgroup.xgroup_create(txn, words[2], words[3], last_id, mkstream, entries_read)
+    return OK
+
+
+def run_xgroup_setid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XGROUP SETID."""
+    _, entries_read = _group_options(words, False)
+    last_id: xgroup.StartId = xgroup.LAST
+    if words[4] != b"$":
+        try:
+            if words[4][:1] == b"(":
+                parse_id(words[4], 0)  # an interval, which is not for this command
+            last_id = range_start(words[4])
+        except InvalidIdError as error:
+            last_id = error
+    xgroup.xgroup_setid(txn, words[2], words[3], last_id, entries_read)
+    return OK
+
+
+def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]:
+    mkstream = False
+    entries_read: int | None = None
+    at = 5
+    while at < len(words):
+        name = option(words[at])
+        if name == b"MKSTREAM" and creates:
+            mkstream = True
+            at += 1
+        elif name == b"ENTRIESREAD" and at + 1 < len(words):
+            entries_read = integer(words[at + 1])
+            xgroup.check_entries_read(entries_read)
+            at += 2
+        else:
+            raise wrong_subcommand(words)
+    return mkstream, entries_read
+
+
+def run_xgroup_destroy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XGROUP DESTROY."""
+    return 1 if xgroup.xgroup_destroy(txn, words[2], words[3]) else 0
+
+
+def run_xgroup_createconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XGROUP CREATECONSUMER."""
+    return xgroup.xgroup_createconsumer(txn, words[2], words[3], words[4])
+
+
+def run_xgroup_delconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XGROUP DELCONSUMER."""
+    return xgroup.xgroup_delconsumer(txn, words[2], words[3], words[4])
+
+
+def run_xgroup_help(txn: Txn, words: list[bytes], shape: int) -> object:
+    """XGROUP HELP."""
+    return [Status(line) for line in HELP["XGROUP"]]
+
+
+# --- acknowledge --------------------------------------------------------------------------------
+
+
+def run_xack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XACK."""
+    return xack.xack(txn, words[1], words[2], words[3:])
+
+
+def run_xackdel(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XACKDEL."""
+    ids, policy = ids_and_policy(words, 3)
+    return xack.xackdel(txn, words[1], words[2], ids, policy)
+
+
+def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XNACK."""
+    existing_group(txn, words[1], words[2])
+    mode = _MODES.get(option(words[3]), -1)
+    if mode < 0:
+        raise CommandError("mode must be SILENT, FAIL, or FATAL")
+    ids: list[bytes] = []
+    retrycount = -1
+    force = False
+    at = 4
+    while at < len(words):
+        name = option(words[at])
+        if name == b"IDS" and not ids and at + 1 < len(words):
+            problem = "numids must be a positive integer"
+            count = integer(words[at + 1], problem)
+            if count < 1:
+                raise CommandError(problem)
+            ids = words[at + 2 : at + 2 + min(count, len(words))]
+            if len(ids) < count:
+                raise CommandError("number of IDs doesn't match numids")
+            at += 2 + count
+        elif name == b"RETRYCOUNT" and at + 1 < len(words):
+            problem = "Invalid RETRYCOUNT value, must be >= 0"
+            retrycount = integer(words[at + 1], problem)
+            if retrycount < 0:
+                raise CommandError(problem)
+            at += 2
+        elif name == b"FORCE":
+            force = True
+            at += 1
+        else:
+            raise CommandError(f"Unrecognized XNACK option '{shown(words[at])}'")
+    if not ids:
+        raise syntax("expected IDS keyword")
+    return xack.xnack(txn, words[1], words[2], mode, ids, retrycount, force)
+
+
+# --- pending entries ----------------------------------------------------------------------------
+
+
+def run_xpending(txn: Txn, words: list[bytes], shape: int) -> object:
+    """XPENDING."""
+    count = len(words)
+    if count == 3:
+        found = xpending.xpending(txn, words[1], words[2])
+        if found.lowest is None or found.highest is None:
+            return [0, None, None, NIL_ARRAY]
+        owners: object = [[name, b"%d" % number] for name, number in found.consumers]
+        low = id_text(found.lowest[0], found.lowest[1])
+        high = id_text(found.highest[0], found.highest[1])
+        return [found.total, low, high, owners]
+    if not 6 <= count <= 9:
+        raise syntax()
+    at = 3
+    idle = 0
+    if option(words[3]) == b"IDLE":
+        idle = integer(words[4])
+        if count < 8:
+            raise syntax()
+        at = 5
+    most = max(integer(words[at + 2]), 0)
+    start = range_start(words[at])
+    end = range_end(words[at + 1])
+    consumer = words[at + 3] if at + 3 < count else None
+    rows = xpending.xpending_range(txn, words[1], words[2], start, end, most, consumer, idle)
+    return [
+        [id_text(row.id[0], row.id[1]), row.consumer, row.idle_ms, row.delivery_count]
+        for row in rows
+    ]
+
+
+def run_xclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XCLAIM; the IDs end where the first word is none."""
+    existing_group(txn, words[1], words[2])
+    least = max(integer(words[4], "Invalid min-idle-time argument for XCLAIM"), 0)
+    count = len(words)
+    at = 5
+    while at < count and _is_id(words[at]):
+        at += 1
+    ids = words[5:at]
+    options = xclaim.ClaimOptions(None, None, -1, False, None)
+    justid = False
+    while at < count:
+        name = option(words[at])
+        if name == b"FORCE":
+            options.force = True
+        elif name == b"JUSTID":
+            justid = True
+        elif at + 1 < count and name in (b"IDLE", b"TIME", b"RETRYCOUNT"):
+            at += 1
+            value = integer(words[at], f"Invalid {name.decode()} option argument for XCLAIM")
+            if name == b"RETRYCOUNT":
+                options.retrycount = value
+            else:  # the last of these two counts
+                options.idle = value if name == b"IDLE" else None
+                options.time = value if name == b"TIME" else None
+        elif at + 1 < count and name == b"LASTID":
+            at += 1
+            parse_id(words[at], 0)
+            options.last_id = words[at]
+        else:
+            raise CommandError(f"Unrecognized XCLAIM option '{shown(words[at])}'")
+        at += 1
+    claimed: Any = xclaim.xclaim(
+        txn, words[1], words[2], words[3], least, ids, options, int(PAIRS), justid
+    )
+    if justid:
+        return [id_text(ms, seq) for ms, seq in claimed]
+    return claimed
+
+
+def _is_id(word: bytes) -> bool:
+    try:
+        parse_id(word, 0)
+    except InvalidIdError:
+        return False
+    return True
+
+
+def run_xautoclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XAUTOCLAIM."""
+    least = max(integer(words[4], "Invalid min-idle-time argument for XAUTOCLAIM"), 0)
+    start = range_start(words[5])
+    most = 100
+    justid = False
+    at = 6
+    while at < len(words):
+        name = option(words[at])
+        if name == b"COUNT" and at + 1 < len(words):
+            problem = "COUNT must be > 0"
+            most = integer(words[at + 1], problem)
+            if not 0 < most <= xclaim.MOST_COUNT:
+                raise CommandError(problem)
+            at += 2
+        elif name == b"JUSTID":
+            justid = True
+            at += 1
+        else:
+            raise syntax()
+    found = xclaim.xautoclaim(
+        txn, words[1], words[2], words[3], least, start, most, int(PAIRS), justid
+    )
+    claimed: Any = found.entries
+    if justid:
+        claimed = [id_text(ms, seq) for ms, seq in claimed]
+    gone = [id_text(ms, seq) for ms, seq in found.gone]
+    return [id_text(found.cursor[0], found.cursor[1]), claimed, gone]
+
+
+# --- XINFO --------------------------------------------------------------------------------------
+
+
+def run_xinfo_stream(txn: Txn, words: list[bytes], shape: int) -> object:
+    """XINFO STREAM."""
+    existing_stream(txn, words[2])
+    if len(words) == 3:
+        return xinfo.xinfo_stream(txn, words[2], int(PAIRS))
+    if len(words) not in (4, 6) or option(words[3]) != b"FULL":
+        raise wrong_subcommand(words)
+    most = 10
+    if len(words) == 6:
+        if option(words[4]) != b"COUNT":
+            raise wrong_subcommand(words)
+        most = integer(words[5])
+        if most < 0:
+            most = 10
+    return xinfo.xinfo_stream_full(txn, words[2], most, int(PAIRS))
+
+
+def run_xinfo_groups(txn: Txn, words: list[bytes], shape: int) -> object:
+    """XINFO GROUPS."""
+    return xinfo.xinfo_groups(txn, words[2])
+
+
+def run_xinfo_consumers(txn: Txn, words: list[bytes], shape: int) -> object:
+    """XINFO CONSUMERS."""
+    return xinfo.xinfo_consumers(txn, words[2], words[3])
+
+
+def run_xinfo_help(txn: Txn, words: list[bytes], shape: int) -> object:
+    """XINFO HELP."""
+    return [Status(line) for line in HELP["XINFO"]]

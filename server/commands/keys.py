@@ -1,0 +1,223 @@
+"""The commands on keys: DEL, EXISTS, TYPE, RENAME, KEYS, SCAN, DUMP and their like."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from itertools import islice
+from typing import Final
+
+from streamkeep.engine.commands import dump, keys, load
+from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands.replies import OK, Status
+from streamkeep.server.commands.words import integer, option, syntax
+
+DUMP_FOR: Final = "8.10"  # the newest form, which loses nothing
+
+
+def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """DEL and UNLINK."""
+    return keys.delete(txn, words[1:])
+
+
+def run_exists(txn: Txn, words: list[bytes], shape: int) -> object:
+    """EXISTS and TOUCH."""
+    return keys.exists(txn, words[1:])
+
+
+def run_type(txn: Txn, words: list[bytes], shape: int) -> object:
+    """TYPE."""
+    return Status("none" if txn.find_stream(words[1]) is None else "stream")
+
+
+def run_rename(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """RENAME."""
+    keys.rename(txn, words[1], words[2], False)
+    return OK
+
+
+def run_renamenx(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """RENAMENX."""
+    return 1 if keys.rename(txn, words[1], words[2], True) else 0
+
+
+def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """COPY, within the one database."""
+    replace = False
+    at = 3
+    while at < len(words):
+        name = option(words[at])
+        if name == b"REPLACE":
+            replace = True
+            at += 1
+        elif name == b"DB" and at + 1 < len(words):
+            if integer(words[at + 1]) != 0:
+                raise CommandError("DB index is out of range")
+            at += 2
+        else:
+            raise syntax()
+    source, target = words[1], words[2]
+    if source == target:
+        raise CommandError("source and destination objects are the same")
+    payload = dump.dump(txn, source, DUMP_FOR)
+    if payload is None or (not replace and txn.find_stream(target) is not None):
+        return 0
+    load.restore(txn, target, payload, True)
+    return 1
+
+
+def run_keys(txn: Txn, words: list[bytes], shape: int) -> object:
+    """KEYS."""
+    matcher = glob(words[1])
+    return [name for name, _ in keys.iter_keys(txn) if matcher.fullmatch(name)]
+
+
+def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
+    """SCAN, in the order in which the streams were created; the cursor is the last one's number.
+
+    So a key that exists during the whole iteration is returned exactly once, also after RENAME.
+    """
+    cursor = _cursor(words[1])
+    count, matcher, kind = 10, None, b"STREAM"
+    at = 2
+    while at < len(words):
+        name = option(words[at])
+        if at + 1 == len(words):
+            raise syntax()
+        if name == b"COUNT":
+            count = integer(words[at + 1])
+            if count < 1:
+                raise syntax()
+        elif name == b"MATCH":
+            matcher = glob(words[at + 1])
+        elif name == b"TYPE":
+            kind = option(words[at + 1])
+        else:
+            raise syntax()
+        at += 2
+    left = ((number, name) for name, number in keys.iter_keys(txn) if number > cursor)
+    batch = heapq.nsmallest(count + 1, left)
+    following = batch[count - 1][0] if len(batch) > count else 0
+    found = [name for _, name in batch[:count] if matcher is None or matcher.fullmatch(name)]
+    return [b"%d" % following, found if kind == b"STREAM" else []]
+
+
+def _cursor(word: bytes) -> int:
+    if not word.isdigit() or len(word) > 20:
+        raise CommandError("invalid cursor")
+    return int(word)
+
+
+def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
+    """RANDOMKEY."""
+    total = sum(1 for _ in keys.iter_keys(txn))
+    if not total:
+        return None
+    return next(islice((name for name, _ in keys.iter_keys(txn)), random.randrange(total), None))
+
+
+def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
+    """DBSIZE."""
+    return sum(1 for _ in keys.iter_keys(txn))
+
+
+def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:
+    """DUMP."""
+    return dump.dump(txn, words[1], "7.2")
+
+
+def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """RESTORE without a time to live."""
+    replace = False
+    at = 4
+    while at < len(words):
+        name = option(words[at])
+        if name == b"REPLACE":
+            replace = True
+            at += 1
+        elif name == b"ABSTTL":
+            at += 1
+        elif name in (b"IDLETIME", b"FREQ") and at + 1 < len(words):
+            integer(words[at + 1])
+            at += 2
+        else:
+            raise syntax()
+    ttl = integer(words[2])
+    if ttl < 0:
+        raise CommandError("Invalid TTL value, must be >= 0")
+    if ttl:
+        raise CommandError("a TTL other than 0 is not supported by RESTORE")
+    load.restore(txn, words[1], words[3], replace)
+    return OK
+
+
+def run_object_encoding(txn: Txn, words: list[bytes], shape: int) -> object:
+    """OBJECT ENCODING."""
+    return None if txn.find_stream(words[2]) is None else b"stream"
+
+
+def run_object_refcount(txn: Txn, words: list[bytes], shape: int) -> object:
+    """OBJECT REFCOUNT."""
+    return None if txn.find_stream(words[2]) is None else 1
+
+
+def run_object_idletime(txn: Txn, words: list[bytes], shape: int) -> object:
+    """OBJECT IDLETIME: a store does not record when a key was last used."""
+    return None if txn.find_stream(words[2]) is None else 0
+
+
+def run_object_freq(txn: Txn, words: list[bytes], shape: int) -> object:
+    """OBJECT FREQ: as Redis answers without a policy that counts uses."""
+    if txn.find_stream(words[2]) is None:
+        return None
+    raise CommandError(
+        "An LFU maxmemory policy is not selected, access frequency not tracked. Please note that "
+        "when switching between policies at runtime LRU and LFU data will take some time to adjust."
+    )
+
+
+OBJECT_HELP: Final = (
+    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ENCODING <key>",
+    "    Return the kind of internal representation used in order to store the value",
+    "    associated with a <key>.",
+    "FREQ <key>",
+    "    Return the access frequency index of the <key>. The returned integer is",
+    "    proportional to the logarithm of the recent access frequency of the key.",
+    "IDLETIME <key>",
+    "    Return the idle time of the <key>, that is the approximated number of",
+    "    seconds elapsed since the last access to the key.",
+    "REFCOUNT <key>",
+    "    Return the number of references of the value associated with the specified",
+    "    <key>.",
+    "HELP",
+    "    Print this help.",
+)
+
+
+def run_object_help(txn: Txn, words: list[bytes], shape: int) -> object:
+    """OBJECT HELP."""
+    return [Status(line) for line in OBJECT_HELP]
+
+
+def run_memory_usage(txn: Txn, words: list[bytes], shape: int) -> object:
+    """MEMORY USAGE: the bytes of the stream's nodes on disk."""
+    if len(words) > 3:
+        if len(words) != 5 or option(words[3]) != b"SAMPLES":
+            raise syntax()
+        if integer(words[4]) < 0:
+            raise syntax()
+    stream = txn.find_stream(words[2])
+    if stream is None:
+        return None
+    return int(stream.node_bytes())
+
+
+def run_flush(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """FLUSHDB and FLUSHALL."""
+    if len(words) > 2 or (len(words) == 2 and option(words[1]) not in (b"SYNC", b"ASYNC")):
+        raise syntax()
+    keys.delete(txn, [name for name, _ in list(keys.iter_keys(txn))])
+    return OK

@@ -1,0 +1,164 @@
+"""Every command that runs in a transaction: its arity, its keys, what it needs, and its function.
+
+A name is that of Redis in small letters; a subcommand follows a bar: `xgroup|create`. The arity is
+Redis's: the number of words, or minus the least number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands import append, groups, keys, read
+from streamkeep.server.commands.words import option, text_of, wrong_count
+
+Run = Callable[[Any, list[bytes], int], object]  # transaction, words, shape of entries
+Parse = Callable[[list[bytes], int], read.Waiting]
+
+READS: Final = 0
+WRITES: Final = 1
+FREES: Final = 2  # it makes room, so that it may use the reserve of a full store
+
+STREAMS: Final = -1  # as first key: the keys are in the first half after the word STREAMS
+
+
+class Spec(NamedTuple):
+    """What the server knows of a command.
+
+    Attributes:
+        kind: READS, WRITES or FREES.
+        first, last, step: where its keys are, as in Redis's COMMAND; `first` 0 for none.
+        parse: makes a call that may wait; such a command has no `run`.
+        creates: it may create a store that is missing (`streamkeep exec`).
+        container: its second word names a subcommand.
+    """
+
+    name: str
+    arity: int
+    kind: int
+    first: int = 0
+    last: int = 0
+    step: int = 0
+    run: Run | None = None
+    parse: Parse | None = None
+    creates: bool = False
+    container: bool = False
+
+    def keys(self, words: list[bytes]) -> list[bytes]:
+        """Return the keys among the words of a command."""
+        if not self.first:
+            return []
+        if self.first == STREAMS:
+            return _stream_keys(words)
+        last = self.last if self.last > 0 else len(words) + self.last
+        return words[self.first : last + 1 : self.step]
+
+
+def _stream_keys(words: list[bytes]) -> list[bytes]:
+    """Return the keys of XREAD and XREADGROUP; none where the words are not in order."""
+    at = 1
+    while at < len(words):
+        name = option(words[at])
+        if name == b"STREAMS":
+            return words[at + 1 : at + 1 + (len(words) - at - 1) // 2]
+        at += 3 if name == b"GROUP" else 1 if name == b"NOACK" else 2
+    return []
+
+
+SPECS: Final = (
+    Spec("xadd", -5, WRITES, 1, 1, 1, append.run_xadd, creates=True),
+    Spec("xtrim", -4, FREES, 1, 1, 1, append.run_xtrim),
+    Spec("xdel", -3, FREES, 1, 1, 1, append.run_xdel),
+    Spec("xdelex", -5, FREES, 1, 1, 1, append.run_xdelex),
+    Spec("xlen", 2, READS, 1, 1, 1, read.run_xlen),
+    Spec("xrange", -4, READS, 1, 1, 1, read.run_xrange),
+    Spec("xrevrange", -4, READS, 1, 1, 1, read.run_xrevrange),
+    Spec("xread", -4, READS, STREAMS, 0, 0, parse=read.parse_xread),
+    Spec("xreadgroup", -7, WRITES, STREAMS, 0, 0, parse=read.parse_xreadgroup),
+    Spec("xsetid", -3, WRITES, 1, 1, 1, append.run_xsetid),
+    Spec("xcfgset", -2, WRITES, 1, 1, 1, append.run_xcfgset),
+    Spec("xidmprecord", 5, WRITES, 1, 1, 1, append.run_xidmprecord),
+    Spec("xgroup", -2, WRITES, container=True),
+    Spec("xgroup|create", -5, WRITES, 2, 2, 1, groups.run_xgroup_create, creates=True),
+    Spec("xgroup|setid", -5, WRITES, 2, 2, 1, groups.run_xgroup_setid),
+    Spec("xgroup|destroy", 4, FREES, 2, 2, 1, groups.run_xgroup_destroy),
+    Spec("xgroup|createconsumer", 5, WRITES, 2, 2, 1, groups.run_xgroup_createconsumer),
+    Spec("xgroup|delconsumer", 5, FREES, 2, 2, 1, groups.run_xgroup_delconsumer),
+    Spec("xgroup|help", 2, READS, run=groups.run_xgroup_help),
+    Spec("xack", -4, FREES, 1, 1, 1, groups.run_xack),
+    Spec("xackdel", -6, FREES, 1, 1, 1, groups.run_xackdel),
+    Spec("xnack", -7, WRITES, 1, 1, 1, groups.run_xnack),
+    Spec("xpending", -3, READS, 1, 1, 1, groups.run_xpending),
+    Spec("xclaim", -6, WRITES, 1, 1, 1, groups.run_xclaim),
+    Spec("xautoclaim", -6, WRITES, 1, 1, 1, groups.run_xautoclaim),
+    Spec("xinfo", -2, READS, container=True),
+    Spec("xinfo|stream", -3, READS, 2, 2, 1, groups.run_xinfo_stream),
+    Spec("xinfo|groups", 3, READS, 2, 2, 1, groups.run_xinfo_groups),
+    Spec("xinfo|consumers", 4, READS, 2, 2, 1, groups.run_xinfo_consumers),
+    Spec("xinfo|help", 2, READS, run=groups.run_xinfo_help),
+    Spec("del", -2, FREES, 1, -1, 1, keys.run_del),
+    Spec("unlink", -2, FREES, 1, -1, 1, keys.run_del),
+    Spec("exists", -2, READS, 1, -1, 1, keys.run_exists),
+    Spec("touch", -2, READS, 1, -1, 1, keys.run_exists),
+    Spec("type", 2, READS, 1, 1, 1, keys.run_type),
+    Spec("rename", 3, FREES, 1, 2, 1, keys.run_rename),
+    Spec("renamenx", 3, WRITES, 1, 2, 1, keys.run_renamenx),
+    Spec("copy", -3, WRITES, 1, 2, 1, keys.run_copy),
+    Spec("keys", 2, READS, run=keys.run_keys),
+    Spec("scan", -2, READS, run=keys.run_scan),
+    Spec("randomkey", 1, READS, run=keys.run_randomkey),
+    Spec("dbsize", 1, READS, run=keys.run_dbsize),
+    Spec("dump", 2, READS, 1, 1, 1, keys.run_dump),
+    Spec("restore", -4, WRITES, 1, 1, 1, keys.run_restore, creates=True),
+    Spec("object", -2, READS, container=True),
+    Spec("object|encoding", 3, READS, 2, 2, 1, keys.run_object_encoding),
+    Spec("object|refcount", 3, READS, 2, 2, 1, keys.run_object_refcount),
+    Spec("object|idletime", 3, READS, 2, 2, 1, keys.run_object_idletime),
+    Spec("object|freq", 3, READS, 2, 2, 1, keys.run_object_freq),
+    Spec("object|help", 2, READS, run=keys.run_object_help),
+    Spec("memory", -2, READS, container=True),
+    Spec("memory|usage", -3, READS, 2, 2, 1, keys.run_memory_usage),
+)
+
+
+def by_name(specs: Iterable[Spec]) -> dict[bytes, Spec]:
+    """Return a table that finds commands in capitals and in small letters."""
+    found = {spec.name.encode(): spec for spec in specs}
+    return {**found, **{name.upper(): spec for name, spec in found.items()}}
+
+
+BY_NAME: Final = by_name(SPECS)
+
+
+def find(words: list[bytes], table: dict[bytes, Spec] = BY_NAME) -> Spec:
+    """Return the command that the words name, whose number of words is checked.
+
+    Raises:
+        CommandError: there is none, or it takes another number of words.
+    """
+    spec = table.get(words[0])
+    if spec is None:
+        spec = table.get(words[0].upper())
+        if spec is None:
+            raise unknown(words)
+    if spec.container and len(words) > 1:
+        sub = table.get(words[0].upper() + b"|" + words[1].upper())
+        if sub is None:
+            raise CommandError(
+                f"unknown subcommand '{text_of(words[1])}'. Try {spec.name.upper()} HELP."
+            )
+        spec = sub
+    if spec.arity != len(words) if spec.arity > 0 else len(words) < -spec.arity:
+        raise wrong_count(spec.name)
+    return spec
+
+
+def unknown(words: list[bytes]) -> CommandError:
+    """Return the error for a command that does not exist."""
+    args = ""
+    for word in words[1:]:
+        if len(args) >= 128:
+            break
+        args += f"'{text_of(word[: 128 - len(args)])}' "
+    return CommandError(f"unknown command '{text_of(words[0])}', with args beginning with: {args}")

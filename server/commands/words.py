@@ -1,0 +1,61 @@
+"""The words of a command: options, numbers, and the errors that Redis has for them.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from streamkeep.format.core.errors import CommandError
+
+NOT_AN_INTEGER: Final = "value is not an integer or out of range"
+_MOST_DIGITS: Final = 19
+_LIMIT: Final = 1 << 63
+_SHOWN: Final = 128  # bytes of a word in an error line
+
+
+def option(word: bytes) -> bytes:
+    """Return a word as Redis compares it with its options: capitals, up to a NUL."""
+    if 0 in word:
+        word = word[: word.find(b"\0")]
+    return word.upper()
+
+
+def integer(word: bytes, problem: str = NOT_AN_INTEGER) -> int:
+    """Return the number that a word is, read as strictly as Redis reads it."""
+    size: i64 = len(word)
+    if 0 < size <= _MOST_DIGITS + 1:
+        digits = word[1:] if word[0] == 45 else word
+        if digits.isdigit() and (digits[0] != 48 or word == b"0"):
+            number = int(word)
+            if -_LIMIT <= number < _LIMIT:
+                return number
+    raise CommandError(problem)
+
+
+def syntax(detail: str = "") -> CommandError:
+    """Return the error for words that do not fit together."""
+    return CommandError(f"syntax error, {detail}" if detail else "syntax error")
+
+
+def wrong_count(name: str) -> CommandError:
+    """Return the error for a wrong number of words; `name` is `xadd` or `xgroup|create`."""
+    return CommandError(f"wrong number of arguments for '{name}' command")
+
+
+def wrong_subcommand(words: list[bytes]) -> CommandError:
+    """Return the error for options that a subcommand does not have."""
+    sub = text_of(words[1])
+    name = text_of(words[0]).upper()
+    return CommandError(
+        f"unknown subcommand or wrong number of arguments for '{sub}'. Try {name} HELP."
+    )
+
+
+def text_of(word: bytes) -> str:
+    """Return a word as an error line has it: up to a NUL, and at most 128 bytes."""
+    end = word.find(b"\0")
+    return (word if end < 0 else word[:end])[:_SHOWN].decode("utf-8", "surrogateescape")

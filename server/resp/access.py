@@ -1,0 +1,184 @@
+"""Users: passwords, and the commands and keys that each may use, in the syntax of Redis's ACL.
+
+    user reader on >secret ~orders:* +@read
+    user writer on #<sha256> ~* +@all -flushall
+    user default off
+
+A rule is `on`, `off`, `nopass`, `>password`, `#sha256`, `~pattern` (keys), `%R~pattern` and
+`%W~pattern` (keys to read or write), `allkeys`, `+command`, `-command`, `+@category`, `-@category`,
+`allcommands`, `nocommands`. The categories are `@all`, `@read`, `@write`, `@connection`, `@admin`
+and `@stream`. Later rules about commands win over earlier ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+from typing import Final
+
+from streamkeep.engine.commands.glob import glob
+from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.server.commands.table import READS, Spec
+
+_ADMIN: Final = {
+    "shutdown", "bgsave", "flushall", "flushdb", "config", "acl", "client|kill", "client|list",
+    "client|unblock", "client|pause", "slowlog", "latency",
+}  # fmt: skip
+_READ: Final = 1
+_WRITE: Final = 2
+
+
+class NoPermissionError(CommandError):
+    """The user may not run the command, or not on these keys."""
+
+    redis_code = "NOPERM"
+
+
+def categories_of(spec: Spec) -> set[str]:
+    """Return the categories of a command."""
+    found = {"all"}
+    if spec.name in _ADMIN or spec.name.partition("|")[0] in _ADMIN:
+        found |= {"admin"}
+    elif spec.first or spec.run is not None:
+        found.add("read" if spec.kind == READS else "write")
+    else:
+        found.add("connection")
+    if spec.name.startswith("x"):
+        found.add("stream")
+    return found
+
+
+class User:
+    """A user and what it may do."""
+
+    def __init__(self, name: bytes, rules: list[str]) -> None:
+        self.name = name
+        self.enabled = False
+        self.needs_no_password = False
+        self._digests: set[str] = set()
+        self._keys: list[tuple[int, str]] = []
+        self._commands: list[tuple[bool, str]] = []
+        for rule in rules:
+            self._take(rule)
+        self._patterns = [(rights, glob(text.encode())) for rights, text in self._keys]
+
+    def _take(self, rule: str) -> None:
+        if rule in ("on", "off"):
+            self.enabled = rule == "on"
+        elif rule == "nopass":
+            self.needs_no_password = True
+        elif rule == "resetpass":
+            self._digests.clear()
+            self.needs_no_password = False
+        elif rule[:1] == ">":
+            self._digests.add(hashlib.sha256(rule[1:].encode()).hexdigest())
+        elif rule[:1] == "#" and len(rule) == 65:
+            self._digests.add(rule[1:])
+        elif rule == "allkeys":
+            self._keys.append((_READ | _WRITE, "*"))
+        elif rule == "resetkeys":
+            self._keys.clear()
+        elif rule[:1] == "~":
+            self._keys.append((_READ | _WRITE, rule[1:]))
+        elif rule[:3] in ("%R~", "%W~"):
+            self._keys.append((_READ if rule[1] == "R" else _WRITE, rule[3:]))
+        elif rule[:4] == "%RW~":
+            self._keys.append((_READ | _WRITE, rule[4:]))
+        elif rule in ("allcommands", "nocommands"):
+            self._commands.append((rule == "allcommands", "@all"))
+        elif rule[:1] in "+-" and len(rule) > 1:
+            self._commands.append((rule[0] == "+", rule[1:].lower()))
+        elif rule not in ("resetchannels", "allchannels", "&*"):
+            raise ArgumentError(f"user {self.name.decode()}: {rule!r} is not a rule of an ACL")
+
+    def accepts(self, password: bytes) -> bool:
+        """Return whether the user may log in with this password."""
+        digest = hashlib.sha256(password).hexdigest()
+        known = [hmac.compare_digest(digest, one) for one in self._digests]
+        return self.enabled and (self.needs_no_password or any(known))
+
+    def may_run(self, spec: Spec) -> bool:
+        """Return whether the user may run a command."""
+        allowed = False
+        names = {spec.name, spec.name.partition("|")[0]}
+        categories = categories_of(spec)
+        for adds, what in self._commands:
+            if what in names or (what[:1] == "@" and what[1:] in categories):
+                allowed = adds
+        return allowed
+
+    def check(self, spec: Spec, words: list[bytes]) -> None:
+        """Raise unless the user may run this command on its keys."""
+        if self.is_unrestricted():
+            return
+        if not self.may_run(spec) and spec.name not in ("auth", "hello", "quit", "reset"):
+            raise NoPermissionError(
+                f"NOPERM this user has no permissions to run the '{spec.name}' command"
+            )
+        needed = _READ if spec.kind == READS else _WRITE
+        if not all(self._may_use(key, needed) for key in spec.keys(words)):
+            raise NoPermissionError(
+                "NOPERM this user has no permissions to access one of the keys used as arguments"
+            )
+
+    def _may_use(self, key: bytes, rights: int) -> bool:
+        return any(
+            rights & given and pattern.fullmatch(key) is not None
+            for given, pattern in self._patterns
+        )
+
+    def sees(self, key: bytes) -> bool:
+        """Return whether the user may read a key, so that KEYS and SCAN show it."""
+        return self.is_unrestricted() or self._may_use(key, _READ)
+
+    def is_unrestricted(self) -> bool:
+        """Return whether the user may do everything."""
+        return self._commands == [(True, "@all")] and (_READ | _WRITE, "*") in self._keys
+
+    def rules(self) -> bytes:
+        """Return the user as ACL LIST shows it."""
+        parts = ["on" if self.enabled else "off"]
+        parts += ["nopass"] if self.needs_no_password else []
+        parts += [f"#{digest}" for digest in sorted(self._digests)]
+        marks = {_READ: "%R~", _WRITE: "%W~", _READ | _WRITE: "~"}
+        parts += [marks[rights] + text for rights, text in self._keys]
+        if self._commands[:1] != [(True, "@all")]:
+            parts.append("-@all")
+        parts += [("+" if adds else "-") + what for adds, what in self._commands]
+        return b"user " + self.name + b" " + " ".join(parts).encode()
+
+
+class Access:
+    """The users of a server.
+
+    Args:
+        password: of the default user; None if it needs none.
+        lines: users in ACL syntax, each `user NAME RULE ...`.
+    """
+
+    def __init__(self, password: str | None = None, lines: list[str] | None = None) -> None:
+        rules = ["on", "nopass" if password is None else f">{password}", "~*", "+@all"]
+        self.users: dict[bytes, User] = {b"default": User(b"default", rules)}
+        for line in lines or ():
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if words[0] != "user" or len(words) < 2:
+                raise ArgumentError(f"a line of users is `user NAME RULE ...`, not {line!r}")
+            self.users[words[1].encode()] = User(words[1].encode(), words[2:])
+
+    @property
+    def default(self) -> User:
+        """The user of clients that have not named one."""
+        return self.users[b"default"]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a client may do something without a password."""
+        return any(user.enabled and user.needs_no_password for user in self.users.values())
+
+    @classmethod
+    def from_file(cls, path: Path, password: str | None) -> Access:
+        """Read users from a file in the format of Redis's `aclfile`."""
+        return cls(password, path.read_text(encoding="utf-8").splitlines())

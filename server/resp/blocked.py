@@ -1,0 +1,285 @@
+"""Clients that wait for entries in XREAD and XREADGROUP.
+
+A command of this server that adds entries serves them before the next command runs, in the order in
+which they began to wait on a key, in the same transaction. For what other processes write, each has
+a ticket in the store's wait table, as any caller of the library has (`engine.blocking.waiters`); the
+event loop watches the bell for all of them. Whatever wakes a client, its whole command runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING
+
+from streamkeep.engine.blocking.calls import Wait
+from streamkeep.engine.blocking.waiters import NOTE, Steps
+from streamkeep.engine.notify.notifier import ALARM, Bell
+from streamkeep.engine.notify.wait_table import READ
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands.read import Waiting
+from streamkeep.server.commands.replies import NIL_ARRAY, Named
+from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.turn import ClientState, Step, Turn, Watcher, failure_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Blocked:
+    """One client that waits, and its command."""
+
+    def __init__(self, client: ClientState, waiting: Waiting, deadline: float) -> None:
+        self.client = client
+        self.waiting = waiting
+        self.deadline = deadline
+        self.wait = Wait(waiting.call)
+        _, self.group, self.kind = waiting.call.interests()[0]
+        self.ticket = 0
+        self.steps: Steps | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.over = False
+
+    def stop(self) -> None:
+        """Leave the wait table."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.steps is not None:
+            self.steps.close()
+            self.steps = None
+
+
+class Served(Step):
+    """The command of a blocked client, run again."""
+
+    def __init__(self, blocked: Blocked) -> None:
+        super().__init__(blocked.client, [])
+        self.blocked = blocked
+
+    def frees(self) -> bool:
+        """It writes deliveries."""
+        return False
+
+    def attempt(self, txn: WriteTxn) -> bytes | None:
+        """Run it; return None if it found nothing."""
+        try:
+            found = self.blocked.waiting.call.run(txn)
+        except CommandError as error:
+            return error_line(error.redis_error)
+        return encode(Named(found), self.client.resp3) if found else None
+
+    def run_alone(self, txn: WriteTxn) -> bytes:
+        """Run it after the entries that it was served with were undone: perhaps for nothing."""
+        return self.attempt(txn) or encode(NIL_ARRAY, self.client.resp3)
+
+
+class BlockedClients(Watcher):
+    """The blocked clients of one server.
+
+    Args:
+        unblocked: is called for a client that has got its reply, or will not wait any longer.
+        later: asks for a turn, in which `run_woken` is called.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        loop: asyncio.AbstractEventLoop,
+        unblocked: Callable[[ClientState], None],
+        later: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._environment = environment
+        self._waiters = environment.waiters
+        self._loop = loop
+        self._unblocked = unblocked
+        self._later = later
+        self._by_key: dict[bytes, dict[Blocked, None]] = {}
+        self._by_ticket: weakref.WeakValueDictionary[int, Blocked] = weakref.WeakValueDictionary()
+        self._fresh: list[Blocked] = []  # they are not in the wait table yet
+        self._woken: list[Blocked] = []  # a commit of another process may have entries for them
+        self._to_note: list[Blocked] = []  # it must be written that their consumers were seen
+        self._bell: Bell | None = None
+        self._added: dict[bytes, int] = {}
+        self._events = 0
+        self.count = 0
+
+    # --- begin and end ----------------------------------------------------------------------
+
+    def add(self, client: ClientState, waiting: Waiting) -> Blocked:
+        """Let a client wait; its command has found nothing."""
+        blocked = Blocked(client, waiting, self._waiters.deadline(waiting.block_ms))
+        for key in waiting.keys:
+            self._by_key.setdefault(key, {})[blocked] = None
+        self._fresh.append(blocked)
+        self.count += 1
+        return blocked
+
+    def remove(self, blocked: Blocked) -> None:
+        """End a wait, without a reply."""
+        if blocked.over:
+            return
+        blocked.over = True
+        self.count -= 1
+        for key in blocked.waiting.keys:
+            waiting = self._by_key.get(key)
+            if waiting is not None:
+                waiting.pop(blocked, None)
+                if not waiting:
+                    del self._by_key[key]
+        blocked.stop()
+        if blocked.wait.owes:
+            blocked.wait.owes = False
+            self._waiters.pass_on(blocked.waiting.call)
+
+    def end(self, blocked: Blocked, reply: bytes) -> None:
+        """End a wait with a reply."""
+        self.remove(blocked)
+        blocked.client.reply(reply)
+        self._unblocked(blocked.client)
+
+    def time_out(self, blocked: Blocked) -> None:
+        """End a wait that has lasted long enough."""
+        self.end(blocked, encode(NIL_ARRAY, blocked.client.resp3))
+
+    # --- commands of this server ------------------------------------------------------------
+
+    def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
+        """Note what the transaction has noted of these keys."""
+        self._added = {key: txn.added.get(key, 0) for key in keys if key in self._by_key}
+        self._events = len(txn.events)
+
+    def after(self, turn: Turn, txn: WriteTxn) -> None:
+        """Serve the clients that wait for what the command has changed."""
+        for key, count in self._added.items():
+            if txn.added.get(key, 0) != count:
+                self._serve(turn, txn, key, READ, None)
+        for event in txn.events[self._events :]:
+            if event.key in self._by_key:
+                self._serve(turn, txn, event.key, event.least_kind, event.group)
+
+    def _serve(
+        self, turn: Turn, txn: WriteTxn, key: bytes, least_kind: int, group: bytes | None
+    ) -> None:
+        for blocked in list(self._by_key.get(key, ())):
+            if blocked.kind < least_kind or (group is not None and blocked.group != group):
+                continue
+            if not self._try(turn, txn, blocked):
+                queue = self._by_key[key]
+                del queue[blocked]
+                queue[blocked] = None  # at its end, as in Redis
+
+    def _try(self, turn: Turn, txn: WriteTxn, blocked: Blocked) -> bool:
+        """Run the command of a client again; return whether it no longer waits."""
+        step = Served(blocked)
+        reply = step.attempt(txn)
+        if reply is None:
+            return False
+        self.remove(blocked)
+        blocked.client.wrote = True
+        turn.add(step, reply)
+        turn.clients.append(blocked.client)
+        self._unblocked(blocked.client)
+        return True
+
+    # --- commits of other processes ---------------------------------------------------------
+
+    def start_fresh(self) -> None:
+        """Enter the clients of the last turn that still wait into the wait table."""
+        fresh, self._fresh = self._fresh, []
+        for blocked in fresh:
+            if not blocked.over:
+                self._start(blocked)
+
+    def _start(self, blocked: Blocked) -> None:
+        if self._bell is None:
+            self._bell = self._waiters.take_bell()
+            if self._bell is not None:
+                self._loop.add_reader(self._bell.handle, self._on_bell)
+        blocked.steps = self._waiters.steps(
+            blocked.wait, self._bell, blocked.deadline, self._environment.context.check_open
+        )
+        self._step(blocked, None)
+
+    def _step(self, blocked: Blocked, notified: bool | None) -> None:
+        """Go on with a wait until it sleeps again, ends, or its command is to run."""
+        if blocked.timer is not None:
+            blocked.timer.cancel()
+            blocked.timer = None
+        steps = blocked.steps
+        if steps is None:
+            return
+        try:
+            ticket, nap = next(steps) if notified is None else steps.send(notified)
+        except StopIteration as end:
+            blocked.steps = None
+            if end.value:
+                self._woken.append(blocked)
+                self._later()
+            else:
+                self.time_out(blocked)
+            return
+        except Exception as error:  # the store was closed
+            blocked.steps = None
+            self.end(blocked, failure_line(error))
+            return
+        if ticket and ticket != blocked.ticket:
+            blocked.ticket = ticket
+            self._by_ticket[ticket] = blocked
+        if nap == NOTE:
+            self._to_note.append(blocked)
+            self._later()
+        else:
+            blocked.timer = self._loop.call_later(nap, self._step, blocked, False)
+
+    def _on_bell(self) -> None:
+        if self._bell is None:
+            return
+        for ticket in self._bell.notifications():
+            blocked = self._by_ticket.get(ticket)
+            if ticket == ALARM:
+                for one in {one for queue in self._by_key.values() for one in queue}:
+                    self._step(one, False)
+            elif blocked is not None and not blocked.over:
+                self._step(blocked, True)
+
+    def run_woken(self, turn: Turn) -> None:
+        """Run the commands of the clients that were woken, and write which consumers were seen."""
+        woken, self._woken = self._woken, []
+        noted, self._to_note = self._to_note, []
+        for blocked in woken:
+            if blocked.over:
+                continue
+            try:
+                found = self._try(turn, turn.write_txn(), blocked)
+            except Exception as error:
+                self.end(blocked, failure_line(error))
+                turn.clients.append(blocked.client)
+                turn.run_apart()
+                continue
+            blocked.wait.owes = False
+            if not found:
+                self._fresh.append(blocked)
+        for blocked in noted:
+            if blocked.over:
+                continue
+            try:
+                if blocked.waiting.call.unseen:
+                    blocked.waiting.call.note(turn.write_txn())
+            except CommandError:
+                pass  # its group is gone, which the next look finds
+            except Exception:
+                turn.run_apart()
+            self._loop.call_soon(self._step, blocked, False)
+
+    def close(self) -> None:
+        """End all waits without a reply."""
+        for blocked in {one for queue in self._by_key.values() for one in queue}:
+            self.remove(blocked)
+        if self._bell is not None:
+            self._loop.remove_reader(self._bell.handle)
+            self._waiters.give_back(self._bell, keep=False)
+            self._bell = None

@@ -1,0 +1,192 @@
+"""INFO, and the lines of CLIENT LIST: what exporters and people read."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.server.resp.versions import REDIS_VERSION
+
+if TYPE_CHECKING:
+    from streamkeep.server.resp.connection import Connection
+    from streamkeep.server.resp.server import Server
+    from streamkeep.server.resp.turn import Turn
+
+_SECTIONS: Final = (
+    "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "errorstats",
+    "cluster", "keyspace",
+)  # fmt: skip
+_ALL: Final = {"all", "default", "everything"}
+
+
+class Statistics:
+    """Counters since the server began, or since CONFIG RESETSTAT."""
+
+    def __init__(self) -> None:
+        self.began = time.time()
+        self.last_save = self.began
+        self.saving = False
+        self.save_failed = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin to count again."""
+        self.connections = 0
+        self.commands = 0
+        self.refused = 0
+        self.refused_logins = 0
+        self.protocol_errors = 0
+
+
+def client_line(client: Connection) -> str:
+    """Return a client as CLIENT LIST shows it."""
+    now = time.time()
+    flags = "b" if client.blocked is not None else "x" if client.queued is not None else "N"
+    queued = -1 if client.queued is None else len(client.queued)
+    parts = {
+        "id": client.id,
+        "addr": client.address,
+        "laddr": client.local_address,
+        "fd": _descriptor(client),
+        "name": client.name.decode(),
+        "age": int(now - client.made),
+        "idle": int(now - client.active),
+        "flags": flags,
+        "db": 0,
+        "sub": 0,
+        "psub": 0,
+        "ssub": 0,
+        "multi": queued,
+        "watch": len(client.watched),
+        "qbuf": client.parser.pending(),
+        "qbuf-free": 0,
+        "argv-mem": 0,
+        "multi-mem": 0,
+        "rbs": 0,
+        "rbp": 0,
+        "obl": int(client.out_size),
+        "oll": len(client.out),
+        "omem": 0,
+        "tot-mem": client.parser.pending() + int(client.out_size),
+        "events": "r",
+        "cmd": client.last_command,
+        "user": client.user.name.decode(),
+        "redir": -1,
+        "resp": 3 if client.resp3 else 2,
+        "lib-name": client.library.decode(),
+        "lib-ver": client.library_version.decode(),
+    }
+    return " ".join(f"{name}={value}" for name, value in parts.items()) + "\n"
+
+
+def _descriptor(client: Connection) -> int:
+    socket = client.transport.get_extra_info("socket")
+    return -1 if socket is None else int(socket.fileno())
+
+
+def text(server: Server, sections: list[str], turn: Turn) -> str:
+    """Return the text of INFO."""
+    wanted = set(sections) if sections and not _ALL & set(sections) else set(_SECTIONS)
+    parts = []
+    for name in _SECTIONS:
+        if name in wanted:
+            lines = "".join(f"{key}:{value}\r\n" for key, value in _lines(name, server, turn))
+            heading = "CPU" if name == "cpu" else name.capitalize()
+            parts.append(f"# {heading}\r\n{lines}")
+    return "\r\n".join(parts)
+
+
+def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
+    uptime = int(time.time() - server.statistics.began)
+    statistics, environment = server.statistics, server.environment
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    if name == "server":
+        return [
+            ("redis_version", REDIS_VERSION),
+            ("redis_mode", "standalone"),
+            ("server_name", "streamkeep"),
+            ("os", f"{platform.system()} {platform.release()} {platform.machine()}"),
+            ("arch_bits", 64 if sys.maxsize > 1 << 32 else 32),
+            ("process_id", os.getpid()),
+            ("run_id", environment.uuid.hex.ljust(40, "0")),
+            ("tcp_port", server.settings.shown.get("port", "0")),
+            ("server_time_usec", time.time_ns() // 1000),
+            ("uptime_in_seconds", uptime),
+            ("uptime_in_days", uptime // 86400),
+            ("hz", 10),
+            ("configured_hz", 10),
+            ("executable", sys.executable),
+            ("config_file", ""),
+        ]
+    if name == "clients":
+        return [
+            ("connected_clients", len(server.clients)),
+            ("cluster_connections", 0),
+            ("maxclients", server.settings.max_clients),
+            ("blocked_clients", server.blocked.count),
+        ]
+    if name == "memory":
+        memory = usage.ru_maxrss * 1024
+        return [
+            ("used_memory", memory),
+            ("used_memory_rss", memory),
+            ("used_memory_peak", memory),
+            ("used_memory_dataset", environment.used_size()),
+            ("maxmemory", 0),
+            ("maxmemory_policy", "noeviction"),
+            ("mem_fragmentation_ratio", "1.00"),
+        ]
+    if name == "persistence":
+        return [
+            ("loading", 0),
+            ("async_loading", 0),
+            ("rdb_changes_since_last_save", max(environment.context.last_commit, 0)),
+            ("rdb_bgsave_in_progress", int(statistics.saving)),
+            ("rdb_last_save_time", int(statistics.last_save)),
+            ("rdb_last_bgsave_status", "err" if statistics.save_failed else "ok"),
+            ("aof_enabled", 1),
+            ("aof_rewrite_in_progress", 0),
+            ("aof_last_write_status", "ok"),
+            ("aof_current_size", environment.used_size()),
+        ]
+    if name == "stats":
+        return [
+            ("total_connections_received", statistics.connections),
+            ("total_commands_processed", int(statistics.commands + turn.commands)),
+            ("rejected_connections", statistics.refused),
+            ("expired_keys", 0),
+            ("evicted_keys", 0),
+            ("keyspace_hits", 0),
+            ("keyspace_misses", 0),
+            ("pubsub_channels", 0),
+            ("pubsub_patterns", 0),
+            ("acl_access_denied_auth", statistics.refused_logins),
+            ("unexpected_error_replies", 0),
+            ("total_error_replies", statistics.protocol_errors),
+        ]
+    if name == "replication":
+        return [
+            ("role", "master"),
+            ("connected_slaves", 0),
+            ("master_failover_state", "no-failover"),
+            ("master_replid", environment.uuid.hex.ljust(40, "0")),
+            ("master_repl_offset", server.offset()),
+            ("second_repl_offset", -1),
+            ("repl_backlog_active", 0),
+        ]
+    if name == "cpu":
+        return [
+            ("used_cpu_sys", f"{usage.ru_stime:.6f}"),
+            ("used_cpu_user", f"{usage.ru_utime:.6f}"),
+        ]
+    if name == "cluster":
+        return [("cluster_enabled", 0)]
+    if name == "keyspace":
+        count = sum(1 for _ in iter_keys(turn.read_txn()))
+        return [("db0", f"keys={count},expires=0,avg_ttl=0")] if count else []
+    return []

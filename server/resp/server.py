@@ -1,0 +1,382 @@
+"""The server: its clients, its turns, and how commits become durable before their replies leave.
+
+One event loop runs everything but the waits for the disk, for which there are two threads. Clients
+that have sent something are `ready`; the next turn runs what they have sent, in one transaction.
+While a large batch waits for the disk, the next turn waits too: as many clients gather as will
+share the next sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands.read import Waiting
+from streamkeep.server.commands.replies import Named
+from streamkeep.server.commands.table import READS, Spec
+from streamkeep.server.resp import info
+from streamkeep.server.resp.access import Access
+from streamkeep.server.resp.blocked import BlockedClients
+from streamkeep.server.resp.connection import Connection
+from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.settings import Settings
+from streamkeep.server.resp.turn import ClientState, Step, Turn, failure_line
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+
+_MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
+_SYNC_THREADS: Final = 2
+_IDLE_CHECK_S: Final = 1.0
+
+log = logging.getLogger("streamkeep.server")
+
+
+class WrongPasswordError(CommandError):
+    """AUTH with a wrong name or password."""
+
+    redis_code = "WRONGPASS"
+
+
+class Server:
+    """Serves one store to Redis clients; `listeners` makes it reachable.
+
+    Args:
+        store: open for writing, without decode_responses.
+        access: users and passwords.
+        stopped: is called when a client has sent SHUTDOWN.
+    """
+
+    def __init__(
+        self,
+        store: Store[bytes],
+        *,
+        access: Access | None = None,
+        stopped: Callable[[], None] | None = None,
+        backup: Callable[[], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.environment = store._environment
+        self.loop = asyncio.get_running_loop()
+        self.access = access or Access()
+        self.settings = Settings(store)
+        self.statistics = info.Statistics()
+        self.clients: dict[int, Connection] = {}
+        self.blocked = BlockedClients(self.environment, self.loop, self._unblocked, self._schedule)
+        self.watches_commands = False
+        self._stopped = stopped
+        self._backup = backup
+        self._next_id = 1
+        self._ready: list[Connection] = []
+        self._scheduled = False
+        self._in_turn = False
+        self._big_batches = 0  # that wait for the disk
+        self._to_sync: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._sync_batches, name="streamkeep sync", daemon=True)
+            for _ in range(_SYNC_THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._settling = False
+        self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
+
+    # --- clients ----------------------------------------------------------------------------
+
+    def connected(self, client: Connection) -> None:
+        """Take a new client, or refuse it."""
+        self.statistics.connections += 1
+        transport = client.transport
+        if len(self.clients) >= self.settings.max_clients:
+            self.statistics.refused += 1
+            transport.write(b"-ERR max number of clients reached\r\n")
+            transport.close()
+            client.closing = True
+            return
+        client.id = self._next_id
+        self._next_id += 1
+        client.address = _address(transport, "peername")
+        client.local_address = _address(transport, "sockname")
+        self.clients[client.id] = client
+        self.log_in_by_default(client)
+        client.renew_plain()
+
+    def disconnected(self, client: Connection) -> None:
+        """Forget a client."""
+        self.clients.pop(client.id, None)
+        if client.blocked is not None:
+            blocked, client.blocked = client.blocked, None
+            self.blocked.remove(blocked)
+
+    def log_in_by_default(self, client: Connection) -> None:
+        """Make a client the default user, if that needs no password."""
+        client.user = self.access.default
+        client.authenticated = client.user.enabled and client.user.needs_no_password
+
+    def log_in(self, client: Connection, name: bytes, password: bytes) -> None:
+        """Make a client another user; raise if the password is wrong."""
+        user = self.access.users.get(name)
+        if user is None or not user.accepts(password):
+            self.statistics.refused_logins += 1
+            raise WrongPasswordError(
+                "WRONGPASS invalid username-password pair or user is disabled."
+            )
+        client.user = user
+        client.authenticated = True
+        client.renew_plain()
+
+    def describe(self, client: Connection) -> str:
+        """Return the line of CLIENT LIST."""
+        return info.client_line(client)
+
+    def kill(self, client: Connection, turn: Turn) -> None:
+        """Close the connection of a client."""
+        client.close()
+        if client.blocked is not None:
+            blocked, client.blocked = client.blocked, None
+            self.blocked.remove(blocked)
+        turn.clients.append(client)
+
+    def log(self, text: str) -> None:
+        """Note what an administrator should know."""
+        log.warning("%s: %s", self.store.path, text)
+
+    def _close_idle(self) -> None:
+        self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
+        limit = self.settings.timeout_s
+        if limit:
+            oldest = time.time() - limit
+            for client in list(self.clients.values()):
+                if client.active < oldest and client.blocked is None:
+                    client.close()
+                    client.flush()
+
+    # --- turns ------------------------------------------------------------------------------
+
+    def ready(self, client: Connection) -> None:
+        """Run what a client has sent in the next turn."""
+        if not client.in_ready:
+            client.in_ready = True
+            self._ready.append(client)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._in_turn and not self._big_batches:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Run what all ready clients have sent, commit, and send the replies."""
+        self._scheduled = False
+        ready, self._ready = self._ready, []
+        turn = Turn(
+            self.environment,
+            self.blocked if self.blocked.count else None,
+            self.settings.sync == "commit",
+        )
+        now = time.time()
+        self._in_turn = True
+        try:
+            self.blocked.run_woken(turn)
+            for client in ready:
+                client.in_ready = False
+                if client.stopped:
+                    turn.clients.append(client)
+                    continue
+                client.active = now
+                client.take_turn(turn)
+            txn = turn.finish()
+        finally:
+            self._in_turn = False
+        self.statistics.commands += turn.commands
+        wrote = [client for client in turn.clients if client.wrote]
+        changed = turn.apart or (txn is not None and txn.operations is not None)
+        if turn.durable and changed and wrote:
+            self._hold(wrote, None if turn.apart else txn)
+        for one in turn.clients:
+            one.wrote = False
+            assert isinstance(one, Connection)
+            one.flush()
+        self.blocked.start_fresh()
+        if txn is not None:
+            self._settle(txn.garbage)
+        if self._ready:
+            self._schedule()
+
+    def attempt(
+        self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn
+    ) -> bool | None:
+        """Run a command that may wait; return None if it must, after which it has no reply."""
+        try:
+            if spec.kind == READS:
+                found = waiting.call.run(turn.read_txn())
+                if not found:
+                    return None
+                client.reply(encode(Named(found), client.resp3))
+                return True
+            if turn.apart:
+                found = self.environment.write(waiting.call.run)
+            else:
+                found = waiting.call.run(turn.write_txn())
+        except CommandError as error:
+            client.reply(error_line(error.redis_error))
+            return True
+        except Exception as error:
+            if spec.kind != READS and not turn.apart:
+                turn.run_apart()
+            client.reply(failure_line(error))
+            return True
+        client.wrote = True
+        if not found:
+            return None
+        turn.add(Step(client, [(spec, words)]), encode(Named(found), client.resp3))
+        return True
+
+    def _unblocked(self, client: ClientState) -> None:
+        assert isinstance(client, Connection)
+        client.blocked = None
+        client.resume()
+        if not self._in_turn:
+            client.flush()
+
+    # --- the disk ---------------------------------------------------------------------------
+
+    def _hold(self, clients: list[ClientState], txn: Any) -> None:
+        """Keep the replies of these clients until a commit is on disk."""
+        held: list[Connection] = []
+        for client in clients:
+            assert isinstance(client, Connection)
+            if not client.waits_for_disk:
+                client.waits_for_disk = client.stopped = True
+                held.append(client)
+        big = len(held) >= _MANY
+        self._big_batches += big
+        self._to_sync.put((txn, held, big))
+
+    def _sync_batches(self) -> None:
+        """Wait for the disk; in a thread of its own."""
+        while True:
+            batch = self._to_sync.get()
+            if batch is None:
+                return
+            txn, held, big = batch
+            error: Exception | None = None
+            try:
+                if txn is None:
+                    self.environment.sync()
+                else:
+                    txn.wait()
+            except Exception as failure:
+                error = failure
+            del txn
+            with suppress(RuntimeError):  # the loop was closed
+                self.loop.call_soon_threadsafe(self._synced, held, big, error)
+
+    def _synced(self, held: list[Connection], big: bool, error: Exception | None) -> None:
+        """Send the replies of clients whose commit is on disk."""
+        self._big_batches -= big
+        for client in held:
+            client.waits_for_disk = False
+            if error is not None:
+                count = len(client.out)
+                client.out.clear()
+                client.out += [failure_line(error)] * count
+            client.flush()
+            client.resume()
+        if self._ready:
+            self._schedule()
+
+    def wait_for_disk(self, client: Connection, reply: Callable[[], bytes]) -> None:
+        """Reply when everything that is committed now is on disk."""
+        client.reply(reply())
+        client.wrote = True
+        if not client.waits_for_disk:
+            client.waits_for_disk = client.stopped = True
+            # After the commit of this turn, which this client may have a part in.
+            self.loop.call_soon(self._to_sync.put, (None, [client], False))
+
+    def _settle(self, garbage: bool) -> None:
+        """Do what commits have made due, in a thread."""
+        if self._settling or not (garbage or self.environment.is_due()):
+            return
+        self._settling = True
+
+        def settle() -> None:
+            try:
+                self.environment.settle()
+                self.store._collect_garbage()
+            finally:
+                self._settling = False
+
+        self.loop.run_in_executor(None, settle)
+
+    # --- the whole --------------------------------------------------------------------------
+
+    def offset(self) -> int:
+        """Return the number of the newest commit, as ROLE shows it."""
+        return max(self.environment.context.last_commit, 0)
+
+    def info(self, sections: list[str], turn: Turn) -> str:
+        """Return the text of INFO."""
+        return info.text(self, sections, turn)
+
+    def start_backup(self) -> None:
+        """Make a backup in a thread (BGSAVE)."""
+        if self._backup is None:
+            raise CommandError(
+                "no folder for backups was given; start the server with --backup FOLDER"
+            )
+        if self.statistics.saving:
+            raise CommandError("Background save already in progress")
+        self.statistics.saving = True
+        make = self._backup
+
+        def save() -> None:
+            try:
+                make()
+                self.statistics.last_save = time.time()
+                self.statistics.save_failed = False
+            except Exception as error:
+                self.statistics.save_failed = True
+                log.error("%s: the backup failed: %s", self.store.path, error)
+            finally:
+                self.statistics.saving = False
+
+        self.loop.run_in_executor(None, save)
+
+    def stop(self) -> None:
+        """Ask for the end (SHUTDOWN)."""
+        if self._stopped is not None:
+            self.loop.call_soon(self._stopped)
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Send the replies that wait for the disk, and close all connections."""
+        deadline = self.loop.time() + grace_s
+        while self.loop.time() < deadline and any(
+            client.waits_for_disk or client.in_ready for client in self.clients.values()
+        ):
+            await asyncio.sleep(0.005)
+        self._idle_timer.cancel()
+        self.blocked.close()
+        for client in list(self.clients.values()):
+            client.close()
+            client.flush()
+        for _ in self._threads:
+            self._to_sync.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+
+def _address(transport: Any, which: str) -> str:
+    name = transport.get_extra_info(which)
+    if isinstance(name, tuple) and len(name) >= 2:
+        host = f"[{name[0]}]" if ":" in str(name[0]) else name[0]
+        return f"{host}:{name[1]}"
+    return f"{name.decode() if isinstance(name, bytes) else name or ''}:0"

@@ -1,0 +1,148 @@
+"""What CONFIG GET shows and CONFIG SET changes.
+
+Four settings have an effect: `appendfsync` is the sync mode, the two node limits apply to streams
+that are created from now on, and `maxclients`, `timeout` and `client-query-buffer-limit` are limits
+of the server. The others answer what is true of a store, since clients and exporters ask for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.engine.commands.glob import glob
+from streamkeep.format.core.errors import CommandError
+from streamkeep.format.rows.records import PAGE_FIT
+from streamkeep.server.commands.words import integer, text_of
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+
+_SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}
+_FSYNC_OF: Final = {mode: name for name, mode in _SYNC_OF.items()}
+_FIXED: Final = {
+    "appendonly": "yes",
+    "databases": "1",
+    "hz": "10",
+    "list-max-listpack-size": "-2",
+    "loglevel": "notice",
+    "lua-time-limit": "5000",
+    "maxmemory": "0",
+    "maxmemory-policy": "noeviction",
+    "notify-keyspace-events": "",
+    "proto-max-bulk-len": "536870912",
+    "save": "",
+    "slowlog-log-slower-than": "-1",
+    "slowlog-max-len": "0",
+    "stream-idmp-duration": "100",
+    "stream-idmp-maxsize": "100",
+    "tcp-keepalive": "300",
+}
+_NUMBERS: Final = {
+    "maxclients": (1, 1 << 32),
+    "timeout": (0, 1 << 31),
+    "client-query-buffer-limit": (1 << 20, 1 << 40),
+    "stream-node-max-bytes": (0, (1 << 32) - 2),
+    "stream-node-max-entries": (0, (1 << 32) - 2),
+}
+
+
+class Settings:
+    """The settings of one server.
+
+    Args:
+        password: what CONFIG GET requirepass shows, if it shows anything: never the password.
+    """
+
+    def __init__(self, store: Store[bytes]) -> None:
+        self._context = store._environment.context
+        self._store = store
+        self.max_clients = 10_000
+        self.timeout_s = 0
+        self.query_buffer_limit = 1 << 30
+        self.allow_flush = False
+        self.sync = store.sync_mode
+        self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
+
+    def values(self) -> dict[str, str]:
+        """Return all settings as text."""
+        context = self._context
+        limits = context.node_max_bytes, context.node_max_entries
+        most_bytes, most_entries = (4096, 100) if limits[0] == PAGE_FIT else limits
+        return {
+            **_FIXED,
+            **self.shown,
+            "appendfsync": _FSYNC_OF[self.sync],
+            "maxclients": str(self.max_clients),
+            "timeout": str(self.timeout_s),
+            "client-query-buffer-limit": str(self.query_buffer_limit),
+            "stream-node-max-bytes": str(most_bytes),
+            "stream-node-max-entries": str(most_entries),
+        }
+
+    def get(self, patterns: list[bytes]) -> dict[str, bytes]:
+        """Return the settings whose names match one of the patterns."""
+        matchers = [glob(pattern.lower()) for pattern in patterns]
+        return {
+            name: value.encode()
+            for name, value in sorted(self.values().items())
+            if any(matcher.fullmatch(name.encode()) for matcher in matchers)
+        }
+
+    def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Change settings: all of them, or none."""
+        chosen: dict[str, str] = {}
+        known = self.values()
+        for word, value in pairs:
+            name = text_of(word).lower()
+            if name not in known:
+                raise CommandError(
+                    f"Unknown option or number of arguments for CONFIG SET - '{text_of(word)}'"
+                )
+            if name in chosen:
+                raise _refused(name, "duplicate parameter")
+            chosen[name] = text_of(value)
+            _check(name, chosen[name], known[name])
+        for name, text in chosen.items():
+            self._apply(name, text)
+
+    def _apply(self, name: str, text: str) -> None:
+        context = self._context
+        if name == "appendfsync":
+            self.sync = _SYNC_OF[text.lower()]  # type: ignore[assignment]  # one of the modes
+            self._store._note_sync(self.sync)
+        elif name == "maxclients":
+            self.max_clients = int(text)
+        elif name == "timeout":
+            self.timeout_s = int(text)
+        elif name == "client-query-buffer-limit":
+            self.query_buffer_limit = int(text)
+        elif name.startswith("stream-node-max-"):
+            if context.node_max_bytes == PAGE_FIT:
+                context.node_max_bytes, context.node_max_entries = 4096, 100
+            if name.endswith("bytes"):
+                context.node_max_bytes = int(text)
+            else:
+                context.node_max_entries = int(text)
+
+
+def _check(name: str, text: str, present: str) -> None:
+    if name == "appendfsync":
+        if text.lower() not in _SYNC_OF:
+            raise _refused(name, "argument(s) must be one of the following: everysec, always, no")
+    elif name in _NUMBERS:
+        least, most = _NUMBERS[name]
+        try:
+            number = integer(text.encode("utf-8", "surrogateescape"))
+        except CommandError:
+            raise _refused(name, "argument couldn't be parsed into an integer") from None
+        if not least <= number < most:
+            raise _refused(name, f"argument must be between {least} and {most - 1} inclusive")
+    elif name in _FIXED and name not in ("slowlog-log-slower-than", "slowlog-max-len", "loglevel"):
+        if text != present:
+            raise _refused(name, "can't set immutable config")
+    elif name not in _FIXED and text != present:
+        raise _refused(name, "can't set immutable config")
+
+
+def _refused(name: str, why: str) -> CommandError:
+    return CommandError(f"CONFIG SET failed (possibly related to argument '{name}') - {why}")

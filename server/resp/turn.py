@@ -1,0 +1,294 @@
+"""The commands of one turn of the event loop: one snapshot, one write transaction, one sync.
+
+Commands run in the order in which the loop takes the clients; those of one client in the order in
+which it sent them. Until the first command that writes, all read one snapshot. From then on all run
+in the write transaction, and see its changes. Replies are kept until the commit; those of clients
+that wrote, until it is on disk.
+
+A command that breaks a rule of Redis changes nothing, so it fails alone. Any other failure undoes
+the transaction; then each command that wrote runs again in a transaction of its own, which can grow
+the map or use the reserve of a full store, and its reply takes the place of the first one.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.format.core.errors import (
+    CommandError,
+    CorruptionError,
+    StoreFullError,
+    StreamkeepError,
+)
+from streamkeep.format.node.node import RESP
+from streamkeep.server.commands.table import BY_NAME, FREES, READS, Spec
+from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.requests import RequestParser
+
+_RESP: Final = int(RESP)
+_MOST_REPLY: Final[i64] = 1 << 20  # bytes of replies of one client in one turn
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClientState:
+    """What a turn needs to know of a client.
+
+    Attributes:
+        out: replies that were not sent.
+        plain: no transaction, no password or rights to check: commands run as they come.
+        stopped: it is blocked, closed, or waits for the disk; its next command must wait.
+    """
+
+    def __init__(self) -> None:
+        self.parser = RequestParser()
+        self.out: list[bytes] = []
+        self.out_size: i64 = 0
+        self.resp3 = False
+        self.plain = False
+        self.stopped = False
+        self.wrote = False  # in this turn
+        self.served: i64 = 0  # commands, for CLIENT LIST
+        self.last_command = "NULL"
+
+    def command(self, words: list[bytes], turn: Turn) -> None:
+        """Run a command that is not plain, or refuse it."""
+        raise NotImplementedError
+
+    def reply(self, data: bytes) -> None:
+        """Queue a reply."""
+        self.out.append(data)
+        self.out_size += len(data)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Step:
+    """A command that wrote, and where its reply is, in case that it must run again."""
+
+    def __init__(self, client: ClientState, commands: list[tuple[Spec, list[bytes]]]) -> None:
+        self.client = client
+        self.commands = commands
+        self.slot: i64 = -1  # the place of its reply; -1 if it gets none
+
+    def frees(self) -> bool:
+        """Return whether it only makes room."""
+        return all([spec.kind == FREES for spec, _ in self.commands])
+
+    def run_alone(self, txn: WriteTxn) -> bytes:
+        """Run it again; return its reply."""
+        spec, words = self.commands[0]
+        return run_one(txn, spec, words, self.client.resp3)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Watcher:
+    """Serves the blocked clients of this server after a command has written."""
+
+    def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
+        """Note what the transaction has noted of these keys."""
+        raise NotImplementedError
+
+    def after(self, turn: Turn, txn: WriteTxn) -> None:
+        """Serve the clients that wait for what the command has changed."""
+        raise NotImplementedError
+
+
+def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
+    """Run one command that does not wait; return its reply."""
+    try:
+        if spec.parse is not None:
+            return encode(spec.parse(words, _RESP).run(txn), resp3)
+        assert spec.run is not None
+        return encode(spec.run(txn, words, _RESP), resp3)
+    except CommandError as error:
+        return error_line(error.redis_error)
+
+
+class Turn:
+    """One turn; `finish` commits it.
+
+    Attributes:
+        clients: those that may have replies to send.
+        watcher: serves blocked clients; None while no client is blocked.
+        durable: a caller will wait until the commit is on disk.
+    """
+
+    def __init__(self, environment: Environment, watcher: Watcher | None, durable: bool) -> None:
+        self.environment = environment
+        self.watcher = watcher
+        self.durable = durable
+        self.clients: list[ClientState] = []
+        self.reader: ReadTxn | None = None
+        self.writer: WriteTxn | None = None
+        self.steps: list[Step] = []
+        self.commands: i64 = 0
+        self.apart = False  # the shared transaction has failed: each command has its own
+
+    def read_txn(self) -> Any:
+        """Return the transaction in which a command reads."""
+        if self.writer is not None:
+            return self.writer
+        if self.reader is None:
+            self.reader = self.environment.begin_read()
+        return self.reader
+
+    def write_txn(self) -> WriteTxn:
+        """Return the transaction in which a command writes."""
+        if self.writer is None:
+            self.close_reader()
+            self.writer = self.environment.begin_write()
+            self.writer.durable = self.durable
+        return self.writer
+
+    def close_reader(self) -> None:
+        """End the snapshot."""
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def run(self, client: ClientState, spec: Spec, words: list[bytes]) -> None:
+        """Run a command that does not wait, and queue its reply."""
+        if spec.kind == READS:
+            client.reply(self.read(spec, words, client.resp3))
+            return
+        self.run_step(Step(client, [(spec, words)]))
+
+    def read(self, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
+        """Run a command that reads; return its reply."""
+        try:
+            return run_one(self.read_txn(), spec, words, resp3)
+        except Exception as error:
+            return failure_line(error)
+
+    def run_step(self, step: Step) -> None:
+        """Run a command that writes, and queue its reply."""
+        client = step.client
+        client.wrote = True
+        self.add(step, b"")
+        if self.apart:
+            self._run_alone(step)
+            return
+        try:
+            self._run_together(step)
+        except Exception:
+            self.run_apart()
+
+    def add(self, step: Step, reply: bytes) -> None:
+        """Note a command, and queue its reply."""
+        client = step.client
+        step.slot = i64(len(client.out))
+        client.reply(reply)
+        self.steps.append(step)
+
+    def _run_together(self, step: Step) -> None:
+        txn = self.write_txn()
+        watcher = self.watcher
+        if watcher is None:
+            _set_reply(step, step.run_alone(txn))
+            return
+        keys: list[bytes] = []
+        for spec, words in step.commands:
+            keys += spec.keys(words)
+        watcher.before(txn, keys)
+        _set_reply(step, step.run_alone(txn))
+        watcher.after(self, txn)
+
+    def run_apart(self) -> None:
+        """Undo the shared transaction, and run each of its commands in one of its own."""
+        self.apart = True
+        txn = self.writer
+        self.writer = None
+        if txn is not None:
+            txn.abort()
+        steps = self.steps
+        self.steps = []
+        for step in steps:
+            self._run_alone(step)
+
+    def _run_alone(self, step: Step) -> None:
+        try:
+            reply = self.environment.write_alone(step.run_alone, (), False, step.frees())
+        except Exception as error:
+            reply = failure_line(error)
+        assert isinstance(reply, bytes)
+        _set_reply(step, reply)
+
+    def finish(self) -> WriteTxn | None:
+        """Commit; return the transaction if there was one, so that the caller can wait for it."""
+        self.close_reader()
+        txn = self.writer
+        if txn is None:
+            return None
+        environment = self.environment
+        try:
+            if environment.max_store_bytes is not None and not all(
+                [step.frees() for step in self.steps]
+            ):
+                environment.check_limit(txn)
+            txn.commit()
+        except Exception:
+            if txn.committed:
+                raise
+            self.run_apart()
+            return None
+        self.writer = None
+        environment.notice()
+        return txn
+
+
+def _set_reply(step: Step, reply: bytes) -> None:
+    """Put a reply into the place that was kept for it."""
+    client = step.client
+    if 0 <= step.slot < len(client.out):
+        client.out[step.slot] = reply
+        client.out_size += len(reply)
+
+
+def failure_line(error: Exception) -> bytes:
+    """Return the error line for a failure that is not a rule of Redis."""
+    text = str(error)
+    if isinstance(error, CommandError):
+        return error_line(error.redis_error)
+    if isinstance(error, StoreFullError):
+        return error_line(f"OOM command not allowed when used memory > 'maxmemory'. {text}")
+    if isinstance(error, CorruptionError):
+        return error_line(f"ERR the store is damaged: {text}; run `streamkeep fsck`")
+    if isinstance(error, StreamkeepError):
+        return error_line(f"MISCONF the store cannot serve the command: {text}")
+    return error_line(f"ERR internal error: {type(error).__name__}: {text}")
+
+
+def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
+    """Run the commands that a client has sent; return whether it has sent more.
+
+    Raises:
+        ProtocolError: the client did not send a command.
+    """
+    parser = client.parser
+    count: i64 = 0
+    while count < most and client.out_size < _MOST_REPLY:
+        if client.stopped:
+            return False
+        words = parser.next()
+        if words is None:
+            return False
+        count += 1
+        turn.commands += 1
+        client.served += 1
+        if client.plain:
+            spec = BY_NAME.get(words[0])
+            if (
+                spec is not None
+                and spec.run is not None
+                and (spec.arity == len(words) if spec.arity > 0 else len(words) >= -spec.arity)
+            ):
+                client.last_command = spec.name
+                turn.run(client, spec, words)
+                continue
+        client.command(words, turn)
+    return True

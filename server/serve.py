@@ -1,0 +1,273 @@
+"""`streamkeep serve`: sockets, signals, and the life of the servers of one store.
+
+`serve` opens the store, listens, and returns when it has been asked to stop: by SIGTERM, SIGINT or
+SHUTDOWN. Then it takes no more connections, sends the replies that wait for the disk, and closes the
+store.
+
+An address other than loopback needs a password, and TLS unless that is refused explicitly. A Unix
+socket has mode 0600. systemd may hand over sockets (LISTEN_FDS), and learns when the server is ready
+and when it stops (NOTIFY_SOCKET).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import streamkeep
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Sync
+from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.recovery.backups.backup import backup
+from streamkeep.server.resp.access import Access
+from streamkeep.server.resp.connection import Connection
+from streamkeep.server.resp.server import Server
+
+DEFAULT_BIND: Final = "127.0.0.1:6379"
+_FIRST_HANDED: Final = 3  # the first descriptor that systemd hands over
+_BACKLOG: Final = 511
+_WRITE_BUFFER: Final = 1 << 20  # bytes of replies from which on a client must read first
+
+
+@dataclass(slots=True)
+class Options:
+    """How a store is served.
+
+    Attributes:
+        bind: addresses, each `host:port`; `[::1]:6379` for IPv6.
+        unix: the path of a Unix socket.
+        http: `host:port` of the HTTP server; None for none.
+        access: users and passwords.
+        tls: certificate, key, and the authority that clients' certificates must be of.
+        plain: refuse TLS: an address other than loopback is served without.
+        backup: the folder for BGSAVE.
+        write: the page over HTTP may change the store.
+        ready: is called with the server when it accepts connections.
+    """
+
+    bind: list[str] = field(default_factory=list)
+    unix: Path | None = None
+    http: str | None = None
+    access: Access = field(default_factory=Access)
+    tls: tuple[Path, Path, Path | None] | None = None
+    plain: bool = False
+    backup: Path | None = None
+    write: bool = False
+    max_clients: int = 10_000
+    timeout_s: int = 0
+    query_buffer_limit: int = 1 << 30
+    allow_flush: bool = False
+    ready: Callable[[Server], None] | None = None
+
+
+def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> None:
+    """Serve the store at `path` until a signal or SHUTDOWN; in uvloop where it is installed.
+
+    Raises:
+        ArgumentError: an address is not safe, or not an address.
+        StoreError: the store cannot be opened, or a socket cannot be had.
+    """
+    check(options)
+    with streamkeep.open(path, sync=sync, create=create) as store:
+        _runner()(serve(store, options))
+
+
+def _runner() -> Callable[..., None]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+def check(options: Options) -> None:
+    """Raise for an address that strangers could use."""
+    for text in [*options.bind, *([options.http] if options.http else [])]:
+        host, _ = address(text)
+        if is_loopback(host):
+            continue
+        if options.access.is_open:
+            raise ArgumentError(
+                f"{text} can be reached from other machines, and needs a password: give "
+                "--password-file, or users with --users"
+            )
+        if options.tls is None and not options.plain:
+            raise ArgumentError(
+                f"{text} can be reached from other machines, and passwords would be sent in the "
+                "clear: give --tls-cert and --tls-key, or say --no-tls"
+            )
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of an address."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+        raise ArgumentError(f"an address is HOST:PORT, such as {DEFAULT_BIND}, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def serve(store: Store[bytes], options: Options) -> None:
+    """Serve an open store until it is asked to stop."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    save = None if options.backup is None else _saving(store, options.backup)
+    server = Server(store, access=options.access, stopped=stopped.set, backup=save)
+    settings = server.settings
+    settings.max_clients = options.max_clients
+    settings.timeout_s = options.timeout_s
+    settings.query_buffer_limit = options.query_buffer_limit
+    settings.allow_flush = options.allow_flush
+    context = _tls(options)
+    with contextlib.ExitStack() as stack:
+        sockets = list(_sockets(options, stack, settings.shown))
+        listening = []
+        for one in sockets:
+            secured = context if one.family != socket.AF_UNIX else None
+            listening.append(
+                await loop.create_server(
+                    lambda: Connection(server), sock=one, ssl=secured, backlog=_BACKLOG
+                )
+            )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
+                loop.add_signal_handler(number, stopped.set)
+        _notify("READY=1")
+        if options.ready is not None:
+            options.ready(server)
+        await stopped.wait()
+        _notify("STOPPING=1")
+        for open_socket in listening:
+            open_socket.close()
+        await server.close()
+
+
+def _saving(store: Store[bytes], folder: Path) -> Callable[[], None]:
+    def save() -> None:
+        backup(store, folder)
+
+    return save
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    if options.tls is None:
+        return None
+    certificate, key, authority = options.tls
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+        if authority is not None:
+            context.load_verify_locations(authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise StoreError(f"the certificate {certificate} cannot be used: {error}") from error
+    return context
+
+
+# --- sockets ------------------------------------------------------------------------------------
+
+
+def _sockets(
+    options: Options, stack: contextlib.ExitStack, shown: dict[str, str]
+) -> Iterator[socket.socket]:
+    """Yield the sockets to listen on; `shown` gets what CONFIG GET says of them."""
+    handed = list(_handed_over())
+    yield from handed
+    bind = options.bind
+    if not bind and options.unix is None and not handed:
+        bind = [DEFAULT_BIND]
+    for text in bind:
+        host, port = address(text)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            one = socket.socket(found[0], socket.SOCK_STREAM)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(found[4])
+        except OSError as error:
+            raise StoreError(f"cannot listen on {text}: {error}") from error
+        shown["bind"], shown["port"] = host, str(one.getsockname()[1])
+        yield one
+    if options.unix is not None:
+        shown["unixsocket"] = str(options.unix)
+        yield stack.enter_context(unix_socket(options.unix))
+
+
+@contextlib.contextmanager
+def unix_socket(path: Path) -> Iterator[socket.socket]:
+    """Return a Unix socket that only this user can connect to; remove its file at the end.
+
+    A socket that a server left at its end is replaced; one that is served, or any other file, is not.
+    """
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_dead_socket(path)
+        before = os.umask(0o177)  # no moment in which others could connect
+        try:
+            one.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        one.close()
+        raise StoreError(f"cannot listen on {path}: {error}") from error
+    made = path.stat()
+    try:
+        yield one
+    finally:
+        with contextlib.suppress(OSError):
+            now = path.stat()
+            if (now.st_dev, now.st_ino) == (made.st_dev, made.st_ino):
+                path.unlink()
+
+
+def _remove_dead_socket(path: Path) -> None:
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return  # `bind` refuses it
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def _handed_over() -> Iterator[socket.socket]:
+    """Yield the sockets that systemd has opened for this process."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return
+    count = int(os.environ.get("LISTEN_FDS", "0"))
+    for descriptor in range(_FIRST_HANDED, _FIRST_HANDED + count):
+        os.set_inheritable(descriptor, False)
+        yield socket.socket(fileno=descriptor)
+
+
+def _notify(state: str) -> None:
+    """Report the state of the process to systemd, if it asks for that."""
+    target = os.environ.get("NOTIFY_SOCKET")
+    if not target:
+        return
+    name = "\0" + target[1:] if target[:1] == "@" else target
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one,
+    ):
+        one.sendto(state.encode(), name)
