@@ -75,6 +75,13 @@ HOT = [
     "src/streamkeep/format/rows/records.py",
     "src/streamkeep/format/redis/resp.py",
     "src/streamkeep/format/node/stream_facts.py",
+    "src/streamkeep/server/commands/append.py",
+    "src/streamkeep/server/commands/groups.py",
+    "src/streamkeep/server/commands/read.py",
+    "src/streamkeep/server/commands/words.py",
+    "src/streamkeep/server/resp/encoder.py",
+    "src/streamkeep/server/resp/requests.py",
+    "src/streamkeep/server/resp/turn.py",
 ]
 
 # These write no wheel, and need not wait until mypyc has translated everything to C.

@@ -1,12 +1,12 @@
 """`streamkeep serve`: sockets, signals, and the life of the servers of one store.
 
 `serve` opens the store, listens, and returns when it has been asked to stop: by SIGTERM, SIGINT or
-SHUTDOWN. Then it takes no more connections, sends the replies that wait for the disk, and closes the
-store.
+SHUTDOWN. Then it takes no more connections, sends the replies that wait for the disk, and closes
+the store.
 
 An address other than loopback needs a password, and TLS unless that is refused explicitly. A Unix
-socket has mode 0600. systemd may hand over sockets (LISTEN_FDS), and learns when the server is ready
-and when it stops (NOTIFY_SOCKET).
+socket has mode 0600. systemd may hand over sockets (LISTEN_FDS), and learns when the server is
+ready and when it stops (NOTIFY_SOCKET).
 """
 
 from __future__ import annotations
@@ -214,7 +214,8 @@ def _sockets(
 def unix_socket(path: Path) -> Iterator[socket.socket]:
     """Return a Unix socket that only this user can connect to; remove its file at the end.
 
-    A socket that a server left at its end is replaced; one that is served, or any other file, is not.
+    A socket that a server left at its end is replaced; one that is served, or any other file, is
+    not.
     """
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

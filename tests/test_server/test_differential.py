@@ -1,7 +1,7 @@
 """The server against a real redis-server: the same bytes sent, the same bytes received.
 
-IDs and times are pinned, or taken out of the replies. Where 7.0 differs from the newest Redis, whose
-commands the server has, `_same` says how, in a comment that begins with `7.0`.
+IDs and times are pinned, or taken out of the replies. Where 7.0 differs from the newest Redis,
+whose commands the server has, `_same` says how, in a comment that begins with `7.0`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Words = list[bytes]
 KEYS = (b"a", b"b", b"\x00\xff ")
 GROUPS = (b"g", b"h")
 CONSUMERS = (b"ann", b"bob")
-JUNK = (b"", b"-", b"+", b"$", b">", b"*", b"x", b"-1", b"0", b"5-", b"(3-0", b"1-2-3", b"COUNT",
+JUNK = (b"", b"-", b"+", b"$", b">", b"x", b"-1", b"0", b"5-", b"(3-0", b"1-2-3", b"COUNT",
         b"99999999999999999999", b"~", b"=", b"18446744073709551615-18446744073709551615",
         b"a\r\nb", b"\xff\xfe", b"MAXLEN", b"JUSTID", b"FORCE", b"NOACK", b"STREAMS")  # fmt: skip
 
@@ -76,10 +76,10 @@ class Generator:
         if kind < 0.3:
             return words[:place] + words[place + 1 :]
         if kind < 0.5:
-            return words[:place] + [self.random.choice(JUNK)] + words[place:]
+            return [*words[:place], self.random.choice(JUNK), *words[place:]]
         if kind < 0.9:
-            return words[:place] + [self.random.choice(JUNK)] + words[place + 1 :]
-        return words + [self.random.choice(JUNK)]
+            return [*words[:place], self.random.choice(JUNK), *words[place + 1 :]]
+        return [*words, self.random.choice(JUNK)]
 
     def _maybe(self, *words: bytes, chance: float = 0.3) -> Words:
         return list(words) if self.random.random() < chance else []

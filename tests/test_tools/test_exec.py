@@ -16,9 +16,10 @@ from cli_runner import lines, run, start
 from patience import PATIENCE_S
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import split_line
-from streamkeep.tools.redis_words.arguments import Words, integer
-from streamkeep.tools.redis_words.commands import COMMANDS
-from streamkeep.tools.redis_words.replies import Status, text_of
+from streamkeep.server.commands.replies import Status
+from streamkeep.server.commands.table import SPECS
+from streamkeep.server.commands.words import integer
+from streamkeep.tools.redis_words.replies import text_of
 
 
 @pytest.fixture(autouse=True)
@@ -140,10 +141,14 @@ def test_xinfo_stream_shows_entries_whole() -> None:
 def test_every_command_counts_its_words() -> None:
     with streamkeep.open("s"):
         pass
-    for name, command in COMMANDS.items():
-        if command.least:
-            text = run("exec", "s", name, *["1"] * (command.least - 1), status=1).stderr
-            assert text == f"(error) ERR wrong number of arguments for '{name.lower()}' command\n"
+    for spec in SPECS:
+        least = abs(spec.arity)
+        name, _, sub = spec.name.partition("|")
+        words = [name, *([sub] if sub else [])]
+        if least > len(words):
+            words += ["1"] * (least - 1 - len(words))
+            text = run("exec", "s", *words, status=1).stderr
+            assert text == f"(error) ERR wrong number of arguments for '{spec.name}' command\n"
 
 
 def test_a_word_with_dashes_goes_after_two() -> None:
@@ -183,14 +188,3 @@ def test_numbers_of_a_long_list_are_aligned() -> None:
 def test_a_number_is_read_as_strictly_as_redis_reads_it(word: bytes) -> None:
     with pytest.raises(CommandError, match="not an integer or out of range"):
         integer(word)
-
-
-def test_words_are_taken_from_the_left() -> None:
-    words = Words("X", [b"count", b"3", b"rest"])
-    assert words.accept("LIMIT", "COUNT") == "COUNT"
-    assert words.integer() == 3
-    with pytest.raises(CommandError, match="syntax error"):
-        words.end()
-    assert words.rest() == [b"rest"]
-    with pytest.raises(CommandError, match="syntax error"):
-        words.next()

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from streamkeep.engine.store.command import Command, Free, Read, Write, attempt, wait
 from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
+from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
+from streamkeep.server.commands.table import FREES, READS, Spec, find
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Bytes, store_argument
 from streamkeep.tools.base.command import command, tell
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
-from streamkeep.tools.redis_words.commands import Command, find, run
 from streamkeep.tools.redis_words.replies import json_of, text_of
 
 if TYPE_CHECKING:
@@ -35,14 +38,32 @@ class _Session(ExitStack):
         self._store: Store | None = None
         self._writes = False
 
-    def store_for(self, one: Command) -> Store:
+    def store_for(self, one: Spec) -> Store:
         """Return the store, opened for what a command needs."""
-        if self._store is None or (one.writes and not self._writes):
+        writes = one.kind != READS
+        if self._store is None or (writes and not self._writes):
             self.close()
-            self._writes = one.writes
-            opened = open_store(self._path, readonly=not one.writes, create=one.creates)
+            self._writes = writes
+            opened = open_store(self._path, readonly=not writes, create=one.creates)
             self._store = self.enter_context(opened)
         return self._store
+
+    def run(self, words: list[bytes]) -> Any:
+        """Run a command; return its reply, or raise CommandError."""
+        if words[0].upper() == b"PING":
+            return words[1] if len(words) > 1 else Status("PONG")
+        spec = find(words)
+        store = self.store_for(spec)
+        if spec.parse is not None:
+            waiting = spec.parse(words, int(PAIRS))
+            call = waiting.call
+            blocked = attempt(call) if waiting.block_ms < 0 else wait(call, waiting.block_ms)
+            return plain(store._run(blocked) or NIL_ARRAY)
+        assert spec.run is not None
+        kind = Read if spec.kind == READS else Free if spec.kind == FREES else Write
+        made: Command[object] = kind(spec.run, (words, int(PAIRS)))
+        made.leaves_garbage = spec.kind == FREES
+        return plain(store._run(made))
 
 
 @command("exec")
@@ -79,8 +100,7 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
             try:
                 if given == [b""]:
                     raise CommandError(_UNBALANCED)
-                one = find(given)
-                reply = run(one, session.store_for(one), given)
+                reply = session.run(given)
             except CommandError as error:
                 failures += 1
                 _print_error(error)

@@ -1,6 +1,5 @@
-"""Redis's own words on a store, for `streamkeep exec`.
+"""Replies of Redis's commands as text and JSON, for `streamkeep exec`.
 
-`arguments` reads the words of a command, `commands` and `group_commands` turn them into calls of
-the store, `replies` prints what redis-cli prints. May import: `tools.base`, `engine`, `format`.
-Used by the command `exec`.
+The commands themselves are in `server.commands`. May import: `tools.base`, `server.commands`. Used
+by the command `exec`.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from streamkeep.server.commands.replies import Status
 from streamkeep.tools.base import output
 
 _ESCAPES: Final = {
@@ -19,41 +20,6 @@ _SHOWN: Final = [
     _ESCAPES.get(byte, chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
     for byte in range(256)
 ]
-
-
-class Status(str):
-    """A reply that is a word, such as OK, not a value."""
-
-    __slots__ = ()
-
-
-def wire(value: Any) -> Any:
-    """Return a result of the store with the types of a reply: bytes, int, None, list, dict."""
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, dict):
-        return {name: wire(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [wire(item) for item in value]
-    if isinstance(value, str) and not isinstance(value, Status):
-        return value.encode()
-    return value
-
-
-def entry(one: Any) -> list[Any]:
-    """Return an entry as a reply has it: its ID, a flat list of fields, and what may follow.
-
-    The store gives an entry that was deleted no fields; a reply has nil for them.
-    """
-    entry_id, fields, *more = one
-    pairs = getattr(one, "pairs", None) or getattr(fields, "pairs", None) or fields.items()
-    flat = [word for pair in pairs for word in pair]
-    return [entry_id, flat or None, *more]
-
-
-def entries(found: list[Any]) -> list[Any]:
-    """Return entries as a reply has them."""
-    return [entry(one) for one in found]
 
 
 def text_of(reply: Any, prefix: str = "") -> str:

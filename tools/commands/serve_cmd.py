@@ -1,0 +1,171 @@
+"""serve: a store for Redis clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import Duration, path_of, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import given
+from streamkeep.tools.base.opening import note_opened
+from streamkeep.tools.base.statuses import Failure
+
+if TYPE_CHECKING:
+    from streamkeep.server.resp.access import Access
+    from streamkeep.server.resp.server import Server
+
+
+@command(finishes=True)
+@store_argument
+@click.option(
+    "--socket",
+    "unix",
+    type=click.Path(),
+    callback=path_of,
+    metavar="PATH",
+    help="Listen on a Unix socket, which only this user may connect to.",
+)
+@click.option(
+    "--bind",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Listen on an address; may be repeated. [default: 127.0.0.1:6379, without --socket]",
+)
+@click.option("--http", metavar="HOST:PORT", help="Also serve HTTP and a page to look at.")
+@click.option("--write", is_flag=True, help="The page may change the store; only with --http.")
+@click.option(
+    "--password-file",
+    type=click.Path(),
+    callback=path_of,
+    metavar="FILE",
+    help="The first line of FILE is the password of the default user.",
+)
+@click.option(
+    "--users",
+    type=click.Path(),
+    callback=path_of,
+    metavar="FILE",
+    help="Users and their rights, in the format of Redis's aclfile.",
+)
+@click.option(
+    "--tls-cert", type=click.Path(), callback=path_of, metavar="FILE", help="Certificate for TLS."
+)
+@click.option("--tls-key", type=click.Path(), callback=path_of, metavar="FILE", help="Its key.")
+@click.option(
+    "--tls-ca",
+    type=click.Path(),
+    callback=path_of,
+    metavar="FILE",
+    help="Only accept clients with a certificate of this authority.",
+)
+@click.option(
+    "--no-tls",
+    is_flag=True,
+    help="Allow an address that other machines reach without TLS: the network encrypts.",
+)
+@click.option(
+    "--backup",
+    type=click.Path(),
+    callback=path_of,
+    metavar="TARGET",
+    help="BGSAVE makes a backup there.",
+)
+@click.option("--allow-flush", is_flag=True, help="Allow FLUSHDB and FLUSHALL.")
+@click.option(
+    "--max-clients",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Refuse further clients.",
+)
+@click.option(
+    "--timeout",
+    type=Duration(),
+    metavar="DURATION",
+    help="Close connections that are idle so long; by default none.",
+)
+def serve(
+    store_path: Path,
+    unix: Path | None,
+    bind: tuple[str, ...],
+    http: str | None,
+    write: bool,
+    password_file: Path | None,
+    users: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    no_tls: bool,
+    backup: Path | None,
+    allow_flush: bool,
+    max_clients: int,
+    timeout: int | None,
+) -> None:
+    """Serve a store to Redis clients, in any language.
+
+    Speaks RESP2 and RESP3 with every command of streams, transactions, blocking reads, and what
+    clients send when they connect. The store is created if it is missing. Other processes may have
+    it open at the same time, and other servers too.
+
+    Runs until SIGTERM, SIGINT, or SHUTDOWN of a client. Then it sends the replies that wait for the
+    disk, and closes the store. An address that other machines can reach needs a password, and TLS
+    unless --no-tls is given.
+
+    \b
+    Examples:
+      streamkeep serve orders.store
+      streamkeep serve orders.store --socket /run/orders.sock --sync none
+      streamkeep serve orders.store --bind 10.0.0.5:6380 --password-file pw --tls-cert c --tls-key k
+    """
+    from streamkeep.server import serve as serving  # here, since it loads asyncio and the engine
+
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key need each other")
+    if write and http is None:
+        raise click.UsageError("--write needs --http")
+    options = serving.Options(
+        bind=list(bind),
+        unix=unix,
+        http=http,
+        write=write,
+        access=_access(password_file, users),
+        tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key, tls_ca),
+        plain=no_tls,
+        backup=backup,
+        max_clients=max_clients,
+        timeout_s=0 if timeout is None else max(1, timeout // 1000),
+        allow_flush=allow_flush,
+        ready=_tell,
+    )
+    note_opened(store_path)
+    serving.run(store_path, options, sync=given().sync)
+
+
+def _access(password_file: Path | None, users: Path | None) -> Access:
+    from streamkeep.server.resp.access import Access
+
+    try:
+        password = None
+        if password_file is not None:
+            password = password_file.read_text(encoding="utf-8").partition("\n")[0]
+            if not password:
+                raise Failure(f"{password_file} begins with an empty line, not with a password")
+        return Access(password) if users is None else Access.from_file(users, password)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"passwords and users cannot be read: {error}") from error
+
+
+def _tell(server: Server) -> None:
+    shown = server.settings.shown
+    places = [f"{shown['bind']}:{shown['port']}"] if "port" in shown else []
+    places += [shown["unixsocket"]] if "unixsocket" in shown else []
+    if output.as_json():
+        output.json_line("serving", store=str(server.store.path), addresses=places)
+    else:
+        output.note(f"{server.store.path}: serving Redis clients on {' and '.join(places)}")
+    output.flush()
