@@ -29,7 +29,7 @@ class Trim:
         self.policy = -1
 
     def take(self, words: list[bytes], at: int, name: bytes) -> int:
-        """Read the option at a place; return how many words it has, 0 if it is none of these."""
+        """Read the option at a place; return how many words it has, 0 if it is another word."""
         more: i64 = len(words) - at - 1
         if (name == b"MAXLEN" or name == b"MINID") and more:
             if self.strategy >= 0:

@@ -174,7 +174,7 @@ def run_xpending(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_xclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XCLAIM; the IDs end where the first word is none."""
+    """XCLAIM; the IDs end at the first word that is not an ID."""
     existing_group(txn, words[1], words[2])
     least = max(integer(words[4], "Invalid min-idle-time argument for XCLAIM"), 0)
     count = len(words)
