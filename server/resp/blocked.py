@@ -3,8 +3,8 @@
 A command of this server that adds entries serves them before the next command runs, in the order in
 which they began to wait on a key, in the same transaction. For what other processes write, each has
 a ticket in the store's wait table, as any caller of the library has (`engine.blocking.waiters`);
-the event loop watches the bell for all of them. Whatever wakes a client, its whole command runs
-again.
+the event loop watches the bell for all of them. A client
+that is woken runs its whole command again.
 """
 
 from __future__ import annotations
