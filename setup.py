@@ -36,6 +36,7 @@ HOT = [
     "src/streamkeep/engine/journal/control_file.py",
     "src/streamkeep/engine/journal/reader.py",
     "src/streamkeep/engine/model/lag.py",
+    "src/streamkeep/engine/model/lease_rows.py",
     "src/streamkeep/engine/txn/page_memory.py",
     "src/streamkeep/engine/model/node_walk.py",
     "src/streamkeep/engine/model/pel.py",

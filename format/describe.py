@@ -31,6 +31,7 @@ from streamkeep.format.core.keys import (
     SEGMENTS,
     STREAMS,
     TABLES,
+    is_lease_key,
     is_name_key,
 )
 from streamkeep.format.core.layout import Field, Layout
@@ -301,6 +302,8 @@ def describe_row(table: int, db_key: bytes, value: bytes) -> Iterator[Piece]:
         yield from _group(body)
     elif table == PEL:
         yield from _nacks(body, 0, end)
+    elif table == CONSUMERS and is_lease_key(db_key):
+        yield from _with_rest(NUMBER, body, "")
     elif table in _MEMBERS and is_name_key(db_key):
         yield from _with_rest(_MEMBERS[table], body, "name")
     elif table in _LAYOUTS:

@@ -45,7 +45,8 @@ def opened(
     folder = Path(path)
     made = missing_folders(folder) if create else None
     try:
-        store = streamkeep.open(folder, sync=sync, readonly=readonly, create=create)
+        # A command that consumes ends long before what it printed has been processed.
+        store = streamkeep.open(folder, sync=sync, readonly=readonly, create=create, lease=False)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror}") from error
     empty = False

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Generic
+from typing import Generic, Literal
 
 from streamkeep.engine.api.admin_commands import AdminCommands, PathLike, Progress
 from streamkeep.engine.api.command_base import Id, Key
@@ -100,4 +100,5 @@ class AsyncMethods(Generic[Text]):
         claim_min_idle_time: int | None = None,
         noack: bool = False,
         stop: Stop | None = None,
+        claim: Literal["dead"] | None = None,
     ) -> AsyncIterator[Entry[Text]]: ...

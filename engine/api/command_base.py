@@ -70,6 +70,7 @@ class CommandBase(Generic[Text]):
     `Text` is bytes, or str with decode_responses=True.
     """
 
+    _store: Any  # the store itself, in the classes that are views of one
     _decode = False  # whether results are str instead of bytes
     # Turns the bytes of a result into text; one function under three types.
     _text: Shape | None = None
@@ -94,6 +95,13 @@ class CommandBase(Generic[Text]):
         Only stores let a command wait: nothing new can appear inside a transaction or snapshot.
         """
         raise NotImplementedError
+
+    def _lease(self) -> int:
+        """Return the lease under which entries are delivered; 0 for none.
+
+        The first call makes the lease of this process.
+        """
+        return int(self._store._lease())
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         """Return a read transaction for an iterator, and whether the iterator must close it."""

@@ -7,15 +7,22 @@ that the store and its asyncio twin iterate by the same plans.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamkeep.engine.api.command_base import CommandBase, Id, Key
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.commands import xread, xreadgroup
-from streamkeep.engine.commands.arguments import check_block, check_count, to_bytes, to_id_text
+from streamkeep.engine.commands.arguments import (
+    as_given,
+    check_block,
+    check_count,
+    to_bytes,
+    to_id_text,
+)
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import parse_id
 
 if TYPE_CHECKING:
@@ -156,6 +163,7 @@ class FollowCommands(CommandBase[Text]):
         claim_min_idle_time: int | None = None,
         noack: bool = False,
         stop: Stop | None = None,
+        claim: Literal["dead"] | None = None,
     ) -> Iterator[Entry[Text]]:
         """Iterate over the entries that a group delivers to one consumer: a worker's loop.
 
@@ -169,6 +177,8 @@ class FollowCommands(CommandBase[Text]):
             block: end after this many milliseconds without an entry; 0: never. None: do not wait.
             claim_min_idle_time: also take over entries that any consumer has had pending for this
                 many milliseconds. `xpending_range` shows how often they were delivered.
+            claim: "dead": also take over what processes that have died had pending, at once, and
+                what was returned by `xnack`; never what a live process has. See `xreadgroup`.
             noack: new entries do not become pending, so they are delivered at most once.
             stop: as with `follow`.
 
@@ -182,8 +192,10 @@ class FollowCommands(CommandBase[Text]):
             to_bytes(consumername, "consumername"),
             check_count("XREADGROUP", "count", count),
             bool(noack),
-            xreadgroup.check_idle(claim_min_idle_time),
+            xreadgroup.check_claims(claim_min_idle_time, _claims_dead(claim)),
             self._shape,
+            _claims_dead(claim),
+            self._lease(),
         )
         plan = Consuming(to_bytes(key, "key"), delivery)
         return self._iterate(plan, _block_ms(block), stop or _never)
@@ -211,6 +223,12 @@ def checking(store: Store[bytes] | Store[str], stop: Stop) -> Callable[[], None]
             raise Stopped
 
     return check
+
+
+def _claims_dead(claim: object) -> bool:
+    if claim not in (None, "dead"):
+        raise ArgumentError(f"claim must be 'dead' or None, not {as_given(claim)}")
+    return claim is not None
 
 
 def _never() -> bool:

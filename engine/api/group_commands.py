@@ -162,6 +162,8 @@ class GroupCommands(ReadCommands[Text]):
         claim_min_idle_time: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
+        *,
+        claim_dead: bool = False,
     ) -> Found:
         """Deliver entries to a consumer of a group, which is created if it is missing (XREADGROUP).
 
@@ -180,6 +182,10 @@ class GroupCommands(ReadCommands[Text]):
                 many milliseconds. Entries then have four parts: ID, fields, and the former idle
                 time and delivery count. Both are 0 for new entries; entries returned by `xnack`
                 have been idle since 1970.
+            claim_dead: first take over what processes that have died had pending, and what `xnack`
+                has returned, but never what a live process has, however long it works. A call
+                that waits takes it within milliseconds of the death. Entries have four parts, as
+                above. Not together with `claim_min_idle_time`. See `streamkeep.open(lease=...)`.
             max_count: return at most this many entries of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
@@ -189,11 +195,12 @@ class GroupCommands(ReadCommands[Text]):
 
         Raises:
             NoSuchGroupError: a stream, or the group in it, does not exist.
+            StoreError: this process could not make its lease, such as on a full disk.
         """
         limit = check_count("XREADGROUP", "count", count)
         budget = check_budget("XREADGROUP", count, max_count, max_size)
         block_ms = None if block is None else check_block("XREADGROUP", block)
-        min_idle = xreadgroup.check_idle(claim_min_idle_time)
+        min_idle = xreadgroup.check_claims(claim_min_idle_time, claim_dead)
         named = named_streams("XREADGROUP", streams)
         wanted = [(name, xreadgroup.parse_position(text)) for name, text in named]
         delivery = xreadgroup.Delivery(
@@ -203,6 +210,8 @@ class GroupCommands(ReadCommands[Text]):
             bool(noack),
             min_idle,
             self._shape,
+            bool(claim_dead),
+            self._lease(),
         )
         if block_ms is None:
             run = xreadgroup.xreadgroup
@@ -310,16 +319,20 @@ class GroupCommands(ReadCommands[Text]):
         """
         return self._run(read(xinfo.xinfo_groups, (to_bytes(name, "name"),), self._text))
 
-    def xinfo_consumers(self, name: Key, groupname: Key) -> list[Info]:
+    def xinfo_consumers(self, name: Key, groupname: Key, *, leases: bool = False) -> list[Info]:
         """Return the consumers of a group, in redis-py's shape (XINFO CONSUMERS).
 
         `idle` is the time in milliseconds since the consumer's last attempt, `inactive` since it
         last got an entry (-1: never).
+
+        Args:
+            leases: also say as `lease` whether the process that the consumer's newest entries were
+                delivered to is "alive" or "dead"; "unknown" if it had no lease.
         """
         return self._run(
             read(
                 xinfo.xinfo_consumers,
-                (to_bytes(name, "name"), to_bytes(groupname, "groupname")),
+                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), bool(leases)),
                 self._text,
             )
         )

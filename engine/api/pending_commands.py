@@ -167,7 +167,8 @@ class PendingCommands(CommandBase[Text]):
             )
             since = _claim_option("idle", idle), _claim_option("time", time)
             count = _claim_option("retrycount", retrycount)
-            options = xclaim.ClaimOptions(*since, -1 if count is None else count, bool(force), last)
+            least_count = -1 if count is None else count
+            options = xclaim.ClaimOptions(*since, least_count, bool(force), last, self._lease())
         except CommandError as error:
             options = xclaim.ClaimOptions(None, None, -1, False, None)
             options.problem = error
@@ -199,6 +200,7 @@ class PendingCommands(CommandBase[Text]):
         justid: bool = False,
         *,
         whole: bool = False,
+        dead: bool = False,
     ) -> Entries:
         """Claim entries that have been pending too long, from an ID on (XAUTOCLAIM).
 
@@ -206,6 +208,8 @@ class PendingCommands(CommandBase[Text]):
             min_idle_time: only entries that were delivered at least this many milliseconds ago.
             count: claim at most this many, and examine ten times as many; 100 by default.
             justid: return IDs only, and do not count this as a delivery.
+            dead: of entries that have an owner, only claim those that were delivered to a process
+                that has died, even if another process uses the name of its consumer.
             whole: with `justid`, return the whole reply, of which redis-py keeps only the IDs.
 
         Returns:
@@ -243,6 +247,8 @@ class PendingCommands(CommandBase[Text]):
                     most,
                     self._shape,
                     bool(justid),
+                    bool(dead),
+                    self._lease(),
                 ),
                 shape,
             )

@@ -50,7 +50,7 @@ from streamkeep.format.core.errors import (
     StoreError,
     StreamkeepError,
 )
-from streamkeep.format.core.keys import GARBAGE
+from streamkeep.format.core.keys import GARBAGE, ROWS
 from streamkeep.format.segment.manifest import SegmentRecord
 
 log = logging.getLogger("streamkeep")
@@ -83,6 +83,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         archive_every: float | None = None,
         retired_max_bytes: int | None = None,
         trust_owners: Trusted = (),
+        lease: bool = True,
         clock: Clock | None = None,
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
@@ -102,6 +103,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         self._set_decode(decode_responses)
         self._closed = False
         self._readonly = readonly
+        self._has_lease = lease and not readonly
         node_limits = None
         if node_max_bytes is not None or node_max_entries is not None:
             node_limits = (_limit(4096, node_max_bytes), _limit(100, node_max_entries))
@@ -428,6 +430,14 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         if sync == "interval" and self._interval_s is None and checkpointer is not None:
             self._interval_s = self._interval_ms / 1000
             checkpointer.add_interval(self._interval_s)
+
+    def _lease(self) -> int:
+        if not self._has_lease or self._closed:
+            return 0
+        environment = self._environment
+        if ROWS not in environment.context.tables:
+            return 0  # the store is older than format 3, which has both
+        return environment.leases.take(environment.context.wait_table)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -25,6 +25,7 @@ class BlockingCall:
     reads_history = False
     may_wait = False  # it will wait if it finds nothing
     unseen = False  # `run` has not written that the consumer was seen; `note` does if it waits long
+    claims_dead = False  # it also takes what consumers of dead leases have pending
     looked = -1  # the newest commit when `run` found nothing; -1 if that is unknown
 
     def run(self, txn: WriteTxn) -> Found:
@@ -128,6 +129,7 @@ class GroupCall(BlockingCall):
     ) -> None:
         self._streams = streams
         self._delivery = delivery
+        self.claims_dead = delivery.dead
         self._most = max_count or 0, max_size or 0
 
     def run(self, txn: WriteTxn) -> Found:
@@ -160,10 +162,12 @@ class GroupCall(BlockingCall):
     def pause(self, txn: Txn) -> int:
         """Return when XREADGROUP may find something, or may raise."""
         delivery = self._delivery
-        return xreadgroup.pause(txn, self._streams, delivery.group_name, delivery.min_idle)
+        return xreadgroup.pause(
+            txn, self._streams, delivery.group_name, delivery.min_idle, delivery.dead
+        )
 
     def interests(self) -> list[Interest]:
         """Return the keys with the group."""
         delivery = self._delivery
-        kind = GROUP if delivery.min_idle is None else CLAIM
+        kind = CLAIM if delivery.claims() else GROUP
         return list(dict.fromkeys((name, delivery.group_name, kind) for name, _ in self._streams))

@@ -179,6 +179,10 @@ class Waiters:
             if bell:
                 ticket = wait.register(context.wait_table, bell.number)
             seen = call.looked
+            if call.claims_dead:
+                seen = -1  # a lease may have died since the command ran, which is no commit
+                self._watch_leases()
+            died = context.deaths
             due = float("inf")
             if call.unseen and not wait.note_at:
                 wait.note_at = now() + SEEN_WITHIN_S
@@ -190,6 +194,9 @@ class Waiters:
                 if call.unseen and not first and min(wait.note_at, deadline) <= now():
                     yield ticket, NOTE
                     continue
+                if call.claims_dead and died != context.deaths:
+                    died = context.deaths
+                    looks, seen = True, -1
                 if looks:
                     commit, pause = self._read(_look, call, -1 if now() >= due else seen)
                     if commit != seen or pause >= 0:
@@ -238,6 +245,18 @@ class Waiters:
                 events.append(Event(key, group, CLAIM, 1))
         if events:
             self._context.wait_table.notify({}, events)
+
+    def _watch_leases(self) -> None:
+        """Have this process watch which processes with a lease die."""
+        context = self._context
+        if context.leases is not None:
+            with suppress(OSError):  # a folder that is not writable; then there are no consumers
+                context.leases.watch(self.open_wait_table(), self._note_death)
+
+    def _note_death(self) -> None:
+        """Make all waiting calls of this process look at the store."""
+        self._context.deaths += 1
+        self.alarm()
 
     # --- in a thread ------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamkeep.engine.commands.xrange import exists, read_ids
 from streamkeep.engine.model.existing import existing_group, shown
 from streamkeep.engine.model.group import Group
+from streamkeep.engine.model.lease_rows import Deliveries
 from streamkeep.engine.model.pel_walks import OrderWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
@@ -35,12 +36,14 @@ class ClaimOptions:
         retrycount: int,
         force: bool,
         last_id: bytes | None,
+        lease: int = 0,
     ) -> None:
         self.idle = idle
         self.time = time
         self.retrycount = retrycount
         self.force = force
         self.last_id = last_id
+        self.lease = lease  # of the process that claims; 0 for none
         self.problem: CommandError | None = None
 
     def delivery_time(self, now_ms: int) -> int:
@@ -100,6 +103,8 @@ def xclaim(
             count = options.retrycount
         elif not justid:
             count = min(count + 1, MAX_COUNT)
+        if not claimed:
+            group.hold(consumer, options.lease)
         group.give(
             ms,
             seq,
@@ -141,17 +146,24 @@ def xautoclaim(
     count: int,
     shape: int,
     justid: bool,
+    dead: bool = False,
+    lease: int = 0,
 ) -> Claimed:
     """Claim entries that are pending from `start` on and idle long enough (XAUTOCLAIM).
 
     At most `count` entries are claimed or found to be gone, and ten times as many are visited.
+
+    Args:
+        dead: of entries with an owner, only claim those that were delivered under a dead lease.
+        lease: of the process that claims; 0 for none.
     """
     if not 0 < count <= MOST_COUNT:
         raise CommandError("COUNT must be > 0")
     stream, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms()
     consumer = group.see_consumer(consumer_name, now_ms)
-    visited, cursor = _visit(txn, stream, group, start, count, min_idle, now_ms)
+    due = Due(min_idle, now_ms, Deliveries(txn, group.pel) if dead else None)
+    visited, cursor = _visit(txn, stream, group, start, count, due)
     entries: list[object] = []
     gone: list[Id] = []
     found = read_ids(txn, stream, [nack.id() for nack in visited], shape)
@@ -161,8 +173,10 @@ def xautoclaim(
             group.ack(nack.ms, nack.seq)
             gone.append(nack.id())
             continue
-        if not _is_due(nack, min_idle, now_ms):
+        if not due.includes(nack):
             continue
+        if not entries:
+            group.hold(consumer, lease)
         again = nack.delivery_count if justid else min(nack.delivery_count + 1, MAX_COUNT)
         group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
         group.was_active(consumer, now_ms)
@@ -171,8 +185,21 @@ def xautoclaim(
     return Claimed(cursor, entries, gone)
 
 
-def _is_due(nack: Nack, min_idle: int, now_ms: int) -> bool:
-    return nack.consumer == 0 or nack.idle_ms(now_ms) >= min_idle
+class Due:
+    """Which NACKs XAUTOCLAIM claims."""
+
+    def __init__(self, min_idle: int, now_ms: int, deliveries: Deliveries | None) -> None:
+        self._min_idle = min_idle
+        self._now_ms = now_ms
+        self._deliveries = deliveries  # if only those of dead leases are claimed
+
+    def includes(self, nack: Nack) -> bool:
+        """Return whether a NACK is claimed if its entry exists."""
+        if nack.consumer == 0:
+            return True
+        if nack.idle_ms(self._now_ms) < self._min_idle:
+            return False
+        return self._deliveries is None or self._deliveries.is_dead(nack)
 
 
 def _visit(
@@ -181,8 +208,7 @@ def _visit(
     group: Group,
     start: Id,
     count: int,
-    min_idle: int,
-    now_ms: int,
+    due: Due,
 ) -> tuple[list[Nack], Id]:
     """Return the NACKs that XAUTOCLAIM visits, and the ID of the first that it does not.
 
@@ -196,13 +222,13 @@ def _visit(
         data = page.data
         place = position_of(data, *start)
         nacks = [decode_nack(data, index) for index in range(place, count_nacks(data))]
-        young = [nack.id() for nack in nacks if not _is_due(nack, min_idle, now_ms)]
+        young = [nack.id() for nack in nacks if not due.includes(nack)]
         alive = read_ids(txn, stream, young, -1)
         for nack in nacks:
             if results == count or len(visited) == VISITS_PER_RESULT * count:
                 return visited, nack.id()
             visited.append(nack)
-            if _is_due(nack, min_idle, now_ms) or nack.id() not in alive:
+            if due.includes(nack) or nack.id() not in alive:
                 results += 1
         page = pel.page_following(page)
     return visited, (0, 0)
@@ -225,6 +251,50 @@ def claimable(
         if entry is not None:
             taken.append((nack, entry))
     return taken
+
+
+def claimable_dead(
+    txn: Txn, stream: Stream, group: Group, most: int, shape: int
+) -> list[tuple[Nack, object]]:
+    """Return NACKs that no live process works on, and their entries, at most `most`.
+
+    First those without an owner, then those of dead leases, both in the order of delivery. Of one
+    dead consumer, those with the lowest IDs are taken. Entries that are gone stay pending.
+    """
+    taken: list[tuple[Nack, object]] = []
+    if group.record.nacked:
+        walk = OrderWalk(group.pel)
+        while len(taken) < most:
+            nack = walk.next()
+            if nack is None or nack.consumer:
+                break
+            entry = read_ids(txn, stream, [nack.id()], shape).get(nack.id())
+            if entry is not None:
+                taken.append((nack, entry))
+    if len(taken) == most or group.record.pending == group.record.nacked:
+        return taken
+    deliveries = Deliveries(txn, group.pel)
+    dead: list[tuple[bytes, Nack, object]] = []
+    for consumer in deliveries.dead_consumers():
+        seen = 0
+        found: list[tuple[bytes, Nack, object]] = []
+        for nacks in deliveries.dead_of(consumer):
+            seen += len(nacks)
+            entries = read_ids(txn, stream, [nack.id() for nack in nacks], shape)
+            for nack in nacks:
+                if nack.id() in entries:
+                    found.append((nack.order_key, nack, entries[nack.id()]))
+            if len(found) >= most:
+                break
+        dead += found
+        if not seen and isinstance(txn, WriteTxn):
+            deliveries.drop_dead(txn, consumer)
+    dead.sort(key=_by_order)
+    return taken + [(nack, entry) for _, nack, entry in dead[: most - len(taken)]]
+
+
+def _by_order(one: tuple[bytes, Nack, object]) -> bytes:
+    return one[0]
 
 
 def idle_left(txn: Txn, stream: Stream, group: Group, min_idle: int, now_ms: int) -> int:

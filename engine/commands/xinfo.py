@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
+from streamkeep.engine.leases.lease_file import State
 from streamkeep.engine.model.existing import existing_stream, group_in
 from streamkeep.engine.model.group import Group, groups_of
 from streamkeep.engine.model.lag import lag
@@ -113,12 +114,12 @@ def xinfo_groups(txn: Txn, name: bytes) -> list[Info]:
     ]
 
 
-def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[Info]:
-    """Return XINFO CONSUMERS in redis-py's shape."""
+def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes, leases: bool = False) -> list[Info]:
+    """Return XINFO CONSUMERS in redis-py's shape, and with `leases` the state of each lease."""
     stream = existing_stream(txn, name)
     group = group_in(txn, stream, group_name)
     now_ms = txn.now_ms()
-    return [
+    found: list[Info] = [
         {
             "name": consumer.name,
             "pending": consumer.pending,
@@ -129,6 +130,12 @@ def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes) -> list[Info]:
         }
         for consumer in group.consumers()
     ]
+    if leases:
+        for info, consumer in zip(found, group.consumers(), strict=True):
+            lease = group.newest_lease(consumer)
+            known = txn.context.leases
+            info["lease"] = (State.UNKNOWN if known is None else known.state(lease)).value
+    return found
 
 
 def _summary(stream: Stream) -> Info:

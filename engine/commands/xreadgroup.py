@@ -17,7 +17,7 @@ from streamkeep.engine.commands.reply_budget import (
     ReplyBudget,
     shape_entry,
 )
-from streamkeep.engine.commands.xclaim import claim_one, claimable, idle_left
+from streamkeep.engine.commands.xclaim import claim_one, claimable, claimable_dead, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
 from streamkeep.engine.model.existing import existing_group
@@ -36,6 +36,7 @@ from streamkeep.format.rows.nacks import MAX_COUNT, Nack
 Id = tuple[int, int]
 
 NEW: Final = ">"
+_EXISTS: Final = -1  # the shape of entries that are only searched
 _MEANINGLESS: Final = (
     "The {} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
     "consumer by specifying a proper ID, or use the > ID to get new messages. The {} ID would just "
@@ -75,6 +76,17 @@ def check_idle(value: object) -> int | None:
     return to_integer("claim_min_idle_time", value, server)
 
 
+def check_claims(min_idle: object, dead: object) -> int | None:
+    """Check both options that claim; return the idle time, None if it was not given."""
+    least = check_idle(min_idle)
+    if dead and least is not None:
+        raise ArgumentError(
+            "XREADGROUP takes claim_dead or claim_min_idle_time, not both: "
+            f"claim_dead={as_given(dead)}, claim_min_idle_time={as_given(min_idle)}"
+        )
+    return least
+
+
 class Delivery:
     """One call of XREADGROUP: group, consumer and options."""
 
@@ -86,6 +98,8 @@ class Delivery:
         noack: bool,
         min_idle: int | None,
         shape: int,
+        dead: bool = False,
+        lease: int = 0,
     ) -> None:
         self.group_name = group_name
         self.consumer_name = consumer_name
@@ -93,6 +107,12 @@ class Delivery:
         self.noack = noack
         self.min_idle = min_idle
         self.shape = shape
+        self.dead = dead  # first take over what consumers of dead leases have pending
+        self.lease = lease  # of the process that consumes; 0 for none
+
+    def claims(self) -> bool:
+        """Return whether pending entries of other consumers are taken over."""
+        return self.dead or self.min_idle is not None
 
 
 def xreadgroup(
@@ -111,14 +131,14 @@ def xreadgroup(
     found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
     result: Found = []
     idle: list[tuple[Group, Consumer]] = []
-    min_idle = delivery.min_idle
+    claims = delivery.claims()
     for index, (name, position) in enumerate(streams):
         if budget.used_up:
             break
         stream, group = found[index]
         consumer = group.make_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
-            min_idle = None  # also for the following streams, as in Redis
+            claims = False  # also for the following streams, as in Redis
             group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
             entries = _history(txn, stream, group, consumer, position, delivery, budget)
@@ -126,13 +146,13 @@ def xreadgroup(
             group.save()
             continue
         due: list[tuple[Nack, object]] = []
-        if min_idle is not None:
-            due = _due(txn, stream, group, delivery, min_idle, budget)
+        if claims:
+            due = _due(txn, stream, group, delivery, budget)
         if due or has_above(stream, group.last_id()):
             group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
             entries = _take_over(txn, group, consumer, due, delivery, budget)
-            extra = () if min_idle is None else (0, 0)
+            extra = (0, 0) if claims else ()
             entries += _deliver(txn, stream, group, consumer, delivery, len(entries), budget, extra)
             budget.end_stream(len(entries))
             result.append([name, entries])
@@ -155,7 +175,11 @@ def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: De
 
 
 def pause(
-    txn: Txn, streams: list[tuple[bytes, Position]], group_name: bytes, min_idle: int | None
+    txn: Txn,
+    streams: list[tuple[bytes, Position]],
+    group_name: bytes,
+    min_idle: int | None,
+    dead: bool = False,
 ) -> int:
     """Return in how many milliseconds `xreadgroup` may return entries or raise an error.
 
@@ -166,6 +190,8 @@ def pause(
         stream = txn.find_stream(name)
         group = None if stream is None else find_group(txn, stream, group_name)
         if stream is None or group is None or has_above(stream, group.last_id()):
+            return 0
+        if dead and claimable_dead(txn, stream, group, 1, _EXISTS):
             return 0
         if min_idle is not None:
             left = idle_left(txn, stream, group, min_idle, txn.now_ms())
@@ -197,6 +223,8 @@ def _history(
     now_ms = txn.now_ms()
     most = min(budget.left(delivery.most), consumer.pending)
     nacks = owned_by(group.pel, consumer.number, after, most)
+    if nacks:
+        group.hold(consumer, delivery.lease)
     found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
     entries: Entries = []
     for nack in nacks:
@@ -228,11 +256,13 @@ def _due(
     stream: Stream,
     group: Group,
     delivery: Delivery,
-    min_idle: int,
     budget: ReplyBudget,
 ) -> list[tuple[Nack, object]]:
     group.save()
     most = budget.left(delivery.most)
+    min_idle = delivery.min_idle
+    if min_idle is None:
+        return claimable_dead(txn, stream, group, most, int(PAIRS))
     return claimable(txn, stream, group, min_idle, txn.now_ms(), most, int(PAIRS))
 
 
@@ -247,6 +277,8 @@ def _take_over(
     """Claim the due entries; each reply has its former idle time and delivery count."""
     now_ms = txn.now_ms()
     taken: Entries = []
+    if due:
+        group.hold(consumer, delivery.lease)
     for nack, (ms, seq, flat) in due:
         if budget.used_up:
             break
@@ -277,6 +309,7 @@ def _deliver(
     )
     advance(stream.record, group.record, ids)
     if not delivery.noack and ids:
+        group.hold(consumer, delivery.lease)
         group.deliver(ids, consumer, now_ms)
         group.was_active(consumer, now_ms)
     return [(*entry, *extra) for entry in entries] if extra else entries

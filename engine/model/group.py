@@ -14,6 +14,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from streamkeep.engine.model.lease_rows import (
+    drop_leases,
+    newest_lease,
+    newest_leases,
+    tidy_leases,
+)
 from streamkeep.engine.model.pel import Pel
 from streamkeep.engine.model.read_cursor import ReadCursor
 from streamkeep.engine.txn.context import CachedRow
@@ -29,6 +35,7 @@ from streamkeep.format.core.keys import (
     LAST_MEMBER,
     check_number,
     is_name_key,
+    lease_key,
     name_key,
     number_key,
     pack_number,
@@ -38,12 +45,15 @@ from streamkeep.format.rows.group_records import (
     GroupRecord,
     decode_consumer,
     decode_group,
+    encode_lease,
 )
 from streamkeep.format.rows.nacks import MAX_COUNT, OWNED, Nack, encode_run, make_order_key
 from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage
 
 NEXT_GROUP: Final = b"next_group_number"
+DEAD_FOR_MS: Final = 86_400_000  # after this, consumers of dead leases go if nothing is pending
 _MOST_TIME: Final = OWNED - 1
+_LOOKED_AT: Final = 100  # consumers, each time that one begins to use a new lease
 
 
 class Group(CachedRow):
@@ -67,6 +77,7 @@ class Group(CachedRow):
         self._consumers: dict[bytes, Consumer] = {}
         self._changed: dict[bytes, Consumer] = {}  # those of them that `save` must write
         self._names: dict[int, bytes] = {}
+        self._leases: dict[int, int] = {}  # the newest lease of each consumer, by its number
 
     def enter(self, txn: WriteTxn) -> bool:
         """Continue in a later transaction; return False if this group is gone."""
@@ -85,6 +96,7 @@ class Group(CachedRow):
                 self.pel = Pel(txn, record)
                 self.note_stored(value, body)
             self._consumers = {}
+            self._leases = {}
             self.generation = generation
         self.txn = txn
         self.pel.enter(txn)
@@ -162,10 +174,54 @@ class Group(CachedRow):
         txn = self.writer()
         txn.delete(CONSUMERS, name_key(self.prefix, consumer.name))
         txn.delete(CONSUMERS, number_key(self.prefix, consumer.number))
+        drop_leases(txn, self.prefix, consumer.number)
+        self._leases.pop(consumer.number, None)
         del self._consumers[consumer.name]
         self._changed.pop(consumer.name, None)
         self._names.pop(consumer.number, None)
         self.record.consumers -= 1
+
+    def hold(self, consumer: Consumer, lease: int) -> None:
+        """Note under which lease a consumer is given entries from now on; 0 for none.
+
+        Costs a row when that changes, which is once for each process that uses the consumer.
+        """
+        number = consumer.number
+        known = self._leases.get(number, -1)
+        if known < 0:
+            known = newest_lease(self.txn, self.prefix, number)
+        if known != lease:
+            txn = self.writer()
+            tidy_leases(txn, self.pel, consumer)
+            db_key = lease_key(self.prefix, number, self.record.next_order)
+            txn.put_row(CONSUMERS, db_key, encode_lease(lease))
+            self._remove_dead(consumer)
+        self._leases[number] = lease
+
+    def newest_lease(self, consumer: Consumer) -> int:
+        """Return the lease under which a consumer was given entries last; 0 if that is unknown."""
+        return newest_lease(self.txn, self.prefix, consumer.number)
+
+    def _remove_dead(self, newcomer: Consumer) -> None:
+        """Remove some consumers that died long ago and have nothing pending.
+
+        It happens when a process begins to consume, so groups do not grow with each process.
+        """
+        leases = self.txn.context.leases
+        if leases is None:
+            return
+        before_ms = self.txn.now_ms() - DEAD_FOR_MS
+        for number, lease in newest_leases(self.txn, self.prefix, _LOOKED_AT):
+            if number == newcomer.number or not lease:
+                continue
+            consumer = self._owner(number)
+            if (
+                consumer is not None
+                and not consumer.pending
+                and max(consumer.seen_time, consumer.active_time) < before_ms
+                and leases.is_dead(lease)
+            ):
+                self.remove_consumer(consumer)
 
     def consumers(self) -> list[Consumer]:
         """Return all consumers, ascending by name."""

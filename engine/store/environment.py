@@ -25,6 +25,7 @@ from streamkeep.engine.checkpoint.crash_recovery import META_RECOVERY, decode_re
 from streamkeep.engine.checkpoint.durability import Durability, read_slots
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.leases.leases import Leases
 from streamkeep.engine.model.segment_files import SegmentFiles
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
@@ -115,6 +116,7 @@ class Environment:
             context.journal = journal
             context.erasures = journal.control.erasures()
             self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
+        self.leases = context.leases = Leases(folder)
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
 
@@ -476,6 +478,7 @@ class Environment:
             context.forget()
             if self.checkpoints is not None:
                 self.checkpoints.close()
+            self.leases.close()
             self.waiters.close()
             self.segments.close()
             self.raw.close()

@@ -24,6 +24,7 @@ from streamkeep.engine.checkpoint.crash_recovery import is_ready, needs_recovery
 from streamkeep.engine.checkpoint.extent import check_extent
 from streamkeep.engine.checkpoint.stored_version import check_version
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.leases.leases import LEASES_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import open_tables, read_or_create
@@ -65,6 +66,7 @@ _OURS: Final = {
     READY_FOLDER,
     DONE_FOLDER,
     WAITERS_FOLDER,
+    LEASES_FOLDER,
 }
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.

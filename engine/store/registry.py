@@ -126,6 +126,7 @@ class Registry:
             for raw in (environment.raw, context.pin):
                 if raw is not None:
                     context.leave_to_parent(raw)
+            environment.leases.abandon()
             environment.waiters.abandon()
             environment.renew_queue()
             environment.archive_work = OwnedLock("archive", context.raw.path())

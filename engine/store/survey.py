@@ -16,6 +16,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.journal.journal import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.leases.leases import LEASES_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.engine.notify.notifier import is_bell_name
 from streamkeep.engine.notify.wait_table import BOARD_FILE
@@ -41,6 +42,7 @@ def check_files(store: Folder, *, readonly: bool) -> None:
     waiters.check_file(BOARD_FILE, os.O_RDWR)  # readers also register in it
     for name in filter(is_bell_name, waiters.names()):
         waiters.check_pipe(name)
+    store.folder(LEASES_FOLDER, missing_ok=True)
     store.folder(ARCHIVE_FOLDER, missing_ok=True).check_file(ARCHIVE_LOCK, flags)
 
 

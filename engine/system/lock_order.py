@@ -87,6 +87,11 @@ ORDER: Final = (
         "the start and the end of the checkpointer thread",
     ),
     Lock(
+        "leases",
+        "engine/leases/leases.py: Leases._lock",
+        "the lease of this process on a store, and its watch over those of others",
+    ),
+    Lock(
         "waiters",
         "engine/blocking/waiters.py: Waiters._lock",
         "the bells of a store in this process, and which consumers had to wait",

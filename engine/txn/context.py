@@ -13,6 +13,7 @@ from typing import Any, Final
 import lmdb
 
 from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.leases.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lock_order import make_lock
@@ -87,6 +88,8 @@ class EngineContext:
         self.left = 0  # read transactions ended; protected by `exit_gate`
         # With locks of their own. The wait table is replaced under the lock of the waiters.
         self.wait_table = WaitTable(None)
+        self.leases: Leases | None = None  # set while the store is opened; None in tools
+        self.deaths = 0  # of leases, as far as the watch of this process has seen them
         self.messages_due = MessagesDue()
 
     def make_locks(self) -> None:

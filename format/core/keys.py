@@ -135,6 +135,9 @@ def name_key(prefix: bytes, name: bytes) -> bytes:
 # --- groups -------------------------------------------------------------------------------------
 
 _NUMBERED: Final = b"\2"  # sorts after the 00 and 01 of names
+_LEASED: Final = b"\3"
+_LEASE: Final = struct.Struct(">cIQ")
+_LEASE_KEY_SIZE: Final = _U64.size + _LEASE.size
 _CONSUMER: Final = struct.Struct(">I")
 _OWNED: Final = struct.Struct(">QIQQ")
 
@@ -170,8 +173,33 @@ def number_key(prefix: bytes, number: int) -> bytes:
 
 
 def is_name_key(db_key: bytes) -> bool:
-    """Return whether a key with an 8-byte prefix belongs to a name, not to a number."""
-    return db_key[8:9] != _NUMBERED
+    """Return whether a key with an 8-byte prefix belongs to a name, not to a number or a lease."""
+    return db_key[8:9] not in (_NUMBERED, _LEASED)
+
+
+def lease_key(prefix: bytes, consumer: int, order: int) -> bytes:
+    """Return the key of the row for what a consumer was given from an update counter on."""
+    return prefix + _LEASE.pack(_LEASED, consumer, order)
+
+
+def leases_prefix(prefix: bytes, consumer: int = 0) -> bytes:
+    """Return the beginning of the keys of all leases of a group, or of one consumer."""
+    if consumer:
+        return prefix + _LEASED + _CONSUMER.pack(consumer)
+    return prefix + _LEASED
+
+
+def is_lease_key(db_key: bytes) -> bool:
+    """Return whether a key of `consumers` belongs to a lease."""
+    return db_key[8:9] == _LEASED
+
+
+def unpack_lease_key(data: bytes) -> tuple[int, int]:
+    """Return consumer number and update counter of a lease key; raise CorruptionError."""
+    if len(data) != _LEASE_KEY_SIZE:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_LEASE_KEY_SIZE}")
+    _, consumer, order = _LEASE.unpack_from(data, _U64.size)
+    return int(consumer), int(order)
 
 
 def space_prefix(space: bytes) -> bytes:
@@ -190,7 +218,13 @@ def check_key(table: int, db_key: bytes) -> None:
         check_number(number, LAST_NUMBER, "LMDB key")
     if table == ROWS and not 0 < db_key[0] < len(db_key) - 1:
         raise CorruptionError("LMDB key", f"a space of {db_key[0]} bytes in {len(db_key)} bytes")
-    if table in (CONSUMERS, PRODUCERS) and not is_name_key(db_key):
+    if table == CONSUMERS and is_lease_key(db_key):
+        consumer, order = unpack_lease_key(db_key)
+        check_number(consumer, LAST_MEMBER, "LMDB key")
+        check_number(order, LAST_NUMBER, "LMDB key")
+    elif table in (CONSUMERS, PRODUCERS) and not is_name_key(db_key):
+        if is_lease_key(db_key):
+            raise CorruptionError("LMDB key", "a producer has no lease")
         if len(db_key) != _U64.size + 1 + _CONSUMER.size:
             size = _U64.size + 1 + _CONSUMER.size
             problem = f"{len(db_key)} bytes for the number of a consumer or producer"

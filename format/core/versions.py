@@ -15,6 +15,6 @@ HISTORY: Final[dict[int, str]] = {
     "NACK pages with two indexes; producers and messages of idempotent XADD",
     2: "without the sub-databases `pending_in` and `schedule`, which nothing used; a store of "
     "version 1 keeps them, empty and unread, and keeps its version",
-    3: "with the sub-database `rows`; a store of an older version has no rows, and keeps its "
-    "version",
+    3: "with the sub-database `rows`, and with rows of `consumers` that say under which lease a "
+    "consumer was given entries; a store of an older version has neither, and keeps its version",
 }

@@ -2,6 +2,11 @@
 
 The key of a row contains the name, and the row ends with the whole name. Each consumer has a
 second row that maps its number to its name, under group number, 02, consumer number.
+
+The third kind of row says under which lease a consumer was given entries: under group number, 03,
+consumer number, update counter (u64), the number of the lease (u64; 0 for none). It holds for the
+NACKs of the consumer from this update counter on, up to that of the consumer's next such row. NACKs
+before the first such row belong to no known lease.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from streamkeep.format.core.id_codec import bits, unsigned
 from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows.nacks import ORDERS, OWNED
+from streamkeep.format.rows.records import decode_number, encode_number
 
 UNKNOWN: Final = -1  # entries_read that cannot be determined
 NEVER: Final = -1  # active_time of a consumer that never received an entry
@@ -93,6 +99,18 @@ def decode_consumer(body: bytes, where: str) -> Consumer:
     consumer.active_time = active
     consumer.pending = pending
     return consumer
+
+
+def encode_lease(lease: int) -> bytes:
+    """Return the body of the row of a lease."""
+    return encode_number(lease)
+
+
+def decode_lease(body: bytes, where: str) -> int:
+    """Parse the body of the row of a lease; 0 means no lease."""
+    lease = decode_number(body, where)
+    check_number(lease, LAST_NUMBER, where)
+    return lease
 
 
 class GroupRecord:

@@ -107,6 +107,7 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
     ("SK221", ERROR, "a row with the name of a consumer has the key of another name", REBUILD),
     ("SK222", WARNING, "name and number of a consumer contradict each other", REBUILD),
     ("SK223", WARNING, "the number of a consumer would be given again", REBUILD),
+    ("SK224", WARNING, "a lease belongs to no consumer, or to deliveries to come", REBUILD),
     ("SK231", WARNING, "`pel_order` has no row for a NACK page", REBUILD),
     ("SK232", WARNING, "a row of `pel_order` does not name a page by its earliest NACK", REBUILD),
     ("SK233", WARNING, "`consumer_pel` has no row for a NACK page and one of its owners", REBUILD),

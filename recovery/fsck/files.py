@@ -26,6 +26,7 @@ _KNOWN: Final = frozenset(
         CHECKPOINT_FILE,
         JOURNAL_FOLDER,
         "waiters",
+        "leases",
         "archive",
         STAGING_FOLDER,
         NEW_FOLDER,

@@ -32,6 +32,7 @@ from streamkeep.format.core.keys import (
     PEL_ORDER,
     STREAMS,
     TABLES,
+    leases_prefix,
     name_key,
     number_key,
     owned_key,
@@ -61,6 +62,7 @@ from streamkeep.recovery.fsck.rows import (
     ORDER_SHAPE,
     OWNED_SHAPE,
     PAGE_SHAPE,
+    LeaseRow,
     Member,
     NameOf,
     PageRow,
@@ -145,6 +147,7 @@ def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Fin
     yield from check_members(rows, _CONSUMER, prefix, record.next_consumer, where)
     facts = GroupFacts()
     yield from walk_pages(rows, where, record, facts)
+    yield from check_leases(rows, where, record)
     if facts.damaged or not rows.all_of(*_ROWS_OF_GROUPS):
         return  # counts without the damaged rows would only repeat that they are damaged
     for check in RECORD_CHECKS:
@@ -338,6 +341,19 @@ def check_consumers(rows: Rows, where: str, record: GroupRecord) -> Iterator[Fin
             if held != owned[number]:
                 place = f"{where} consumer {_name_of(rows, prefix, number)}"
                 yield finding("SK210", place, f"pending is {held}, counted {owned[number]}")
+
+
+def check_leases(rows: Rows, where: str, record: GroupRecord) -> Iterator[Finding]:
+    """SK224: the row of a lease belongs to a consumer and to deliveries that were made."""
+    owners = Owners(rows, record.number)
+    for row in rows.under(CONSUMER_SHAPE, leases_prefix(pack_number(record.number))):
+        if isinstance(row, LeaseRow):
+            place = f"{where} consumer number {row.consumer}"
+            if owners.lacks(row.consumer):
+                yield finding("SK224", place, "it has a lease, but does not exist")
+            elif row.order > record.next_order:
+                problem = f"a lease from update counter {row.order} on"
+                yield finding("SK224", place, f"{problem}, the next one is {record.next_order}")
 
 
 def _name_of(rows: Rows, prefix: bytes, number: int) -> str:

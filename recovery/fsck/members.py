@@ -12,14 +12,14 @@ from typing import NamedTuple
 from streamkeep.format.core.keys import name_key, number_key
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
-from streamkeep.recovery.fsck.rows import Member, NameOf, Rows, Shape
+from streamkeep.recovery.fsck.rows import LeaseRow, Member, NameOf, Rows, Shape
 
 
 class MemberKind(NamedTuple):
     """Consumers or producers: the shape of their rows, and the codes of their findings."""
 
     noun: str
-    shape: Shape[Member | NameOf]
+    shape: Shape[Member | NameOf | LeaseRow]
     misplaced: str
     unmatched: str
     not_given: str
@@ -36,7 +36,7 @@ def check_members(
     for row in rows.under(kind.shape, prefix):
         if isinstance(row, NameOf):
             yield from _check_number(rows, kind, prefix, row, where)
-        else:
+        elif isinstance(row, Member):
             yield from _check_name(rows, kind, prefix, row, following, where)
 
 
@@ -55,7 +55,7 @@ def _check_name(
         yield finding(kind.unmatched, place, f"there is no row for number {member.number}")
         return
     name_of = rows.get(kind.shape, db_key)
-    if name_of is not None and name_of.name != member.name:
+    if isinstance(name_of, NameOf) and name_of.name != member.name:
         problem = f"number {member.number} has the name {quoted(name_of.name)}"
         yield finding(kind.unmatched, place, problem)
 
@@ -70,6 +70,6 @@ def _check_number(
         yield finding(kind.unmatched, place, problem)
         return
     member = rows.get(kind.shape, db_key)
-    if member is not None and member.number != name_of.number:
+    if isinstance(member, Member) and member.number != name_of.number:
         problem = f"it has the name {quoted(name_of.name)}, whose number is {member.number}"
         yield finding(kind.unmatched, place, problem)

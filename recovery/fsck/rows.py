@@ -29,13 +29,20 @@ from streamkeep.format.core.keys import (
     SEGMENTS,
     TABLES,
     check_key,
+    is_lease_key,
     is_name_key,
     pack_number,
+    unpack_lease_key,
     unpack_node_key,
     unpack_number,
     unpack_owned_key,
 )
-from streamkeep.format.rows.group_records import GroupRecord, decode_consumer, decode_group
+from streamkeep.format.rows.group_records import (
+    GroupRecord,
+    decode_consumer,
+    decode_group,
+    decode_lease,
+)
 from streamkeep.format.rows.producers import (
     Message,
     decode_message,
@@ -98,6 +105,14 @@ class NameOf(NamedTuple):
     name: bytes
 
 
+class LeaseRow(NamedTuple):
+    """The row of a lease: from which update counter on a consumer was given entries under it."""
+
+    consumer: int
+    order: int
+    lease: int
+
+
 class PageRow(NamedTuple):
     """A NACK page, with the ID in its key."""
 
@@ -158,7 +173,9 @@ def _parse_name_of(db_key: bytes, body: bytes) -> NameOf:
     return NameOf(int.from_bytes(db_key[_PREFIX_SIZE + 1 :], "big"), body)
 
 
-def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | NameOf:
+def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | NameOf | LeaseRow:
+    if is_lease_key(db_key):
+        return LeaseRow(*unpack_lease_key(db_key), decode_lease(body, where))
     if not is_name_key(db_key):
         return _parse_name_of(db_key, body)
     consumer = decode_consumer(body, where)

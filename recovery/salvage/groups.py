@@ -21,12 +21,15 @@ from streamkeep.format.core.keys import (
     PEL,
     PEL_ORDER,
     STREAMS,
+    is_lease_key,
     is_name_key,
+    leases_prefix,
     name_key,
     number_key,
     owned_key,
     pack_number,
     page_key,
+    unpack_lease_key,
 )
 from streamkeep.format.rows.group_records import (
     UNKNOWN,
@@ -34,6 +37,7 @@ from streamkeep.format.rows.group_records import (
     GroupRecord,
     decode_consumer,
     decode_group,
+    decode_lease,
 )
 from streamkeep.format.rows.nacks import (
     MAX_COUNT,
@@ -273,7 +277,7 @@ class GroupRebuilder:
         numbers: dict[int, bytes] = {}
         for db_key, value in self.out.rows(CONSUMERS, prefix):
             body = open_row(CONSUMERS, db_key, value, "consumer")
-            if not is_name_key(db_key):
+            if not is_name_key(db_key):  # the number of a consumer, or a lease
                 continue
             try:
                 consumer = decode_consumer(body, "consumer")
@@ -300,6 +304,7 @@ class GroupRebuilder:
                 self.out.put_row(CONSUMERS, own_key, consumer.encode())
         self._restore_lost(prefix, owned, numbers, losses, where)
         self._number_rows(prefix, numbers)
+        self._leases(prefix, record, numbers)
         record.consumers = len(numbers)
         record.next_consumer = max(record.next_consumer, max(numbers, default=0) + 1)
 
@@ -314,7 +319,7 @@ class GroupRebuilder:
         """Create consumers whose row is lost; the name may be in their second row."""
         names = {}
         for db_key, value in self.out.rows(CONSUMERS, prefix):
-            if not is_name_key(db_key):
+            if not is_name_key(db_key) and not is_lease_key(db_key):
                 name = open_row(CONSUMERS, db_key, value, "consumer")
                 names[int.from_bytes(db_key[_NUMBER_SIZE + 1 :], "big")] = name
         taken = set(numbers.values())
@@ -339,9 +344,25 @@ class GroupRebuilder:
             else:
                 losses.append(f"the times of consumer {quoted(name)} of {where}")
 
+    def _leases(self, prefix: bytes, record: GroupRecord, numbers: dict[int, bytes]) -> None:
+        """Remove rows of leases that belong to no consumer or to deliveries to come.
+
+        What they said is lost without harm: those entries can then be claimed by idle time.
+        """
+        for db_key, value in self.out.rows(CONSUMERS, leases_prefix(prefix)):
+            try:
+                consumer, order = unpack_lease_key(db_key)
+                decode_lease(open_row(CONSUMERS, db_key, value, "lease"), "lease")
+                sound = consumer in numbers and order <= record.next_order
+            except CorruptionError:
+                sound = False
+            if not sound:
+                self.report.rebuild("leases of consumers")
+                self.out.delete(CONSUMERS, db_key)
+
     def _number_rows(self, prefix: bytes, numbers: dict[int, bytes]) -> None:
         for db_key, value in self.out.rows(CONSUMERS, prefix):
-            if is_name_key(db_key):
+            if is_name_key(db_key) or is_lease_key(db_key):
                 continue
             number = int.from_bytes(db_key[_NUMBER_SIZE + 1 :], "big")
             if numbers.get(number) != open_row(CONSUMERS, db_key, value, "consumer"):

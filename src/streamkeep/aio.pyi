@@ -28,6 +28,7 @@ async def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    lease: bool = True,
 ) -> AsyncStore[bytes]: ...
 @overload
 async def open(
@@ -47,6 +48,7 @@ async def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    lease: bool = True,
 ) -> AsyncStore[str]: ...
 @overload
 async def open(
@@ -66,4 +68,5 @@ async def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    lease: bool = True,
 ) -> AsyncStore[bytes] | AsyncStore[str]: ...

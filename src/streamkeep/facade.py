@@ -40,6 +40,10 @@ def open(path, **options):
         trust_owners: more users, by name or number, whose files the store may consist of. Trusted
             without it are the caller, root, the members of the group that shares the store, and
             the users that the environment variable STREAMKEEP_TRUST_OWNERS names.
+        lease: entries are delivered under a lease of this process, so that others can take them
+            over as soon as it dies or closes the store (`claim_dead`). False for a process that
+            consumes for others, such as a server, or for a later process, such as a script's
+            command: what it delivers can then only be claimed by idle time.
 
     Raises:
         UntrustedFileError: a file of the store is a link, has a wrong type or a second name, or

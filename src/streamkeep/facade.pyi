@@ -25,6 +25,7 @@ def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    lease: bool = True,
 ) -> Store[bytes]: ...
 @overload
 def open(
@@ -44,6 +45,7 @@ def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    lease: bool = True,
 ) -> Store[str]: ...
 @overload
 def open(
@@ -63,4 +65,5 @@ def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    lease: bool = True,
 ) -> Store[bytes] | Store[str]: ...

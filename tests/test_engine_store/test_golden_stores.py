@@ -79,6 +79,22 @@ def test_a_golden_store_keeps_its_version_and_tables_until_it_is_repaired(
     assert [str(one) for one in recovery.check(repaired)] == []
 
 
+@pytest.mark.parametrize(("name", "version"), [("closed", 1), ("closed-2", 2)])
+def test_a_golden_store_has_no_leases_and_keeps_its_version(
+    tmp_path: Path, name: str, version: int
+) -> None:
+    path = golden_stores.unpack(name, tmp_path)
+    with streamkeep.open(path) as store:
+        assert len(store.xautoclaim("orders", "mail", "eve", 0, count=250)[1]) > 0
+        states = {one["lease"] for one in store.xinfo_consumers("orders", "mail", leases=True)}
+        assert states == {"unknown"}
+        claimed = store.xautoclaim("orders", "mail", "bob", 0, count=250, justid=True, dead=True)
+        assert claimed == []
+    assert _version(path) == version
+    assert not (path / "leases").exists()
+    assert [str(one) for one in recovery.check(path)] == []
+
+
 def _version(path: Path) -> int:
     with raw_store(path) as raw:
         return decode_number(raw.body(META, b"format_version"), "test")

@@ -24,6 +24,7 @@ from streamkeep.format.core.keys import (
     META,
     PEL,
     PEL_ORDER,
+    lease_key,
     name_key,
     number_key,
     owned_key,
@@ -35,6 +36,7 @@ from streamkeep.format.rows.group_records import (
     GroupRecord,
     decode_consumer,
     decode_group,
+    encode_lease,
 )
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage, encode_number
@@ -260,12 +262,12 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK014", counter_behind(NEXT_STREAM)),
     ("SK014", garbage_numbers_again),
     ("SK001", unknown_garbage),
-    ("SK201 SK209", owner_without_rows_still_counted),
-    ("SK201", owner_without_rows),
+    ("SK201 SK209 SK224", owner_without_rows_still_counted),
+    ("SK201 SK224", owner_without_rows),
     ("SK201 SK210", set_inline(6, consumer=9)),
     ("SK202", lambda raw: raw.move(GROUPS, name_key(STREAM, b"idle"), name_key(STREAM, b"x"))),
     ("SK203", group_of_no_stream),
-    ("SK204 SK210", set_in_group(b"idle", number=1, consumers=2, next_consumer=3)),
+    ("SK204 SK210 SK224", set_in_group(b"idle", number=1, consumers=2, next_consumer=3)),
     ("SK205", group_is_garbage),
     ("SK206", destroyed_but_not_its_rows),
     ("SK207", set_in_group(b"many", pending=99)),
@@ -293,6 +295,8 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK222", number_of_nobody),
     ("SK222", number_of_other_consumer),
     ("SK223", set_in_group(b"few", next_consumer=2)),
+    ("SK224", lambda raw: raw.put(CONSUMERS, lease_key(FEW, 9, 1), encode_lease(5))),
+    ("SK224", lambda raw: raw.put(CONSUMERS, lease_key(FEW, ANN, 1 << 40), encode_lease(5))),
     ("SK231", page_not_in_order),
     ("SK232", order_of_other_page),
     ("SK232", order_of_no_page),
@@ -363,7 +367,7 @@ def test_a_finding_names_stream_group_and_entry(path: Path) -> None:
     with raw_store(path) as raw:
         owner_without_rows(raw)
     lines = [str(one) for one in recovery.check(path)]
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert lines[0] == (
         "error SK201: stream 's' group 'few' pel 1-6: consumer number 2 does not exist"
     )

@@ -301,7 +301,8 @@ def consumer_list(store_path: Path, key: bytes, group: bytes | None) -> None:
     """List the consumers of GROUP, or of all groups of KEY.
 
     `idle` is the time since a consumer last tried to read, `inactive` the time since it last got an
-    entry; - means never.
+    entry; - means never. `lease` says whether the process that got its newest entries is alive or
+    dead; unknown if it had no lease, as commands have none.
 
     \b
     Examples:
@@ -326,12 +327,13 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
                 pending=one["pending"],
                 idle_ms=one["idle"],
                 inactive_ms=None if inactive < 0 else inactive,
+                lease=one["lease"],
             )
         output.summary(key=output.json_bytes(key), consumers=len(found))
         return
     if found:
         output.table(
-            ("group", "consumer", "pending", "idle", "inactive"),
+            ("group", "consumer", "pending", "idle", "inactive", "lease"),
             [
                 (
                     output.cut(output.shown(name)),
@@ -339,6 +341,7 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
                     one["pending"],
                     idle_text(one["idle"]),
                     idle_text(one["inactive"]),
+                    one["lease"],
                 )
                 for name, one in found
             ],
@@ -353,7 +356,7 @@ def _consumers(
     """Yield the name of each group with the XINFO CONSUMERS figures of each of its consumers."""
     groups = [one["name"] for one in snapshot.xinfo_groups(key)] if group is None else [group]
     for name in groups:
-        for one in snapshot.xinfo_consumers(key, name):
+        for one in snapshot.xinfo_consumers(key, name, leases=True):
             yield name, one
 
 

@@ -1,0 +1,156 @@
+"""One lease: a file whose lock shows that its process lives.
+
+The lock is a POSIX record lock, because only that kind ends exactly when it should. The kernel
+releases it when the process dies, however it dies. A forked child does not inherit it; an inherited
+`flock` would keep the lease of a killed parent alive for as long as the child lives.
+
+A file gets its final name after it was locked. So a file under a final name that is not locked
+belongs to a dead process. It stays dead: numbers are random and never used again. A missing file
+means the same. After a reboot no file is locked.
+
+A POSIX lock has one weakness: it ends when the process closes *any* descriptor of the file. Nothing
+in this package opens the file of its own process. If another part of the process does (a copy of
+the whole folder, say), `Lease.hold` takes the lock again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import struct
+import sys
+import time
+from contextlib import suppress
+from enum import Enum
+from typing import Final, NamedTuple
+
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import UntrustedFileError
+
+_NEW: Final = ".new"  # after the name of a file that is not locked yet
+_NEW_FOR_S: Final = 60.0  # after this time, the process that made such a file is dead
+_NAME_SIZE: Final = 16
+_DIGITS: Final = frozenset("0123456789abcdef")
+_TAKEN: Final = {errno.EACCES, errno.EAGAIN}
+_FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
+
+
+class State(Enum):
+    """Whether the process of a lease lives."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"  # there is no lease, or its file cannot be examined
+
+
+class Holder(NamedTuple):
+    """What the lock on the file of a lease says.
+
+    Attributes:
+        pid: the process, as this process may name it; 0 if it is in another PID namespace.
+    """
+
+    state: State
+    pid: int
+
+
+def lease_name(number: int) -> str:
+    """Return the name of the file of a lease."""
+    return f"{number:016x}"
+
+
+def lease_numbers(folder: Folder) -> list[int]:
+    """Return the numbers of all leases that have a file, alive or dead."""
+    return [int(name, 16) for name in folder.names() if _is_lease_name(name)]
+
+
+def _is_lease_name(name: str) -> bool:
+    return len(name) == _NAME_SIZE and set(name) <= _DIGITS
+
+
+class Lease:
+    """The lease of this process on one store."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Make the file and lock it; raise OSError if that fails."""
+        self._folder = folder
+        self.number = secrets.randbits(62) | 1
+        name = lease_name(self.number)
+        self._handle = folder.open(name + _NEW, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder.rename(name + _NEW, name)
+        except BaseException:
+            self.close()
+            raise
+
+    def hold(self) -> None:
+        """Take the lock again, in case this process has lost it; see the module."""
+        fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        """End the lease."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            for name in (lease_name(self.number), lease_name(self.number) + _NEW):
+                with suppress(OSError):
+                    self._folder.remove(name)
+            os.close(handle)
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child. The lock belongs to the parent and stays."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+def holder_of(folder: Folder, number: int) -> Holder:
+    """Return who holds a lease of another process."""
+    try:
+        handle = folder.open(lease_name(number))
+    except FileNotFoundError:
+        return Holder(State.DEAD, 0)
+    except (OSError, UntrustedFileError):  # such as no permission, or no descriptors left
+        return Holder(State.UNKNOWN, 0)
+    try:
+        return _holder(handle)
+    except OSError:
+        return Holder(State.UNKNOWN, 0)
+    finally:
+        os.close(handle)
+
+
+def _holder(handle: int) -> Holder:
+    if sys.platform == "linux":
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
+        if kind == fcntl.F_UNLCK:
+            return Holder(State.DEAD, 0)
+        return Holder(State.ALIVE, max(0, pid))
+    try:  # shared locks of several processes that ask do not disturb each other
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        return Holder(State.ALIVE, 0)
+    return Holder(State.DEAD, 0)
+
+
+def remove_dead(folder: Folder, mine: int) -> None:
+    """Remove the files of dead leases, and those that a process left before it had locked them.
+
+    Args:
+        mine: the lease of this process, whose file is not opened.
+    """
+    for name in folder.names():
+        with suppress(OSError):
+            if _is_lease_name(name):
+                number = int(name, 16)
+                if number != mine and holder_of(folder, number).state is State.DEAD:
+                    folder.remove(name)
+            elif name.endswith(_NEW):
+                status = folder.status(name)
+                if status is not None and time.time() - status.st_mtime > _NEW_FOR_S:
+                    folder.remove(name)

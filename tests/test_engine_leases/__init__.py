@@ -1,0 +1,1 @@
+"""Tests of `engine.leases`: which processes that consume are alive."""

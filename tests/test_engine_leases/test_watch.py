@@ -1,0 +1,207 @@
+"""Processes that die: what they had pending goes to one that waits, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep.aio
+from blocked import tickets
+from fork_server import Server, forking
+from lease_holder import Holder
+from patience import PATIENCE_S, wait_until
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.blocking import waiters
+from streamkeep.engine.leases import lease_file, watch
+
+Open = Callable[..., Store[Any]]
+NEW = {"s": ">"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with forking("lease_holder") as server:
+        yield server
+
+
+class Holders:
+    """Processes that hold entries of the stream `s`."""
+
+    def __init__(self, server: Server, store: Store[Any], folder: Path) -> None:
+        self._server = server
+        self._store = store
+        self._folder = folder
+        self._alive: list[int] = []
+        self._started = 0
+
+    def start(self, consumer: str, count: int, then: str = "wait") -> tuple[int, str]:
+        """Return the number of a new process that holds its entries, and what it noted."""
+        self._started += 1
+        note = self._folder / f"note.{self._started}"
+        path = str(self._store.path)
+        pid = self._server.fork(Holder(path, consumer, count, then, str(note)))
+        self._alive.append(pid)
+        errors = Path(f"{note}.errors")
+        wait_until(lambda: note.exists() or (errors.exists() and errors.stat().st_size))
+        assert note.exists(), errors.read_text()
+        return pid, note.read_text()
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self._alive.remove(pid)
+        self._server.wait(pid)
+
+    def end(self) -> None:
+        for pid in list(self._alive):
+            self.kill(pid)
+
+
+@pytest.fixture
+def store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> Store[Any]:
+    """A store with entries in `s`. Nothing looks at it by itself: a death has to be reported."""
+    monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
+    monkeypatch.setattr(watch, "LOOK_S", 3600.0)
+    store = open_store()
+    store.xgroup_create("s", "g", id="0", mkstream=True)
+    store.xadd_many("s", [{"n": str(number)} for number in range(6)])
+    return store
+
+
+@pytest.fixture
+def holders(server: Server, store: Store[Any], tmp_path: Path) -> Iterator[Holders]:
+    holders = Holders(server, store, tmp_path)
+    yield holders
+    holders.end()
+
+
+def taken(found: Any) -> list[bytes]:
+    return [fields[b"n"] for _, entries in found for _, fields, *_ in entries]
+
+
+def lease_of(store: Store[Any], consumer: str) -> str:
+    states = {one["name"]: one["lease"] for one in store.xinfo_consumers("s", "g", leases=True)}
+    return str(states[consumer.encode()])
+
+
+@contextmanager
+def waiting(store: Store[Any]) -> Iterator[Future[Any]]:
+    """A call that waits for what dead processes had; its watch sleeps as well."""
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(store.xreadgroup, "g", "bob", NEW, block=0, claim_dead=True)
+        wait_until(lambda: tickets(store) == 2)
+        yield found
+
+
+def test_what_a_killed_process_held_goes_to_one_that_waits(
+    store: Store[Any], holders: Holders
+) -> None:
+    killed, _ = holders.start("ann", 2)
+    store.xreadgroup("g", "all", NEW, noack=True)
+    with waiting(store) as found:
+        holders.kill(killed)
+        [[_, entries]] = found.result(PATIENCE_S)
+    assert taken([["s", entries]]) == [b"0", b"1"]
+    assert [one[3] for one in entries] == [1, 1]  # delivered once before
+    assert (lease_of(store, "ann"), lease_of(store, "bob")) == ("dead", "alive")
+
+
+def test_a_lease_that_is_taken_while_the_watch_sleeps_is_watched(
+    store: Store[Any], holders: Holders
+) -> None:
+    store.xreadgroup("g", "all", NEW)
+    with waiting(store) as found:
+        pid, _ = holders.start("ann", 0)
+        assert not found.done()
+        holders.kill(pid)
+        assert len(taken(found.result(PATIENCE_S))) == 6
+
+
+def test_a_forked_child_does_not_keep_the_lease_of_its_parent(
+    store: Store[Any], holders: Holders
+) -> None:
+    pid, child = holders.start("ann", 2, "fork")
+    try:
+        assert store.xautoclaim("s", "g", "bob", 0, dead=True)[1] == []
+        holders.kill(pid)
+        os.kill(int(child), 0)  # it lives
+        assert len(store.xautoclaim("s", "g", "bob", 0, dead=True)[1]) == 2
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+
+
+def test_a_stopped_process_keeps_what_it_has(store: Store[Any], holders: Holders) -> None:
+    pid, _ = holders.start("ann", 2)
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
+    assert lease_of(store, "ann") == "alive"
+    assert store.xautoclaim("s", "g", "bob", 0, dead=True)[1] == []
+    os.kill(pid, signal.SIGCONT)
+    holders.kill(pid)
+    assert len(store.xautoclaim("s", "g", "bob", 0, dead=True)[1]) == 2
+
+
+def test_a_name_that_lives_again_does_not_revive_what_it_had(
+    store: Store[Any], holders: Holders
+) -> None:
+    first, _ = holders.start("ann", 2)
+    holders.kill(first)
+    holders.start("ann", 3)
+    assert lease_of(store, "ann") == "alive"
+    assert taken([["s", store.xautoclaim("s", "g", "bob", 0, dead=True)[1]]]) == [b"0", b"1"]
+    assert store.xautoclaim("s", "g", "bob", 0, dead=True)[1] == []
+
+
+def test_a_process_that_closes_the_store_ends_its_lease(
+    store: Store[Any], holders: Holders
+) -> None:
+    holders.start("ann", 2, "close")
+    assert len(store.xautoclaim("s", "g", "bob", 0, dead=True)[1]) == 2
+
+
+def test_without_process_descriptors_the_locks_are_asked_again(
+    store: Store[Any], holders: Holders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As across PID namespaces: the lock shows no process number there."""
+
+    def from_elsewhere(handle: int) -> lease_file.Holder:
+        return lease_file.Holder(holder(handle).state, 0)
+
+    holder = lease_file._holder
+    monkeypatch.setattr(lease_file, "_holder", from_elsewhere)
+    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    pid, _ = holders.start("ann", 2)
+    store.xreadgroup("g", "all", NEW, noack=True)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(store.xreadgroup, "g", "bob", NEW, block=0, claim_dead=True)
+        holders.kill(pid)
+        assert taken(found.result(PATIENCE_S)) == [b"0", b"1"]
+
+
+def test_tasks_take_over_as_well(store: Store[Any], holders: Holders) -> None:
+    pid, _ = holders.start("ann", 2)
+    store.xreadgroup("g", "all", NEW, noack=True)
+
+    async def main() -> list[Any]:
+        async with await streamkeep.aio.open(store.path, sync="none") as other:
+            wanted = asyncio.create_task(_consume(other))
+            await asyncio.to_thread(holders.kill, pid)
+            return await wanted
+
+    assert asyncio.run(main()) == [b"0", b"1"]
+
+
+async def _consume(store: Any) -> list[bytes]:
+    found: list[bytes] = []
+    async for entry in store.consume("s", "g", "bob", claim="dead"):
+        found.append(entry.fields[b"n"])
+        if len(found) == 2:
+            break
+    return found
