@@ -23,6 +23,7 @@ from streamkeep.engine.archive.erase import (
     erase_retired,
     remove_leftovers,
 )
+from streamkeep.engine.archive.publish import publish, sealed_under
 from streamkeep.engine.commands.idempotency import Tracker, find_messages
 from streamkeep.engine.commands.xtrim import store_marked
 from streamkeep.engine.model.manifest import archived_streams, erased_ids, put_erasure
@@ -58,6 +59,8 @@ def erase(
     wanted = sorted(set(ids))
     count = 0
     numbers = environment.read(archived_under, name) if wanted else set()
+    if wanted and (copied := sealed_under(environment, name)):
+        environment.write(_note_copied, copied, wanted, frees=True)
     unfinished = environment.read(_unfinished)
     remove_leftovers(environment, numbers.union(number for number, _ in unfinished))
     for start in range(0, len(wanted), _STEP):
@@ -74,9 +77,18 @@ def erase(
         step = messages[start : start + _STEP]
         environment.write(_forget_messages, name, step, set(wanted), frees=True)
         environment.settle()
+    publish(environment)  # removes what holds an erased entry from the object store
     failpoints.hit("erase:stored")
     scrub(environment, timeout, progress)
     return count
+
+
+def _note_copied(txn: WriteTxn, numbers: set[int], ids: Ids) -> None:
+    """Record erasures in deleted streams of which only sealed segments are left."""
+    mark_due(txn)
+    for number in sorted(numbers):
+        for ms, seq in ids:
+            put_erasure(txn, number, ms, seq)
 
 
 def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:

@@ -7,13 +7,20 @@ its key. A deleted stream has a history but no key, and is named by its number, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
 from streamkeep.engine.admin import erase
 from streamkeep.engine.api.command_base import Id, Key
-from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
+from streamkeep.engine.archive import (
+    adopt,
+    archiver,
+    maintenance,
+    publish,
+    restore,
+    segments,
+)
 from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.engine.commands.arguments import (
     as_given,
@@ -23,11 +30,13 @@ from streamkeep.engine.commands.arguments import (
     to_bytes,
     to_id_text,
 )
+from streamkeep.engine.model.manifest import remote_setting
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.remote import RemoteSetting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
 
 if TYPE_CHECKING:
@@ -90,6 +99,10 @@ class AdminCommands(Generic[Text]):
         wait: bool = True,
         options: archiver.ArchiveOptions = archiver.DEFAULT_OPTIONS,
         progress: Progress | None = None,
+        to: PathLike | None = None,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        seal: bool = False,
     ) -> archiver.ArchiveReport:
         """Make segment files of everything that was trimmed from streams that archive.
 
@@ -100,17 +113,40 @@ class AdminCommands(Generic[Text]):
             wait: wait for another archiver, and then archive what it left; otherwise raise.
             options: target size, compression and the like.
             progress: called with the bytes done and the approximate bytes in all.
+            to: a URI such as `s3://bucket/fleet`, or a folder. The store notes it, and keeps its
+                archive there from now on, below its UUID: each segment is written there, read back
+                and then removed here. Reads of the history fetch what they need.
+            name, labels: what the archive there calls this store; noted as well.
+            seal: also copy the live entries there, which stay in the store.
 
         Returns:
-            the number of `entries` and `segments` that were written, and their sizes.
+            the number of `entries` and `segments` that were written, and their sizes; and as
+            `published` what was done at the URI, if the store has one.
 
         Raises:
             StoreLockedError: another archiver is at work, and `wait` is False.
             StoreFullError: no room on the disk; the trimmed entries stay in the store.
+            UnreachableError: the object store does not answer. The segments are on the disk; the
+                next call writes them there.
+            StoreError: another copy of the store publishes to the same URI.
         """
         self._check_writable()
+        where = publish.Destination(None if to is None else str(to), name, labels)
+        details = seal or name is not None or labels
+        if details and to is None and not publish.has_remote(self._environment):
+            raise ArgumentError(
+                "seal, name and labels are for an archive that is kept under a URI; next: also "
+                "give `to`"
+            )
         with translated():
-            return archiver.archive(self._environment, options, wait=wait, progress=progress)
+            report = archiver.archive(self._environment, options, wait=wait, progress=progress)
+            done = publish.publish(self._environment, where, seal=seal)
+        return report._replace(published=done)
+
+    def remote_archive(self) -> RemoteSetting | None:
+        """Return where the archive of the store is also kept; None for nowhere."""
+        self._check_open()
+        return self._environment.read(remote_setting)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -250,7 +286,8 @@ class AdminCommands(Generic[Text]):
         file that the archive lists but that was lost is put back.
 
         Args:
-            paths: files, or folders that are searched for `*.seg`.
+            paths: files, folders that are searched for `*.seg`, or URIs of the archives of
+                stores: that of a fleet, a slash and the UUID.
             key: the stream that gets the segments, which is created if it is missing; by default
                 the stream that each was written for.
             progress: called with the bytes done and the bytes in all.
@@ -265,7 +302,7 @@ class AdminCommands(Generic[Text]):
         """
         self._check_writable()
         name = None if key is None else to_bytes(key)
-        places = [Path(path) for path in paths]
+        places = [path if isinstance(path, str) and "://" in path else Path(path) for path in paths]
         with translated():
             yield from adopt.adopt(self._environment, places, name, progress, max_block_bytes)
         self._collect_garbage()
@@ -317,6 +354,8 @@ class AdminCommands(Generic[Text]):
             doomed = [one for one in records if every or one.last_id < limit]
             dropped = segments.drop(self._environment, doomed)
             self._collect_garbage()
+            if dropped:
+                publish.publish(self._environment)
         return dropped
 
     # --- privacy ----------------------------------------------------------------------------------

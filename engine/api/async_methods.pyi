@@ -1,6 +1,6 @@
 """Types of async_methods.py, made from the sources: `make docs`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Generic, Literal
 
@@ -11,6 +11,7 @@ from streamkeep.engine.archive import adopt, archiver, maintenance, restore, seg
 from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.remote import RemoteSetting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
 
 class AsyncMethods(Generic[Text]):
@@ -27,7 +28,12 @@ class AsyncMethods(Generic[Text]):
         wait: bool = True,
         options: archiver.ArchiveOptions = archiver.DEFAULT_OPTIONS,
         progress: Progress | None = None,
+        to: PathLike | None = None,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        seal: bool = False,
     ) -> archiver.ArchiveReport: ...
+    async def remote_archive(self) -> RemoteSetting | None: ...
     async def archived_segments(
         self,
         key: Key | None = None,

@@ -15,8 +15,10 @@ a file with such entries is rewritten without them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from streamkeep.engine.archive.iterate import nodes_without, retired_from
 from streamkeep.engine.archive.lock import archive_lock
@@ -24,6 +26,7 @@ from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import name_of
 from streamkeep.engine.model.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.model.remote_archive import RemoteArchive
 from streamkeep.engine.model.segment_files import (
     ARCHIVE_FOLDER,
     open_segment,
@@ -32,6 +35,7 @@ from streamkeep.engine.model.segment_files import (
 )
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.object_store import normal_uri, open_objects
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import NEXT_STREAM, Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
@@ -40,6 +44,7 @@ from streamkeep.format.core.keys import META, STREAMS, pack_number
 from streamkeep.format.node.node import end_ids, has_live
 from streamkeep.format.rows.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
+from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 
@@ -52,7 +57,7 @@ _COPY_BYTES: Final = 1 << 20
 class Adopted(NamedTuple):
     """The result for one file."""
 
-    source: Path
+    source: Path | str  # a URI, if it is not on a disk
     record: SegmentRecord | None  # None if the archive already has this segment
     erased: int  # the number of entries left out because they were erased from this store
 
@@ -67,26 +72,67 @@ class _Target(NamedTuple):
     erased: set[Id]  # entries that must not return
 
 
-def find_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the segment files among paths and below those that are folders, sorted.
+class _File(NamedTuple):
+    """A file to adopt."""
+
+    place: Path | str
+    size: int
+    open: Callable[[], Segment]
+
+
+def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File]:
+    """Return the segment files among paths, below folders, and in archives of other stores.
 
     Raises:
-        ArgumentError: a path does not exist.
+        ArgumentError: a path does not exist, or a URI is not that of a store's archive.
     """
-    found: set[Path] = set()
-    for path in paths:
-        if path.is_dir():
-            found.update(path.rglob(f"*{SUFFIX}"))
-        elif path.is_file():
-            found.add(path)
+    found: dict[Path, _File] = {}
+    remote: list[_File] = []
+    for place in places:
+        if isinstance(place, str):
+            remote += _find_remote(place)
+            continue
+        if place.is_dir():
+            paths = list(place.rglob(f"*{SUFFIX}"))
+        elif place.is_file():
+            paths = [place]
         else:
-            raise ArgumentError(f"{path}: no such file or folder")
-    return sorted(found)
+            raise ArgumentError(f"{place}: no such file or folder")
+        for path in paths:
+            found[path] = _File(
+                path,
+                path.stat().st_size,
+                partial(open_segment, path, max_block_bytes=max_block_bytes),
+            )
+    return [found[path] for path in sorted(found)] + remote
+
+
+def _find_remote(uri: str) -> list[_File]:
+    """Return the segments that the manifest of a store's archive names, archived ones first."""
+    parent, _, folder = normal_uri(uri).rpartition("/")
+    try:
+        UUID(folder)
+    except ValueError:
+        raise ArgumentError(
+            f"{uri}: expected the archive of one store: the URI of a fleet, a slash and a UUID"
+        ) from None
+    archive = RemoteArchive(open_objects(parent), folder)
+    newest = archive.newest()
+    if newest is None:
+        raise ArgumentError(f"{uri}: there is no archive of a store")
+    return [
+        _File(
+            f"{archive.uri}/{one.name}",
+            one.record.size_bytes,
+            partial(archive.open, one.record, sealed=one.sealed),
+        )
+        for one in sorted(newest[1].segments, key=lambda one: one.sealed)
+    ]
 
 
 def adopt(
     environment: Environment,
-    paths: Iterable[Path],
+    places: Iterable[Path | str],
     key: bytes | None,
     progress: Progress | None,
     max_block_bytes: int,
@@ -104,13 +150,13 @@ def adopt(
         CorruptionError: a file is damaged. Files before it remain adopted.
         CommandError: a file overlaps with what the stream has. Files before it remain adopted.
     """
-    wanted = find_files(paths)
-    total = sum(path.stat().st_size for path in wanted)
+    wanted = find_files(places, max_block_bytes)
+    total = sum(one.size for one in wanted)
     done = 0
-    for path in wanted:
-        segment = open_segment(path, max_block_bytes=max_block_bytes)
+    for one in wanted:
+        segment = one.open()
         with archive_lock(environment):  # released before the yield: the caller may archive
-            adopted = _adopt_one(environment, path, segment, key)
+            adopted = _adopt_one(environment, one.place, segment, key)
         environment.settle()
         yield adopted
         done += segment.size
@@ -119,12 +165,12 @@ def adopt(
 
 
 def _adopt_one(
-    environment: Environment, path: Path, segment: Segment, key: bytes | None
+    environment: Environment, path: Path | str, segment: Segment, key: bytes | None
 ) -> Adopted:
     """Adopt one file; the caller holds the archive's lock."""
     own_uuid = environment.uuid.bytes
     target = environment.read(_find_target, own_uuid, segment, key)
-    if target.named is not None and environment.folder.exists(stored_name(target.named.path)):
+    if target.named is not None and _is_there(environment, target.named):
         return Adopted(path, None, 0)
     for problem in segment.check():
         raise problem
@@ -132,7 +178,7 @@ def _adopt_one(
         _copy(environment, segment, target.named.path)
         return Adopted(path, target.named, 0)
     gone = {one for one in target.erased if _has(segment, one)}
-    at_home = _below_archive(environment, path)
+    at_home = _below_archive(environment, path) if isinstance(path, Path) else None
     if at_home is not None and not gone:
         where = at_home
     else:
@@ -151,6 +197,16 @@ def _adopt_one(
     )
     failpoints.hit("adopt:named")
     return Adopted(path, record, len(gone))
+
+
+def _is_there(environment: Environment, record: SegmentRecord) -> bool:
+    """Return whether the file of a row exists, on the disk or in the object store."""
+    if environment.folder.exists(stored_name(record.path)):
+        return True
+    remote = environment.remote_archive()
+    if remote is None:
+        return False
+    return remote.objects.size(remote.name(segment_name(record.path))) is not None
 
 
 def _copy(environment: Environment, segment: Segment, path: str) -> None:

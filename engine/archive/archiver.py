@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
 from streamkeep.engine.commands.keys import iter_keys, name_of
 from streamkeep.engine.model.manifest import (
@@ -96,6 +97,7 @@ class ArchiveReport(NamedTuple):
         raw_bytes: the size of the archived macro nodes, uncompressed.
         size_bytes: the size of the new files.
         removed: the number of removed files of an interrupted run.
+        published: what was done in the object store, if the archive is kept in one.
     """
 
     entries: int = 0
@@ -103,6 +105,7 @@ class ArchiveReport(NamedTuple):
     raw_bytes: int = 0
     size_bytes: int = 0
     removed: int = 0
+    published: PublishReport = PublishReport()
 
     def with_segment(self, record: SegmentRecord) -> ArchiveReport:
         """Return the report with one segment added."""

@@ -11,7 +11,6 @@ from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.model.manifest import delete_segment, is_named, iter_segments
-from streamkeep.engine.model.segment_files import check_means, open_stored
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
@@ -149,8 +148,7 @@ def verify(
 def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
     """Return all problems of the file of a row."""
     try:
-        segment = open_stored(environment.folder, record.path, record.where)
-        check_means(record, segment)
+        segment = environment.segments.open_uncached(record)
     except (CorruptionError, FormatVersionError) as error:
         return [error]
     return list(segment.check())

@@ -1,6 +1,7 @@
 """The archiver as a thread of a store: `streamkeep.open(path, archive_every=seconds)`.
 
-Each round enforces retention and archives. Entries that are too few for a file remain retired,
+Each round enforces retention and archives; if the archive is kept in an object store, it also
+brings that up to date. Entries that are too few for a file remain retired,
 where history shows them, until they are enough or have waited for some rounds. A round does nothing
 while another archiver of any process is at work. No error ends the thread: a failed round is
 logged, reported by `Store.durability`, and tried again.
@@ -14,6 +15,7 @@ from typing import Final
 
 from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, archive
 from streamkeep.engine.archive.maintenance import maintain
+from streamkeep.engine.archive.publish import publish
 from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import StoreClosedError, StoreLockedError
 
@@ -52,3 +54,4 @@ class ArchiveThread:
         options = DEFAULT_OPTIONS._replace(least_bytes=least)
         with suppress(StoreLockedError):  # another archiver is at work
             archive(self._environment, options, wait=False)
+            publish(self._environment)

@@ -32,6 +32,7 @@ from streamkeep.format.segment.manifest import (
     encode_erasure,
     erasure_key,
 )
+from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 
 NEXT_SEQUENCE: Final = b"next_manifest_sequence"
 NEXT_FILE: Final = b"next_segment_file"
@@ -127,6 +128,20 @@ def archived_streams(txn: Txn) -> Iterator[int]:
 def _decode(db_key: bytes, value: bytes) -> SegmentRecord:
     where = f"manifest row {db_key.hex()}"
     return decode_segment_record(db_key, open_row(SEGMENTS, db_key, value, where), where)
+
+
+# --- where the archive is also kept ----------------------------------------------------------
+
+
+def remote_setting(txn: Txn) -> RemoteSetting | None:
+    """Return where the archive of the store is also kept; None for nowhere."""
+    body = txn.get_row(META, META_REMOTE, "meta")
+    return None if body is None else decode_setting(body, "meta archive_remote")
+
+
+def put_remote_setting(txn: WriteTxn, setting: RemoteSetting) -> None:
+    """Write where the archive of the store is kept, and the version of its head."""
+    txn.put_row(META, META_REMOTE, setting.encode())
 
 
 # --- erasures -----------------------------------------------------------------------------------

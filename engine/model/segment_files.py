@@ -6,6 +6,10 @@ manifest of a snapshot may find a file missing or empty although nothing is wron
 callers: on `CorruptionError` (`MissingSegmentError` is one), look at the *newest* manifest. If it
 no longer names this file, renew the snapshot and read on; otherwise raise the error.
 
+A store may keep its archive in an object store (`remote_archive`). A file that is not below
+`archive/` is then read from there, through a cache of bounded size. The file on the disk comes
+first: it is removed only after its copy there was verified.
+
 A file stays open as long as there is a reference to its `Segment`, even after it has left the
 cache. So no descriptor is closed, and reused for another file, while a reader has it.
 """
@@ -18,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from streamkeep.engine.model.remote_archive import ChunkCache, RemoteArchive
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
@@ -110,17 +115,57 @@ def _open(open_file: Callable[[], int], where: str, max_block_bytes: int | None)
         raise CorruptionError(where, f"it cannot be read: {error.strerror}") from error
 
 
+def open_archived(
+    store: Folder,
+    record: SegmentRecord,
+    remote: Callable[[], RemoteArchive | None],
+    cache: ChunkCache | None = None,
+) -> Segment:
+    """Open the segment of a row, on the disk or else in the object store of the archive.
+
+    Args:
+        remote: returns where the archive of the store is also kept; called if the file is not
+            on the disk.
+        cache: for what is read from there.
+
+    Raises:
+        MissingSegmentError: it is in neither place.
+        UnreachableError: it is not on the disk, and the object store does not answer.
+        Others as `open_stored`.
+    """
+    try:
+        return open_stored(store, record.path, record.where)
+    except MissingSegmentError:
+        elsewhere = remote()
+        if elsewhere is None:
+            raise
+    try:
+        return elsewhere.open(record, cache=cache)
+    except MissingSegmentError:
+        raise MissingSegmentError(
+            record.where, f"the file is neither on the disk nor at {elsewhere.uri}"
+        ) from None
+
+
 class SegmentFiles:
     """The segments of one store, by their rows; safe to share between threads."""
 
-    def __init__(self, store: Folder, most_open: int = _MOST_OPEN) -> None:
+    def __init__(
+        self,
+        store: Folder,
+        most_open: int = _MOST_OPEN,
+        remote: Callable[[], RemoteArchive | None] = lambda: None,
+    ) -> None:
         """Take the folder of a store, which need not have an archive.
 
         Args:
             most_open: files that are kept open without a reader.
+            remote: returns where the archive of the store is also kept.
         """
         self.store = store
+        self.remote = remote
         self._most_open = most_open
+        self._chunks = ChunkCache()
         self._open: OrderedDict[str, Segment] = OrderedDict()
         self._lock = make_lock("segment files")
 
@@ -140,8 +185,7 @@ class SegmentFiles:
             if segment is not None and segment.checksum == record.checksum:
                 self._open.move_to_end(record.path)
                 return segment
-        segment = open_stored(self.store, record.path, record.where)
-        check_means(record, segment)
+        segment = self.open_uncached(record)
         with self._lock:
             self._open[record.path] = segment
             self._open.move_to_end(record.path)
@@ -149,15 +193,23 @@ class SegmentFiles:
                 self._open.popitem(last=False)
         return segment
 
+    def open_uncached(self, record: SegmentRecord) -> Segment:
+        """Do what `open` does, and look at the file again if it is open."""
+        segment = open_archived(self.store, record, self.remote, self._chunks)
+        check_means(record, segment)
+        return segment
+
     def forget(self, path: str) -> None:
         """Forget a file that will be removed, so that its blocks on the disk become free."""
         with self._lock:
             self._open.pop(path, None)
+        self._chunks.forget(path)
 
     def close(self) -> None:
         """Forget all files."""
         with self._lock:
             self._open.clear()
+        self._chunks.forget("")
 
 
 def check_means(record: SegmentRecord, segment: Segment) -> None:

@@ -26,6 +26,8 @@ from streamkeep.engine.checkpoint.durability import Durability, read_slots
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.leases.leases import Leases
+from streamkeep.engine.model.manifest import remote_setting
+from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.model.segment_files import SegmentFiles
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
@@ -103,7 +105,7 @@ class Environment:
         self.back_pressure: BackPressure | None = None  # called after commits
         self.transaction: Any = None  # that of `Store.transaction`, while one is open
         self.renew_queue()
-        self.segments = SegmentFiles(folder)
+        self.segments = SegmentFiles(folder, remote=self.remote_archive)
         self.archive_work = OwnedLock("archive", context.raw.path())
         context.segment_files = self.segments
         if not readonly and lock is not None:
@@ -123,6 +125,11 @@ class Environment:
     def renew_queue(self) -> None:
         """Begin with an empty queue of writers; a forked child cannot use its parent's."""
         self.group_commit = GroupCommit(self.context, self.write_alone)
+
+    def remote_archive(self) -> RemoteArchive | None:
+        """Return where the archive is also kept; None for a store without that."""
+        setting = self.read(remote_setting)
+        return None if setting is None else remote_archive(setting, str(self.uuid))
 
     # --- transactions -----------------------------------------------------------------------
 

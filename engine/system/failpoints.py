@@ -82,6 +82,14 @@ NAMES: Final = (
     "tail:batch",  # a batch for a table is made
     "tail:committed",  # the table has the batch; Spark does not know yet
     "archive:written",  # a segment is on disk; the manifest and the retired rows are unchanged
+    "publish:segment",  # a segment is in the object store; nothing names it there
+    "publish:sealed",  # the same for a copy of live entries
+    "publish:uploaded",  # all new segments are in the object store and verified
+    "publish:manifest",  # the manifest is there; the head names the one before
+    "publish:noted",  # the version of the next head is committed; it is not written yet
+    "publish:head",  # the head names the new manifest; the local copies remain
+    "publish:local-removed",  # segments that the new manifest names are no longer on the disk
+    "publish:objects-removed",  # objects that no manifest names are gone
     "archive:committed",  # its row is written; its retired rows are removed
 )
 

@@ -118,6 +118,11 @@ ORDER: Final = (
         "the segments that are kept open",
     ),
     Lock(
+        "chunks of remote segments",
+        "engine/model/remote_archive.py: ChunkCache._lock",
+        "what was read last from the object store of the archive",
+    ),
+    Lock(
         "exit gate",
         "engine/txn/context.py: EngineContext.exit_gate",
         "EngineContext.left; a read transaction may end at any moment, so this lock is the last",

@@ -122,6 +122,13 @@ class UntrustedFileError(StoreError):
     """
 
 
+class UnreachableError(StoreError):
+    """The object store of an archive cannot be reached, or refuses the request.
+
+    Nothing was lost: what was not confirmed there is still here. Repeat the call.
+    """
+
+
 class StaleSnapshotError(StoreError):
     """A snapshot needs an archive file that was dropped or rewritten after it was taken.
 

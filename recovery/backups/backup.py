@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -305,7 +305,7 @@ class _Job:
         for _ in range(_TRIES):
             try:
                 with self.store.snapshot() as snapshot:
-                    records = list(iter_segments(snapshot.txn))
+                    records = self._here(iter_segments(snapshot.txn))
                 self._copy_segments(records, last=False)  # after the snapshot: it pins no pages
                 break
             except MissingSegmentError:
@@ -313,12 +313,23 @@ class _Job:
         for _ in range(_TRIES):
             try:
                 with self._locked_archive(), self.store.snapshot() as snapshot:
-                    records = list(iter_segments(snapshot.txn))
+                    records = self._here(iter_segments(snapshot.txn))
                     wanted = self._copy_segments(records, last=True)
                     return self._copy_data(snapshot, wanted, clock)
             except MissingSegmentError as error:
                 missing = error
         raise missing
+
+    def _here(self, records: Iterable[SegmentRecord]) -> list[SegmentRecord]:
+        """Return the segments that the backup has to hold.
+
+        Those that are only in the object store of the archive stay there; the backup reads them
+        there, as the store does.
+        """
+        environment = self.store._environment
+        if environment.remote_archive() is None:
+            return list(records)
+        return [one for one in records if environment.folder.exists(stored_name(one.path))]
 
     def _locked_archive(self) -> Any:
         """Hold the archive's lock, if there is an archive and this process may lock it."""

@@ -14,17 +14,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from streamkeep.engine.admin.scrub import META_SCRUB
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.model.manifest import NEXT_SEQUENCE
+from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.model.segment_files import (
     ARCHIVE_FOLDER,
     ARCHIVE_LOCK,
     check_means,
-    open_stored,
+    open_archived,
     stored_name,
 )
+from streamkeep.engine.store.meta import META_UUID
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_STREAM
@@ -34,6 +37,7 @@ from streamkeep.format.core.errors import (
     FormatVersionError,
     MissingSegmentError,
     StreamkeepError,
+    UnreachableError,
     UntrustedFileError,
 )
 from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
@@ -41,9 +45,10 @@ from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.node import end_ids, has_live
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.rows.records import ARCHIVE_FILE, decode_counter
+from streamkeep.format.rows.records import ARCHIVE_FILE, decode_counter, decode_uuid
 from streamkeep.format.rows.retired import decode_former_name, is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord, record_of
+from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 from streamkeep.format.segment.segment import Segment
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding
@@ -223,19 +228,89 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
 
 
 def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Finding]:
-    """SK301, SK302, SK303, SK307, SK310: each row has its sound file, without erased entries."""
+    """SK301, SK302, SK303, SK307, SK310: each row has its sound file, without erased entries.
+
+    SK314, SK315: the object store of the archive answers, and has what the store wrote there.
+    """
+    remote = Remote(tables)
     for row in Rows(tables).under(SEGMENT_SHAPE):
-        found = list(_check_file(tables, row, source.folder, scope))
+        try:
+            found = list(_check_file(tables, row, source.folder, remote, scope))
+        except UnreachableError as error:
+            remote.failure = error
+            found = []
         scope.progress.advance(0)
         if found and _is_current(source, row):
             yield from found
+    yield from remote.findings()
+
+
+class Remote:
+    """The archive of a store in an object store, as far as it can be reached.
+
+    Attributes:
+        failure: the first error in reaching it; segments that are only there are then not checked.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.failure: UnreachableError | None = None
+        self._setting: RemoteSetting | None = None
+        self._archive: RemoteArchive | None = None
+        try:
+            body = tables.get_row(META, META_REMOTE, "meta")
+            uuid_body = tables.get_row(META, META_UUID, "meta")
+            if body is None or uuid_body is None:
+                return
+            self._setting = decode_setting(body, "meta")
+            store = str(UUID(bytes=decode_uuid(uuid_body, "meta")))
+            self._archive = remote_archive(self._setting, store)
+        except CorruptionError:
+            return  # reported by check_meta
+        except UnreachableError as error:
+            self.failure = error
+
+    def __call__(self) -> RemoteArchive | None:
+        """Return the archive; None if the store has none there.
+
+        Raises:
+            UnreachableError: it was not reached before.
+        """
+        if self.failure is not None:
+            raise self.failure
+        return self._archive
+
+    def findings(self) -> Iterator[Finding]:
+        """SK314, SK315: the archive answers, and its head is of the version that was written."""
+        if self._setting is None:
+            return
+        where = f"archive at {self._setting.uri}"
+        expected = self._setting.version
+        try:
+            archive = self()
+            head = None if archive is None else archive.head()
+            version = 0 if head is None else head.version
+            if version > expected:
+                problem = "another copy of this store wrote it"
+            elif version + 1 < expected:
+                problem = "a write was lost"
+            else:
+                if archive is not None:
+                    archive.newest()
+                return
+        except UnreachableError as error:
+            yield finding("SK314", where, str(error))
+            return
+        except (CorruptionError, FormatVersionError) as error:
+            yield finding("SK315", where, _problem_of(error))
+            return
+        yield finding("SK315", where, f"its version is {version}, expected {expected}: {problem}")
 
 
 def _check_file(
-    tables: Tables, row: SegmentRecord, store: Folder, scope: Scope
+    tables: Tables, row: SegmentRecord, store: Folder, remote: Remote, scope: Scope
 ) -> Iterator[Finding]:
     try:
-        segment = open_stored(store, row.path, row.where)
+        segment = open_archived(store, row, remote)
     except MissingSegmentError as error:
         yield finding("SK301", row.where, error.problem)
         return

@@ -171,6 +171,18 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "the manifest names a segment file that is listed as garbage",
         "`streamkeep archive export STORE FOLDER` saves the file before the store is opened again",
     ),
+    (
+        "SK314",
+        WARNING,
+        "the object store of the archive does not answer; what is only there was not checked",
+        "check the network and the credentials, then run fsck again",
+    ),
+    (
+        "SK315",
+        WARNING,
+        "the archive in the object store is not what the store last wrote there",
+        "`streamkeep archive run STORE` writes it again, or says what to do",
+    ),
 )
 CATALOGUE: Final[dict[str, Kind]] = {
     code: Kind(severity, meaning, advice) for code, severity, meaning, advice in _KINDS

@@ -20,6 +20,7 @@ from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, decode_
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
 from streamkeep.format.rows.records import decode_counter, decode_epoch, decode_number, decode_uuid
+from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.rows import GARBAGE_SHAPE, SHAPES, Rows, parse_row, row_place
@@ -72,6 +73,8 @@ def check_meta_row(name: bytes, body: bytes, where: str) -> None:
         decode_recovery(body)
     elif name in (META_BACKUP, META_LAST_BACKUP):
         decode_backup(body, where)
+    elif name == META_REMOTE:
+        decode_setting(body, where)
     elif name.startswith(BATCH_PREFIX):
         decode_batch(body, name)
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from uuid import UUID
 
 from streamkeep.engine.model.manifest import NEXT_SEQUENCE
+from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.model.segment_files import (
     ARCHIVE_FOLDER,
     SegmentFile,
     check_means,
+    open_archived,
     open_stored,
     stored_name,
 )
@@ -53,6 +56,7 @@ from streamkeep.format.segment.manifest import (
     record_of,
 )
 from streamkeep.format.segment.remains import remains
+from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
 from streamkeep.format.shown import count_text
 from streamkeep.recovery.salvage.losses import Report, StreamLoss
@@ -93,6 +97,22 @@ class ArchiveSalvage:
         self._sequences: set[int] = set()
         self._named: set[str] = set()
         self._sequence = 0
+        self._remote: RemoteArchive | None = None
+
+    def _find_remote(self) -> RemoteArchive | None:
+        """Return the archive in an object store that the store has noted; None without one."""
+        try:
+            body = self.out.get_row(META, META_REMOTE, "meta")
+            uuid = self.out.get_row(META, META_UUID, "meta") or self._uuid
+            if body is None or uuid is None:
+                return None
+            return remote_archive(decode_setting(body, "meta"), str(UUID(bytes=uuid)))
+        except CorruptionError:
+            self.report.other.append(
+                "where the archive is also kept: the row is damaged; `streamkeep archive adopt "
+                "STORE URI/UUID` takes the segments from there"
+            )
+            return None
 
     def run(self, *, rows_lost: bool) -> None:
         """Copy everything.
@@ -116,6 +136,7 @@ class ArchiveSalvage:
             except CorruptionError:  # the key says which entry was erased; only the time is lost
                 self.report.rebuild("times of erasures")
                 self.out.put_row(ERASURES, db_key, encode_erasure(0))
+        self._remote = self._find_remote()
         for db_key, value in self.out.rows(SEGMENTS):
             record = read_segment_row(db_key, value)
             self._named.add(record.path)
@@ -140,6 +161,9 @@ class ArchiveSalvage:
         """Copy the file of a row, or everything readable in it."""
         if record == self._previous:
             return  # `_keep_row` has just stored it under this key
+        if not self.store.exists(stored_name(record.path)) and self._remote is not None:
+            self._previous = record  # in the object store of the archive, where fsck checks it
+            return
         try:
             segment = open_stored(self.store, record.path, record.where)
             check_means(record, segment)
@@ -307,7 +331,7 @@ class ArchiveSalvage:
         for db_key, value in self.out.rows(NODES, pack_number(number), start):
             if db_key > node_key(number, *record.last_id):
                 return
-            segment = segment or open_stored(self.store, record.path, record.where)
+            segment = segment or open_archived(self.store, record, lambda: self._remote)
             envelope = decode_envelope(value, "node")
             live = live_slots(envelope.listpack, envelope.ms, envelope.seq)
             if all(_has(segment, slot.ms, slot.seq) for slot in live):
@@ -330,7 +354,7 @@ class ArchiveSalvage:
         """Unpack a sound segment that was already copied, and remove the copy."""
         self.report.rebuild("segments that overlapped nodes and were unpacked")
         self.out.delete(SEGMENTS, record.db_key())
-        self._unpack(record, open_stored(self.store, record.path, record.where))
+        self._unpack(record, open_archived(self.store, record, lambda: self._remote))
         self.out.folder.remove(stored_name(record.path))
 
     def _keep_retired(self, number: int, db_key: bytes) -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         StreamkeepError,
         TargetExistsError,
         TransferError,
+        UnreachableError,
         UntrustedFileError,
     )
 
@@ -87,6 +88,7 @@ _HOMES = {
         "StreamkeepError",
         "TargetExistsError",
         "TransferError",
+        "UnreachableError",
         "UntrustedFileError",
     ),
 }
@@ -130,6 +132,7 @@ __all__ = [  # noqa: RUF022  # `open` first
     "TargetExistsError",
     "Transaction",
     "TransferError",
+    "UnreachableError",
     "UntrustedFileError",
     "aio",
     "transfer",

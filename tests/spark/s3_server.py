@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,8 +22,11 @@ from patience import PATIENCE_S
 
 BUCKET = "bucket"
 GOOD, CARELESS, LOCKED = "good", "careless", "locked"
+SLOW, FAILING, DOWN, LOSING, STALE = "slow", "failing", "down", "losing", "stale"
 _TESTS = Path(__file__).resolve().parent.parent
 _MODE = "/-/mode/"
+_COUNT = "/-/count"
+_SLOW_S = 0.2
 
 
 class S3Server:
@@ -44,9 +49,17 @@ class S3Server:
 
         Args:
             mode: GOOD; CARELESS, which ignores `If-None-Match`, so that a file that must be new may
-                replace another; LOCKED, which allows nobody anything.
+                replace another; LOCKED, which allows nobody anything; SLOW, which waits before each
+                answer; FAILING, which answers each request with 500 once and serves it when it is
+                repeated; DOWN, which answers 500 only; LOSING, which confirms what is written and
+                forgets it; STALE, which lists what there was when this mode began.
         """
         self._put(f"{_MODE}{mode}")
+
+    def requests(self) -> int:
+        """Return the number of requests so far."""
+        with urllib.request.urlopen(self.url + _COUNT, timeout=PATIENCE_S) as answer:
+            return int(answer.read())
 
     def make_bucket(self) -> None:
         """Make the bucket that tests use."""
@@ -85,20 +98,62 @@ class _Application:
 
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
         self._mode = GOOD
+        self._failed: set[tuple[str, str, str]] = set()
+        self._new: set[str] = set()  # objects written since the mode STALE began
+        self.requests = 0
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path.startswith(_MODE):
             self._mode = path.removeprefix(_MODE)
+            self._failed.clear()
+            self._new.clear()
             start("200 OK", [])
             return []
+        if path == _COUNT:
+            start("200 OK", [("Content-Type", "text/plain")])
+            return [str(self.requests).encode()]
+        self.requests += 1
         if self._mode == LOCKED:
             start("403 Forbidden", [("Content-Type", "application/xml")])
             return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
         if self._mode == CARELESS:
             environ.pop("HTTP_IF_NONE_MATCH", None)
+        method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
+        if self._mode == SLOW:
+            time.sleep(_SLOW_S)
+        asked = (method, path, f"{query} {environ.get('HTTP_RANGE', '')}")
+        if self._mode == DOWN or (self._mode == FAILING and asked not in self._failed):
+            self._failed.add(asked)
+            start("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code><Message>try again</Message></Error>"]
+        if self._mode == LOSING and method == "PUT":
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start("200 OK", [("ETag", '"0123456789abcdef0123456789abcdef"')])
+            return []
+        if self._mode == STALE and method == "PUT":
+            self._new.add(path.partition("/")[2].partition("/")[2])
+        if self._mode == STALE and method == "GET" and "list-type" in query:
+            return self._stale(environ, start)
         answer: Iterable[bytes] = self._moto(environ, start)
         return answer
+
+    def _stale(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a listing without what was written since the mode began."""
+        begun: list[Any] = []
+        listed = b"".join(self._moto(environ, lambda *said: begun.append(said)))
+        for name in self._new:
+            listed = _without(listed, name.encode())
+        status, headers = begun[0][:2]
+        kept = [one for one in headers if one[0].lower() != "content-length"]
+        start(status, [*kept, ("Content-Length", str(len(listed)))])
+        return [listed]
+
+
+def _without(listed: bytes, name: bytes) -> bytes:
+    """Return a listing without one object."""
+    pattern = rb"<Contents>\s*<Key>" + re.escape(name) + rb"</Key>.*?</Contents>"
+    return re.sub(pattern, b"", listed, flags=re.DOTALL)
 
 
 def _serve() -> None:

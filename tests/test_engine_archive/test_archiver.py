@@ -19,7 +19,7 @@ from inside import environment_of, segment_files_of
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive.archiver import ArchiveOptions, clean
+from streamkeep.engine.archive.archiver import ArchiveOptions, ArchiveReport, clean
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import ManualClock
@@ -78,7 +78,7 @@ def test_nothing_is_archived_that_nobody_asked_for(store: Store) -> None:
     fill(store, 1000)
     store.xtrim("s", maxlen=100)
     assert rows(store, RETIRED) == 0
-    assert store.archive() == (0, 0, 0, 0, 0)
+    assert store.archive() == ArchiveReport()
     assert shown(store) == [entry.id for entry in store.xrange("s")]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
+from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Bytes, Id
@@ -72,7 +73,7 @@ def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
     return {
         "key": output.json_bytes(record.key),
         "stream_number": record.stream_number,
-        "file": str(store.segment_path(record)),
+        "file": segment_place(store, record),
         "first_id": str(record.first_id),
         "last_id": str(record.last_id),
         "first_time_ms": record.first_ms,
@@ -87,3 +88,12 @@ def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
         "erased": record.erased,
         "origin": ORIGINS[record.origin],
     }
+
+
+def segment_place(store: Store[bytes], record: SegmentRecord) -> str:
+    """Return where the file of a segment is: its path, or its URI in an object store."""
+    path = store.segment_path(record)
+    remote = store.remote_archive()
+    if remote is None or path.exists():
+        return str(path)
+    return f"{remote.uri}/{store.uuid}/{segment_name(record.path)}"

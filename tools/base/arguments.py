@@ -49,6 +49,14 @@ class Bytes(_BytesType):
         return os.fsencode(text)
 
 
+class PathOrUri(click.Path):
+    """An existing path, or a URI, which is not looked at."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the argument."""
+        return value if "://" in value else str(super().convert(value, param, ctx))
+
+
 class Id(_BytesType):
     """An entry ID, whose syntax the store checks.
 

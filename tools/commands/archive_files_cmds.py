@@ -21,7 +21,7 @@ from streamkeep.tools.base.archive_options import (
     range_options,
     segment_json,
 )
-from streamkeep.tools.base.arguments import Bytes, Id, store_argument, yes_option
+from streamkeep.tools.base.arguments import Bytes, Id, PathOrUri, store_argument, yes_option
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit
@@ -91,7 +91,7 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
 @click.argument(
     "paths",
     metavar="PATH...",
-    type=click.Path(exists=True, path_type=Path),
+    type=PathOrUri(exists=True),
     nargs=-1,
     required=True,
 )
@@ -104,11 +104,12 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
 @click.option("--create", is_flag=True, help="Create STORE when it is missing.")
 @block_limit_option
 def adopt(
-    store_path: Path, paths: tuple[Path, ...], key: bytes | None, create: bool, max_block_bytes: int
+    store_path: Path, paths: tuple[str, ...], key: bytes | None, create: bool, max_block_bytes: int
 ) -> None:
     """Add segment files to the archive of STORE.
 
-    PATH is a file, or a folder that is searched for *.seg. Each file is verified, copied below
+    PATH is a file, a folder that is searched for *.seg, or the archive of another store in an
+    object store: the URI of its fleet, a slash and its UUID. Each file is verified, copied below
     STORE/archive unless it is there, and part of the history from then on. Segments that the
     archive has are skipped; the file of one that was lost is put back. A segment must not overlap
     the live entries of its stream, or another segment.

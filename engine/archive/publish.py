@@ -1,0 +1,481 @@
+"""Keeping the archive of a store under a URI: `archive run --to`.
+
+The objects and what is always true of them are described in `format/segment/remote.py`. One
+publication, under the archive's lock, does this:
+
+1. Read the newest head and manifest. A head of a higher version than this store has written was
+   written by another copy of the store: then nothing is changed.
+2. Write each segment that is not there yet, and read it back: every byte is compared with its
+   checksums. Only then may a manifest name it.
+3. Commit the next version to `meta`; then write the manifest and the head, and read both back.
+4. Remove the local copies of the segments that the manifest names.
+5. Remove objects that no manifest names any more: segments that were erased or dropped, and
+   manifests before the last one.
+
+A process that is killed between two steps has lost nothing: before step 4 the files are also on the
+disk, and the next publication begins with step 1. Steps 2 and 5 may be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.seal import SealedCopies
+from streamkeep.engine.archive.stream_states import streams_of
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.model.manifest import (
+    put_remote_setting,
+    remote_setting,
+)
+from streamkeep.engine.model.remote_archive import RemoteArchive, check_checksums, remote_archive
+from streamkeep.engine.model.segment_files import check_means, open_stored, stored_name
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.object_store import normal_uri, put_bytes
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, StoreError
+from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
+from streamkeep.format.segment.remote import (
+    HEAD,
+    MANIFESTS,
+    SEALED,
+    SEGMENTS,
+    Head,
+    Manifest,
+    RemoteSegment,
+    RemoteSetting,
+    checksum_of,
+    encode_manifest,
+    in_order,
+    manifest_name,
+    segment_name,
+)
+from streamkeep.format.segment.segment import Segment
+
+_AT_ONCE: Final = 8  # objects written or removed at the same time
+_KEPT_MANIFESTS: Final = 2  # the newest, and the one that a reader may just have found
+
+Progress = Callable[[int, int], None]  # (bytes done, of)
+
+log = logging.getLogger("streamkeep")
+
+
+class Destination(NamedTuple):
+    """Where an archive is to be kept; None leaves what the store has noted."""
+
+    uri: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class PublishReport(NamedTuple):
+    """The result of a publication.
+
+    Attributes:
+        uri: of the archive; None if the store keeps none elsewhere.
+        version: of the head.
+        uploaded, uploaded_bytes: segments that were written there.
+        sealed, sealed_entries: segments with copies of live entries that were written, and the
+            entries in them that no segment had before.
+        freed_bytes: size of the local copies that were removed.
+        removed: objects that were removed.
+        missing: segments that the archive names and that are nowhere; the manifest lacks them.
+    """
+
+    uri: str | None = None
+    version: int = 0
+    uploaded: int = 0
+    uploaded_bytes: int = 0
+    sealed: int = 0
+    sealed_entries: int = 0
+    freed_bytes: int = 0
+    removed: int = 0
+    missing: tuple[SegmentRecord, ...] = ()
+
+
+def publish(
+    environment: Environment,
+    destination: Destination = Destination(),  # noqa: B008  # immutable
+    *,
+    seal: bool = False,
+    progress: Progress | None = None,
+) -> PublishReport:
+    """Bring the archive at a store's URI up to date; do nothing if the store has none.
+
+    Args:
+        destination: noted in the store, if it says anything.
+        seal: also copy live entries, which stay in the store.
+
+    Raises:
+        UnreachableError: the object store does not answer. Nothing is lost; call again.
+        StoreError: another copy of this store has published to the same URI.
+        CorruptionError: a segment is damaged. Those before it are published at the next call.
+        ArgumentError: the URI is not supported.
+    """
+    with archive_lock(environment):
+        noted = environment.read(remote_setting)
+        setting = _setting(environment, noted, destination)
+        if setting is None:
+            return PublishReport()
+        return _Publication(environment, noted, setting, progress).run(seal)
+
+
+def has_remote(environment: Environment) -> bool:
+    """Return whether the archive of a store is kept under a URI."""
+    return environment.read(remote_setting) is not None
+
+
+def sealed_under(environment: Environment, name: bytes) -> set[int]:
+    """Return the numbers of deleted streams that had a key, and have sealed segments."""
+    setting = environment.read(remote_setting)
+    if setting is None:
+        return set()
+    newest = remote_archive(setting, str(environment.uuid)).newest()
+    if newest is None:
+        return set()
+    living = {number for _, number in environment.read(_keys)}
+    return {
+        one.record.stream_number
+        for one in newest[1].segments
+        if one.sealed and one.record.key == name and one.record.stream_number not in living
+    }
+
+
+def _keys(txn: Txn) -> list[tuple[bytes, int]]:
+    return list(iter_keys(txn))
+
+
+def _setting(
+    environment: Environment, noted: RemoteSetting | None, destination: Destination
+) -> RemoteSetting | None:
+    """Return the setting to use; None for a store without one."""
+    uri = None if destination.uri is None else normal_uri(destination.uri)
+    if noted is None and uri is None:
+        return None
+    name = destination.name
+    if name is None:
+        name = environment.path.name if noted is None else noted.name
+    labels = dict(noted.labels if noted is not None else {})
+    labels.update(destination.labels or {})
+    moved = noted is None or (uri is not None and uri != noted.uri)
+    if noted is None or moved:
+        assert uri is not None
+        return RemoteSetting(uri, name, labels, 0)
+    return noted._replace(name=name, labels=labels)
+
+
+class _Publication:
+    """One publication; the caller has the archive's lock."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        noted: RemoteSetting | None,
+        setting: RemoteSetting,
+        progress: Progress | None,
+    ) -> None:
+        self.environment = environment
+        self.noted = noted
+        self.setting = setting
+        self.progress = progress
+        self.remote = remote_archive(setting, str(environment.uuid))
+        # Where segments are that are not on the disk, if they are to move.
+        self.source = self.remote
+        if noted is not None and noted.uri != setting.uri:
+            self.source = remote_archive(noted, str(environment.uuid))
+        self.report = PublishReport(self.remote.uri)
+
+    def run(self, seal: bool) -> PublishReport:
+        """Do all steps."""
+        head = self.remote.head()
+        self._check_version(head)
+        before = self._before(head)
+        streams, records = self.environment.read(streams_of, before)
+        local = self._local_files(records)
+        there = {one.name for one in before.segments}
+        missing = self._upload(records, local, there)
+        archived = [RemoteSegment(one, False) for one in records if one not in missing]
+        copies = SealedCopies(self.environment, self.remote, before, records)
+        copies.drop_covered()
+        copies.leave_out_erased()
+        sealed_ms = None if head is None else head.sealed_ms
+        if seal:
+            sealed_ms = self.environment.context.clock.now_ms()
+            streams = copies.seal(streams)
+            self.report = self.report._replace(
+                sealed=copies.written, sealed_entries=copies.new_entries
+            )
+        manifest = Manifest(streams, in_order(iter([*archived, *copies.segments])))
+        failpoints.hit("publish:uploaded")
+        if head is None or manifest != before or self._is_renamed(head) or seal:
+            head = self._write(manifest, head, sealed_ms)
+        self.report = self.report._replace(version=head.version, missing=tuple(missing))
+        self._remove_local([one for one in records if one.path in local and one not in missing])
+        self._remove_objects(head, before, manifest)
+        return self.report
+
+    def _before(self, head: Head | None) -> Manifest:
+        """Return the manifest of a head; without a sound one, what sealed segments are there."""
+        if head is not None:
+            try:
+                return self.remote.manifest(head)
+            except (FileNotFoundError, CorruptionError) as error:
+                log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
+        return Manifest({}, in_order(iter(self._find_sealed())))
+
+    def _find_sealed(self) -> list[RemoteSegment]:
+        """Return the sound sealed segments that are there; each may have the only copy of entries.
+
+        Those within another one are left out: it has replaced them.
+        """
+        objects, found = self.remote.objects, []
+        top = self.remote.name(f"{SEALED}/")
+        for name in objects.names(self.remote.name(SEALED)):
+            size = objects.size(name)
+            if size is None:
+                continue
+            try:
+                segment = Segment.open(partial(objects.read, name), size, f"segment {name}")
+                check_checksums(segment)
+            except (CorruptionError, FileNotFoundError) as error:
+                log.warning("%s: %s is left out: %s", self.remote.uri, name, error)
+                continue
+            trailer, index = segment.trailer, segment.index
+            if index.store_uuid == self.environment.uuid.bytes:
+                record = record_of(
+                    segment,
+                    stream_number=index.stream_number,
+                    path=name.removeprefix(top),
+                    key=index.key,
+                    sequence=0,
+                    created_ms=trailer.created_ms,
+                    epoch=trailer.epoch,
+                    origin=ARCHIVED,
+                )
+                found.append(RemoteSegment(record, True))
+        return [one for one in found if not any(_is_within(one, other) for other in found)]
+
+    def _check_version(self, head: Head | None) -> None:
+        """Raise if another copy of this store wrote the head."""
+        if head is not None and head.version > self.setting.version:
+            raise StoreError(
+                f"{self.remote.uri}: version {head.version} of this archive is there, and this "
+                f"store has written up to version {self.setting.version}: another copy of the "
+                "store publishes to the same URI, or this one is a restored backup; next: give "
+                "this copy another URI (archive run --to)"
+            )
+        if head is None and self.setting.version:
+            log.warning("%s: the archive is no longer there; writing it again", self.remote.uri)
+        elif head is not None and head.version + 1 < self.setting.version:
+            log.warning(
+                "%s: version %d is there, expected %d: the object store has lost a write, or "
+                "answers with an old state; writing again",
+                self.remote.uri,
+                head.version,
+                self.setting.version,
+            )
+
+    def _is_renamed(self, head: Head) -> bool:
+        return (head.name, head.labels) != (self.setting.name, self.setting.labels)
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def _local_files(self, records: Iterable[SegmentRecord]) -> set[str]:
+        """Return the paths of segments that are on the disk."""
+        folder = self.environment.folder
+        return {one.path for one in records if folder.exists(stored_name(one.path))}
+
+    def _upload(
+        self, records: list[SegmentRecord], local: set[str], there: set[str]
+    ) -> list[SegmentRecord]:
+        """Write the segments that are not there; return those that are nowhere.
+
+        A segment on the disk is compared with its object even if the last manifest names that: the
+        object may have been lost, and the segment put back from a copy.
+        """
+        wanted = [
+            one for one in records if one.path in local or segment_name(one.path) not in there
+        ]
+        total = sum(one.size_bytes for one in wanted)
+        done = 0
+        missing = []
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            for record, found in zip(wanted, threads.map(self._upload_one, wanted), strict=True):
+                if found is None:
+                    missing.append(record)
+                    continue
+                done += record.size_bytes
+                if found:
+                    self.report = self.report._replace(
+                        uploaded=self.report.uploaded + 1,
+                        uploaded_bytes=self.report.uploaded_bytes + record.size_bytes,
+                    )
+                if self.progress is not None:
+                    self.progress(done, total)
+        return missing
+
+    def _upload_one(self, record: SegmentRecord) -> bool | None:
+        """Write a segment and read it back; return whether it was written, None if it is nowhere.
+
+        Raises:
+            CorruptionError: it is damaged here, or another object has its name.
+        """
+        name = self.remote.name(segment_name(record.path))
+        segment = self._source_of(record)
+        size = self.remote.objects.size(name)
+        if segment is None:
+            if size is None:
+                return None
+            check_copy(self.remote, record)
+            return False
+        if size is not None and is_copy(self.remote, record):
+            return False  # a killed publication has written it
+        check_checksums(segment)
+        self.remote.objects.put(name, segment.read_at, segment.size)
+        failpoints.hit("publish:segment")
+        check_copy(self.remote, record)
+        return True
+
+    def _source_of(self, record: SegmentRecord) -> Segment | None:
+        """Return a segment on the disk, or where the archive was before; None if it is nowhere."""
+        try:
+            segment = open_stored(self.environment.folder, record.path, record.where)
+        except MissingSegmentError:
+            if self.source is self.remote:
+                return None
+            try:
+                segment = self.source.open(record)
+            except MissingSegmentError:
+                return None
+        check_means(record, segment)
+        return segment
+
+    # --- manifest and head ------------------------------------------------------------------
+
+    def _write(self, manifest: Manifest, before: Head | None, sealed_ms: int | None) -> Head:
+        """Write the next manifest and head; each is read back."""
+        highest = max(self.setting.version, 0 if before is None else before.version)
+        data = encode_manifest(manifest)
+        records = [one.record for one in manifest.segments]
+        head = Head(
+            self.environment.uuid,
+            self.setting.name,
+            self.setting.labels,
+            highest + 1,
+            manifest_name(highest + 1, secrets.token_hex(4)),
+            len(data),
+            checksum_of(data),
+            len(records),
+            sum(one.entries for one in records),
+            sum(one.size_bytes for one in records),
+            self.environment.context.clock.now_ms(),
+            sealed_ms,
+        )
+        self.setting = self.setting._replace(version=head.version)
+        self._put_checked(head.manifest, data)
+        failpoints.hit("publish:manifest")
+        # From here on segments may be only there, so the setting is durable before they move.
+        self.environment.write(_note, self.setting, wait=True, frees=True)
+        failpoints.hit("publish:noted")
+        self._put_checked(HEAD, head.encode())
+        failpoints.hit("publish:head")
+        return head
+
+    def _put_checked(self, name: str, data: bytes) -> None:
+        """Write an object and read it back.
+
+        Raises:
+            CorruptionError: the object store returned something else.
+        """
+        objects, name = self.remote.objects, self.remote.name(name)
+        put_bytes(objects, name, data)
+        try:
+            found = objects.get(name)
+        except FileNotFoundError:
+            found = None
+        if found != data:
+            what = "nothing" if found is None else f"{len(found)} other bytes"
+            raise CorruptionError(
+                f"{objects.uri}/{name}",
+                f"it was written and confirmed, but reading it back returns {what}; nothing was "
+                "removed here; next: repeat the command, and check the object store",
+            )
+
+    # --- removing ---------------------------------------------------------------------------
+
+    def _remove_local(self, records: list[SegmentRecord]) -> None:
+        """Remove the local copies of published segments."""
+        folder = self.environment.folder
+        freed = 0
+        parents = set()
+        for record in records:
+            name = stored_name(record.path)
+            folder.remove(name)
+            self.environment.segments.forget(record.path)
+            freed += record.size_bytes
+            parents.add(name.rpartition("/")[0])
+        for parent in parents:
+            folder.sync(parent)
+        self.report = self.report._replace(freed_bytes=freed)
+        failpoints.hit("publish:local-removed")
+
+    def _remove_objects(self, head: Head, before: Manifest, manifest: Manifest) -> None:
+        """Remove segments that are no longer named, and old manifests.
+
+        What the last manifest named is known; a listing also finds what killed processes have left.
+        It may be of an earlier moment, and then shows objects that are gone: that does no harm.
+        """
+        named = {one.name for one in manifest.segments}
+        doomed = {one.name for one in before.segments} - named
+        prefix = len(self.remote.name(""))
+        objects = self.remote.objects
+        old = [name[prefix:] for name in objects.names(self.remote.name(MANIFESTS))]
+        doomed.update(name for name in sorted(old)[:-_KEPT_MANIFESTS] if name != head.manifest)
+        doomed.update(name for name in old if name > head.manifest)
+        for folder in (SEGMENTS, SEALED) if doomed or manifest != before else ():
+            for name in objects.names(self.remote.name(folder)):
+                if name[prefix:] not in named:
+                    doomed.add(name[prefix:])
+        doomed.discard(head.manifest)
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(lambda one: objects.remove(self.remote.name(one)), sorted(doomed)))
+        self.report = self.report._replace(removed=len(doomed))
+        failpoints.hit("publish:objects-removed")
+
+
+def _is_within(one: RemoteSegment, other: RemoteSegment) -> bool:
+    """Return whether another segment replaced one: a larger one of the same stream, around it."""
+    small, large = one.record, other.record
+    return (
+        small.path != large.path
+        and small.stream_number == large.stream_number
+        and large.first_id <= small.first_id
+        and small.last_id <= large.last_id
+        and (small.entries, small.created_ms) < (large.entries, large.created_ms)
+    )
+
+
+def is_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = False) -> bool:
+    """Return whether the object of a segment is there, and every byte matches its checksums."""
+    try:
+        check_copy(remote, record, sealed=sealed)
+    except CorruptionError:
+        return False
+    return True
+
+
+def check_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = False) -> None:
+    """Read the object of a segment; raise CorruptionError unless it is that segment."""
+    segment = remote.open(record, sealed=sealed)
+    check_means(record, segment)
+    check_checksums(segment)
+
+
+def _note(txn: WriteTxn, setting: RemoteSetting) -> None:
+    put_remote_setting(txn, setting)

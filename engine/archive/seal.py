@@ -1,0 +1,277 @@
+"""Sealed segments: copies of live entries in the object store of an archive.
+
+They let readers elsewhere have all entries of a store although its streams keep theirs. The entries
+stay in the store, and nothing in it names a sealed segment: the remote manifest does.
+
+- A run of `seal` copies the entries above those that segments hold already. If the segment before
+  is not larger than what it adds, both become one. So a stream has few sealed segments, and each
+  entry is copied a number of times that grows with the logarithm of their number.
+- When the entries of a sealed segment were archived, the segments of the archive replace it.
+- An erasure rewrites sealed segments, as it does those of the archive.
+
+Memory is bounded by the nodes of one segment. Snapshots last while these are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from streamkeep.engine.archive.iterate import cut_node, nodes_without
+from streamkeep.engine.commands.history import history_nodes
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
+from streamkeep.engine.model.manifest import erased_ids, take_file_number
+from streamkeep.engine.model.remote_archive import RemoteArchive, check_checksums
+from streamkeep.engine.model.segment_files import check_means
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.object_store import put_bytes
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import MAX_ID, StreamId
+from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.node.node import PAIRS, Range, end_ids, has_live, read_range
+from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
+from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream, segment_name
+from streamkeep.format.segment.segment import Segment, segment_path
+from streamkeep.format.segment.writer import SegmentWriter
+
+_TARGET_BYTES: Final = 32 << 20  # of nodes in one sealed segment
+
+Id = tuple[int, int]
+
+
+class SealedCopies:
+    """The sealed segments of a store during one publication.
+
+    Attributes:
+        segments: those that the next manifest will name.
+        written: the number of segments that were written.
+        new_entries: the number of entries in them that no segment had before.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        remote: RemoteArchive,
+        before: Manifest,
+        archived: list[SegmentRecord],
+    ) -> None:
+        self._environment = environment
+        self._remote = remote
+        self._archived = archived
+        self.segments = [one for one in before.segments if one.sealed]
+        self.written = 0
+        self.new_entries = 0
+
+    # --- those that are there ---------------------------------------------------------------
+
+    def drop_covered(self) -> None:
+        """Drop the segments whose entries are all within the ranges of archived segments.
+
+        An entry of such a range that the archive lacks was deleted before it was archived.
+        """
+        ranges: dict[int, list[tuple[Id, Id]]] = {}
+        for record in self._archived:
+            ranges.setdefault(record.stream_number, []).append((record.first_id, record.last_id))
+        self.segments = [
+            one
+            for one in self.segments
+            if not self._is_covered(one.record, sorted(ranges.get(one.record.stream_number, [])))
+        ]
+
+    def _is_covered(self, record: SegmentRecord, ranges: list[tuple[Id, Id]]) -> bool:
+        if not ranges or ranges[-1][1] < record.last_id or ranges[0][0] > record.first_id:
+            return False
+        if _range_of(ranges, record.first_id) == _range_of(ranges, record.last_id) is not None:
+            return True
+        segment = self._remote.open(record, sealed=True)
+        for number, block in enumerate(segment.index.blocks):
+            if _range_of(ranges, block.first_id) == _range_of(ranges, block.last_id) is not None:
+                continue
+            for node in segment.block(number):
+                ids = end_ids(node.listpack, node.ms, node.seq)
+                first, last = ids.first_live, ids.last_live
+                if _range_of(ranges, first) == _range_of(ranges, last) is not None:
+                    continue
+                for ms, seq in _ids_of(node.ms, node.seq, node.listpack):
+                    if _range_of(ranges, (ms, seq)) is None:
+                        return False
+        return True
+
+    def leave_out_erased(self) -> None:
+        """Rewrite the segments that hold erased entries, without these."""
+        kept = []
+        for one in self.segments:
+            record = one.record
+            number, first, last = record.stream_number, record.first_id, record.last_id
+            ids = sorted(self._environment.read(erased_ids, number, first, last))
+            segment = self._remote.open(record, sealed=True) if ids else None
+            if segment is None or not _has_any(segment, ids):
+                kept.append(one)
+                continue
+            nodes = list(nodes_without(segment, ids))
+            if nodes:
+                kept.append(self._write(record, nodes, REWRITTEN, record.erased + len(ids)))
+        self.segments = kept
+
+    # --- new ones ---------------------------------------------------------------------------
+
+    def seal(self, streams: dict[int, RemoteStream]) -> dict[int, RemoteStream]:
+        """Copy the entries that no segment has; return the streams with what is complete now."""
+        found = dict(streams)
+        for number, stream in streams.items():
+            if stream.exists:
+                complete = self._seal_stream(stream)
+                found[number] = stream._replace(complete_to=max(stream.complete_to, complete))
+        return found
+
+    def _seal_stream(self, stream: RemoteStream) -> StreamId:
+        """Copy the entries of a stream above what is complete; return what is complete now."""
+        start = stream.complete_to.next() if stream.complete_to < MAX_ID else MAX_ID
+        while True:
+            nodes, end, more = self._environment.read(self._nodes_from, stream, start)
+            if nodes:
+                record = self._like(stream)
+                count = sum(_live_of(node) for node in nodes)
+                size = sum(map(len, nodes))
+                while (
+                    (last := self._last_of(stream.number)) is not None
+                    and last.record.raw_bytes <= size
+                    and last.record.raw_bytes + size <= _TARGET_BYTES
+                ):
+                    size += last.record.raw_bytes
+                    before = self._remote.open(last.record, sealed=True)
+                    nodes = [*nodes_without(before, []), *nodes]
+                    self.segments.remove(last)
+                self.segments.append(self._write(record, nodes, ARCHIVED, 0))
+                self.new_entries += count
+            if not more:
+                return end
+            start = end.next()
+
+    def _nodes_from(
+        self, txn: Txn, stream: RemoteStream, start: StreamId
+    ) -> tuple[list[bytes], StreamId, bool]:
+        """Return nodes from an ID on as envelopes, the ID they reach, and whether more follow.
+
+        A range that the archive holds, in the middle of live entries, is left out.
+        """
+        current = txn.find_stream(stream.key)
+        if current is None or current.number != stream.number:
+            return [], start.previous(), False
+        reached = max(StreamId(*current.record.last_id()), start.previous())
+        ranges: list[tuple[Id, Id]] = [
+            (one.first_id, one.last_id)
+            for one in self._archived
+            if one.stream_number == stream.number
+        ]
+        nodes: list[bytes] = []
+        size = 0
+        for ms, seq, data in history_nodes(txn, current, start, MAX_ID):
+            ids = end_ids(data, ms, seq)
+            if ids.last_live < start or _range_of(ranges, (ms, seq)) is not None:
+                continue
+            if size >= _TARGET_BYTES:
+                return nodes, StreamId(ms, seq).previous(), True
+            parts = [(ms, seq, data)]
+            if ids.first_live < start:
+                parts = cut_node(ms, seq, data, start, (MAX, MAX), set())
+            for part_ms, part_seq, part in parts:
+                nodes.append(
+                    encode_envelope(
+                        stream.number, part_ms, part_seq, txn.context.epoch, 0, b"", part, b""
+                    )
+                )
+                size += len(part)
+        return nodes, reached, False
+
+    def _last_of(self, number: int) -> RemoteSegment | None:
+        """Return the last sealed segment of a stream, if nothing archived is above it."""
+        mine = [one for one in self.segments if one.record.stream_number == number]
+        last = max(mine, key=lambda one: one.record.last_id, default=None)
+        if last is None or any(
+            one.stream_number == number and one.last_id > last.record.first_id
+            for one in self._archived
+        ):
+            return None
+        return last
+
+    def _like(self, stream: RemoteStream) -> SegmentRecord:
+        return SegmentRecord(
+            stream.number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARCHIVED, "", stream.key
+        )
+
+    def _write(
+        self, like: SegmentRecord, nodes: list[bytes], origin: int, erased: int
+    ) -> RemoteSegment:
+        """Write a sealed segment, and read it back.
+
+        Raises:
+            CorruptionError: reading it back shows something else.
+        """
+        environment = self._environment
+        file_number = environment.write(take_file_number, frees=True)
+        epoch = environment.context.epoch
+        now_ms = environment.context.clock.now_ms()
+        number, key = like.stream_number, like.key
+        writer = SegmentWriter(
+            store_uuid=environment.uuid.bytes,
+            stream_number=number,
+            key=key,
+            created_ms=now_ms,
+            epoch=epoch,
+            file_number=file_number,
+        )
+        where = f"sealed segment of stream {number}"
+        data = b"".join(writer.add(node, where) for node in nodes) + writer.finish()
+        assert writer.first_id is not None
+        assert writer.last_id is not None
+        path = segment_path(number, key, writer.first_id, writer.last_id, epoch, file_number)
+        name = self._remote.name(segment_name(path, sealed=True))
+        put_bytes(self._remote.objects, name, data)
+        failpoints.hit("publish:sealed")
+        record = record_of(
+            Segment.open(lambda offset, size: data[offset : offset + size], len(data), where),
+            stream_number=number,
+            path=path,
+            key=key,
+            sequence=0,
+            created_ms=now_ms,
+            epoch=epoch,
+            origin=origin,
+            erased=erased,
+        )
+        segment = self._remote.open(record, sealed=True)
+        check_means(record, segment)
+        check_checksums(segment)
+        self.written += 1
+        return RemoteSegment(record, True)
+
+
+def _range_of(ranges: list[tuple[Id, Id]], one: Id) -> int | None:
+    """Return which range, of sorted ones that do not overlap, holds an ID; None if none does."""
+    at = bisect_right(ranges, one, key=lambda range_: range_[0]) - 1
+    return at if at >= 0 and one <= ranges[at][1] else None
+
+
+def _ids_of(ms: int, seq: int, data: bytes) -> list[Id]:
+    """Return the IDs of a node's entries."""
+    found: Entries = []
+    read_range(data, ms, seq, Range(0, 0, MAX, MAX, NO_LIMIT, False, PAIRS), found)
+    return [entry[:2] for entry in found]
+
+
+def _has_any(segment: Segment, ids: list[Id]) -> bool:
+    """Return whether a segment holds one of some entries."""
+    for number in sorted({segment.seek(*one) for one in ids}):
+        if number < len(segment.index.blocks):
+            for node in segment.block(number):
+                if any(has_live(node.listpack, node.ms, node.seq, *one) for one in ids):
+                    return True
+    return False
+
+
+def _live_of(envelope: bytes) -> int:
+    found = decode_envelope(envelope, "node")
+    return int(end_ids(found.listpack, found.ms, found.seq).live)

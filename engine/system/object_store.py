@@ -1,0 +1,366 @@
+"""Objects under a URI: a folder (`file://`, or a path), or a bucket such as `s3://bucket/folder`.
+
+An object is written as a whole, under a name that says where it belongs, and read in ranges. What
+`put` has returned for is durable. Names are relative to the URI, with slashes.
+
+Buckets are reached through `obstore`, which is imported at the first use of such a URI and is
+installed with the extra `s3`. Its settings come from the environment, or from the role of the
+machine, and never from the URI, because URIs appear in logs:
+
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or AWS_PROFILE (needs boto3)
+    AWS_ENDPOINT_URL   of a server other than Amazon's, `http://host:port`
+    AWS_REGION         us-east-1 if it is not set
+
+A request that fails for a passing reason is repeated for up to half a minute. After that, or at
+once where repeating is useless, every method raises `UnreachableError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from streamkeep.engine.system import files
+from streamkeep.format.core.errors import ArgumentError, UnreachableError
+
+SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
+_PIECE: Final = 8 << 20
+_MOST_TEXT: Final = 200
+_TIMEOUT: Final = timedelta(seconds=30)
+_CONNECT: Final = timedelta(seconds=5)
+_RETRIES: Final[dict[str, Any]] = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+}
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
+_DENIED: Final = re.compile(
+    r"PermissionDenied|Unauthenticated|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|"
+    r"ExpiredToken|169\.254\.|\b40[13]\b|[Cc]redential|privileges"
+)
+
+ReadAt = Callable[[int, int], bytes]  # (offset, size) -> bytes
+
+
+class ObjectStore(Protocol):
+    """The objects under one URI. Safe to share between threads, but not with forked children."""
+
+    uri: str
+
+    def get(self, name: str) -> bytes:
+        """Return an object; raise FileNotFoundError if there is none."""
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return a range of an object, fewer bytes at its end; raise FileNotFoundError."""
+
+    def size(self, name: str) -> int | None:
+        """Return the size of an object; None if there is none."""
+
+    def put(self, name: str, read_at: ReadAt, size: int) -> None:
+        """Write an object, durably and as a whole; one of the same name is replaced."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of all objects below a folder, sorted; "" for all."""
+
+    def folders(self) -> list[str]:
+        """Return the first parts of all names that have more than one part, sorted."""
+
+    def remove(self, name: str) -> None:
+        """Remove an object if it exists."""
+
+
+def put_bytes(store: ObjectStore, name: str, data: bytes) -> None:
+    """Write an object that is in memory."""
+    store.put(name, lambda offset, size: data[offset : offset + size], len(data))
+
+
+def normal_uri(place: str) -> str:
+    """Return a path or URI in the one form that is stored, without a slash at its end.
+
+    Raises:
+        ArgumentError: the scheme is unknown, or the URI contains settings.
+    """
+    if "://" not in place:
+        if not place:
+            raise ArgumentError("a URI cannot be empty")
+        return Path(os.path.abspath(place)).as_uri()
+    parts = urlsplit(place)
+    if parts.scheme not in SCHEMES:
+        raise ArgumentError(
+            f"{place}: unknown scheme {parts.scheme}://, expected one of {', '.join(SCHEMES)}"
+        )
+    if parts.query or ("@" in parts.netloc and parts.scheme not in ("abfs", "abfss")):
+        raise ArgumentError(
+            f"{parts.scheme}://{parts.hostname}{parts.path}: the URI contains settings or secrets, "
+            "which would appear in logs; next: set them in the environment: AWS_ENDPOINT_URL, "
+            "AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+        )
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).as_uri()
+    scheme = "s3" if parts.scheme == "s3a" else parts.scheme
+    if not parts.netloc:
+        raise ArgumentError(f"{place}: the URI names no bucket")
+    path = "/".join(part for part in unquote(parts.path).split("/") if part)
+    return f"{scheme}://{parts.netloc}/{path}".rstrip("/")
+
+
+def open_objects(place: str) -> ObjectStore:
+    """Return the objects under a path or URI, which need not exist yet.
+
+    Raises:
+        ArgumentError: the URI is not supported.
+        UnreachableError: the package that reaches it is not installed.
+    """
+    return _opened(normal_uri(place), os.getpid(), tuple(map(os.environ.get, _RELEVANT)))
+
+
+_RELEVANT: Final = (
+    *_ENDPOINTS,
+    *_REGIONS,
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+)
+
+
+@lru_cache(maxsize=64)
+def _opened(uri: str, process: int, environment: tuple[str | None, ...]) -> ObjectStore:
+    """Return a client. Its threads do not survive a fork, so each process has its own."""
+    if uri.startswith("file://"):
+        return FolderObjects(uri)
+    return BucketObjects(uri)
+
+
+class FolderObjects:
+    """Objects in a folder of this host; writes are synced, and renamed when complete."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._root = Path(unquote(urlsplit(uri).path))
+
+    def get(self, name: str) -> bytes:
+        """See `ObjectStore`."""
+        with self._reaching():
+            return (self._root / name).read_bytes()
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """See `ObjectStore`."""
+        with self._reaching(), open(self._root / name, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, offset)
+
+    def size(self, name: str) -> int | None:
+        """See `ObjectStore`."""
+        with self._reaching():
+            try:
+                return (self._root / name).stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def put(self, name: str, read_at: ReadAt, size: int) -> None:
+        """See `ObjectStore`."""
+        path = self._root / name
+        with self._reaching():
+            files.create_folder(path.parent)
+            with files.replacing(path) as out:
+                for piece in _pieces(read_at, size):
+                    out.write(piece)
+
+    def names(self, folder: str) -> list[str]:
+        """See `ObjectStore`."""
+        top = self._root / folder
+        with self._reaching():
+            found = [path for path in top.rglob("*") if path.is_file()] if top.is_dir() else []
+        return sorted(
+            path.relative_to(self._root).as_posix()
+            for path in found
+            if not path.name.startswith(".")  # being written, or left by a killed process
+        )
+
+    def folders(self) -> list[str]:
+        """See `ObjectStore`."""
+        with self._reaching():
+            if not self._root.is_dir():
+                return []
+            return sorted(path.name for path in self._root.iterdir() if path.is_dir())
+
+    def remove(self, name: str) -> None:
+        """See `ObjectStore`."""
+        with self._reaching():
+            (self._root / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise UnreachableError(f"{self.uri}: no space is left; next: make room") from error
+            raise UnreachableError(f"{self.uri}: {error.strerror or error}") from error
+
+
+class BucketObjects:
+    """Objects in a bucket."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        try:
+            import obstore
+        except ImportError as error:
+            raise UnreachableError(
+                f"{uri}: archives in a bucket need a package that is not installed; next: "
+                "pip install 'streamkeep[s3]'"
+            ) from error
+        self._obstore: Any = obstore
+        self._bucket = _bucket(uri)
+
+    def get(self, name: str) -> bytes:
+        """See `ObjectStore`."""
+        with self._reaching():
+            return bytes(self._obstore.get(self._bucket, name).bytes())
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """See `ObjectStore`."""
+        if size == 0:
+            return b""
+        with self._reaching():
+            return bytes(self._obstore.get_range(self._bucket, name, start=offset, length=size))
+
+    def size(self, name: str) -> int | None:
+        """See `ObjectStore`."""
+        with self._reaching():
+            try:
+                return int(self._obstore.head(self._bucket, name)["size"])
+            except FileNotFoundError:
+                return None
+
+    def put(self, name: str, read_at: ReadAt, size: int) -> None:
+        """See `ObjectStore`."""
+        with self._reaching():
+            if size <= _PIECE:
+                self._obstore.put(self._bucket, name, read_at(0, size), use_multipart=False)
+            else:
+                self._obstore.put(self._bucket, name, _pieces(read_at, size), chunk_size=_PIECE)
+
+    def names(self, folder: str) -> list[str]:
+        """See `ObjectStore`."""
+        with self._reaching():
+            found = self._obstore.list(self._bucket, folder or None, chunk_size=1000)
+            return sorted(str(one["path"]) for chunk in found for one in chunk)
+
+    def folders(self) -> list[str]:
+        """See `ObjectStore`."""
+        with self._reaching():
+            found = self._obstore.list_with_delimiter(self._bucket)
+            return sorted(str(one).rstrip("/") for one in found["common_prefixes"])
+
+    def remove(self, name: str) -> None:
+        """See `ObjectStore`."""
+        with self._reaching():
+            try:
+                self._obstore.delete(self._bucket, name)
+            except FileNotFoundError:
+                return
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turn an error of the client into one line that says what to do."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if _NO_BUCKET.search(str(error)):
+                raise UnreachableError(_advice(self.uri, str(error))) from error
+            raise
+        except (OSError, self._obstore.exceptions.BaseError) as error:
+            text = f"{type(error).__name__}: {error}"
+            raise UnreachableError(_advice(self.uri, text)) from error
+
+
+def _pieces(read_at: ReadAt, size: int) -> Iterator[bytes]:
+    """Yield what `read_at` returns, in pieces."""
+    for offset in range(0, size, _PIECE):
+        yield read_at(offset, min(_PIECE, size - offset))
+
+
+def _bucket(uri: str) -> Any:
+    """Return a client for a bucket and a folder in it."""
+    store: Any = importlib.import_module("obstore.store")
+    server = endpoint()
+    client: dict[str, Any] = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT}
+    if server is not None and server.startswith("http://"):
+        client["allow_http"] = True
+    parts = urlsplit(uri)
+    if parts.scheme != "s3":
+        return store.from_url(uri, client_options=client, retry_config=_RETRIES)
+    settings: dict[str, Any] = {}
+    if server is not None:
+        settings["endpoint"] = server
+    region = next((os.environ[name] for name in _REGIONS if os.environ.get(name)), None)
+    settings["region"] = region or "us-east-1"
+    provider = _profile(uri)
+    return store.S3Store(
+        parts.netloc,
+        prefix=parts.path.strip("/") or None,
+        client_options=client,
+        retry_config=_RETRIES,
+        **({} if provider is None else {"credential_provider": provider}),
+        **settings,
+    )
+
+
+def _profile(uri: str) -> Any:
+    """Return what reads the credentials of AWS_PROFILE; None without one, or with explicit keys."""
+    if not os.environ.get("AWS_PROFILE") or os.environ.get("AWS_ACCESS_KEY_ID"):
+        return None
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise UnreachableError(
+            f"{uri}: AWS_PROFILE is set, and reading profiles needs boto3; next: pip install boto3"
+        ) from error
+    return Boto3CredentialProvider()
+
+
+def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the URL of the configured S3 server; None for Amazon's."""
+    return next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
+
+
+def _advice(uri: str, text: str) -> str:
+    parts = urlsplit(uri)
+    brief = _short(text)
+    if _NO_BUCKET.search(text):
+        return f"{uri}: there is no bucket {parts.netloc!r}; next: make it"
+    if _DENIED.search(text):
+        return (
+            f"{uri}: credentials are missing or not sufficient; next: set AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY, or AWS_PROFILE ({brief})"
+        )
+    server = endpoint() if parts.scheme == "s3" else None
+    return (
+        f"{uri}: no usable answer from {server or 'the object store'}; next: check the network and "
+        f"the server, then repeat the command ({brief})"
+    )
+
+
+def _short(text: str) -> str:
+    """Return the error of a client in one line of limited length."""
+    line = " ".join(text.partition("Debug source:")[0].split())
+    return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]}..."

@@ -1,0 +1,387 @@
+"""The archive of a store under a URI: its head, its manifest, and the names of its objects.
+
+    URI/<store UUID>/store.json                        the head: name, labels, the newest manifest
+    URI/<store UUID>/manifests/<version>-<token>.jsonl.zst   all streams and segments, as JSON lines
+    URI/<store UUID>/segments/<path>                   segments of the archive, as below `archive/`
+    URI/<store UUID>/sealed/<path>                     segments with copies of live entries
+
+A URI under which several stores have their archives is a fleet.
+
+Always true: objects never change, except for the head. An object that a manifest names was written,
+and read back, before that manifest; a manifest was, before the head that names it. So a reader that
+has a head finds a state of the archive that is complete. A segment that is no longer named is
+removed after the head, so a reader that misses one reads the head again.
+
+Versions rise by one with each head. The store has the version in the row `archive_remote` of
+`meta`, which is committed before the head is written. So a head with a higher version was written
+by another copy of the store.
+
+Sealed segments hold copies of entries that are live in the store. They overlap nothing else when
+they are written. When their entries are archived later, a sealed segment remains until segments of
+the archive cover it. Until then a reader takes an entry from the archive first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import zstandard
+
+from streamkeep.format.core.checksum import digest64
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError, StreamkeepError
+from streamkeep.format.core.json_form import from_json, json_bytes
+from streamkeep.format.rows.records import is_safe_path
+from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
+
+VERSION: Final = 1  # of head and manifest. Permanent
+HEAD: Final = "store.json"
+MANIFESTS: Final = "manifests"
+SEGMENTS: Final = "segments"
+SEALED: Final = "sealed"
+META_REMOTE: Final = b"archive_remote"  # row of `meta`
+_MOST_HEAD: Final = 1 << 20
+_MOST_MANIFEST: Final = 1 << 32  # bytes of lines; more is a hostile file
+
+
+class RemoteSetting(NamedTuple):
+    """The row `archive_remote` of `meta`: where the archive of a store is kept.
+
+    Attributes:
+        name: of the store in its fleet.
+        version: the highest version of a head that this store may have written.
+    """
+
+    uri: str
+    name: str
+    labels: dict[str, str]
+    version: int
+
+    def encode(self) -> bytes:
+        """Return the body of the row."""
+        return json.dumps(self._asdict(), sort_keys=True).encode()
+
+
+class Head(NamedTuple):
+    """The object `store.json`.
+
+    Attributes:
+        version: number of this head; rises with each publication.
+        manifest: name of the manifest, relative to the folder of the store.
+        checksum: XXH3-64 of that object, 16 hexadecimal digits.
+        segments, entries, size_bytes: totals of the segments, sealed ones included.
+        published_ms: Unix time of the publication.
+        sealed_ms: Unix time up to which all entries are in segments; None if they never were.
+    """
+
+    store: UUID
+    name: str
+    labels: dict[str, str]
+    version: int
+    manifest: str
+    manifest_bytes: int
+    checksum: str
+    segments: int
+    entries: int
+    size_bytes: int
+    published_ms: int
+    sealed_ms: int | None
+
+    def encode(self) -> bytes:
+        """Return the bytes of the object."""
+        members = {"format": VERSION, **self._asdict(), "store": str(self.store)}
+        return (json.dumps(members, indent=1) + "\n").encode()
+
+
+class RemoteStream(NamedTuple):
+    """What a manifest says of a stream.
+
+    Attributes:
+        exists: whether the store had the stream when the manifest was made.
+        last_id: the last generated ID; 0-0 for a stream that is gone.
+        entries_added, length: as in XINFO STREAM; 0 for a stream that is gone.
+        complete_to: segments hold every entry up to this ID that was not deleted.
+        erased: IDs of erased entries.
+    """
+
+    number: int
+    key: bytes
+    exists: bool
+    last_id: StreamId
+    entries_added: int
+    length: int
+    complete_to: StreamId
+    erased: tuple[StreamId, ...] = ()
+
+
+class RemoteSegment(NamedTuple):
+    """A segment that a manifest names."""
+
+    record: SegmentRecord
+    sealed: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the object, relative to the folder of the store."""
+        return segment_name(self.record.path, sealed=self.sealed)
+
+
+class Manifest(NamedTuple):
+    """A manifest: streams by number, and segments by stream and ID."""
+
+    streams: dict[int, RemoteStream]
+    segments: tuple[RemoteSegment, ...]
+
+    def of_stream(self, number: int) -> list[RemoteSegment]:
+        """Return the segments of a stream, ascending by first ID."""
+        return [one for one in self.segments if one.record.stream_number == number]
+
+
+def segment_name(path: str, *, sealed: bool = False) -> str:
+    """Return the name of a segment, relative to the folder of its store."""
+    return f"{SEALED if sealed else SEGMENTS}/{path}"
+
+
+def manifest_name(version: int, token: str) -> str:
+    """Return the name of a new manifest; names in order are versions in order."""
+    return f"{MANIFESTS}/{version:020d}-{token}.jsonl.zst"
+
+
+def checksum_of(data: bytes) -> str:
+    """Return the checksum of an object, as a head has it."""
+    return digest64(data).hex()
+
+
+# --- the setting and the head ---------------------------------------------------------------------
+
+
+def decode_setting(body: bytes, where: str) -> RemoteSetting:
+    """Parse the row `archive_remote`; raise CorruptionError."""
+    members = _object(body, where)
+    try:
+        return RemoteSetting(
+            _text(members, "uri"),
+            _text(members, "name"),
+            _labels(members),
+            _number(members, "version"),
+        )
+    except (KeyError, ValueError) as error:
+        raise CorruptionError(where, f"{error}") from None
+
+
+def decode_head(data: bytes, where: str) -> Head:
+    """Parse a head.
+
+    Raises:
+        CorruptionError: it is damaged, or something else.
+        FormatVersionError: a newer version of Streamkeep wrote it.
+    """
+    if len(data) > _MOST_HEAD:
+        raise CorruptionError(where, f"{len(data)} bytes, expected at most {_MOST_HEAD}")
+    members = _object(data, where)
+    _check_version(members, where)
+    try:
+        manifest = _text(members, "manifest")
+        if not is_safe_path(manifest):
+            raise ValueError(f"the name {manifest!r} leads out of the archive")
+        sealed = members.get("sealed_ms")
+        return Head(
+            store=UUID(_text(members, "store")),
+            name=_text(members, "name"),
+            labels=_labels(members),
+            version=_number(members, "version"),
+            manifest=manifest,
+            manifest_bytes=_number(members, "manifest_bytes"),
+            checksum=_text(members, "checksum"),
+            segments=_number(members, "segments"),
+            entries=_number(members, "entries"),
+            size_bytes=_number(members, "size_bytes"),
+            published_ms=_number(members, "published_ms"),
+            sealed_ms=None if sealed is None else _number(members, "sealed_ms"),
+        )
+    except (KeyError, ValueError) as error:
+        raise CorruptionError(where, f"{error}") from None
+
+
+# --- the manifest ---------------------------------------------------------------------------------
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of a manifest object."""
+    lines = [json.dumps({"type": "manifest", "format": VERSION})]
+    for stream in manifest.streams.values():
+        lines.append(
+            json.dumps(
+                {
+                    "type": "stream",
+                    "number": stream.number,
+                    "key": json_bytes(stream.key),
+                    "exists": stream.exists,
+                    "last_id": str(stream.last_id),
+                    "entries_added": stream.entries_added,
+                    "length": stream.length,
+                    "complete_to": str(stream.complete_to),
+                    "erased": [str(one) for one in stream.erased],
+                }
+            )
+        )
+    for record, sealed in manifest.segments:
+        lines.append(
+            json.dumps(
+                {
+                    "type": "segment",
+                    "stream": record.stream_number,
+                    "path": record.path,
+                    "sealed": sealed,
+                    "key": json_bytes(record.key),
+                    "first_id": str(record.first_id),
+                    "last_id": str(record.last_id),
+                    "entries": record.entries,
+                    "nodes": record.nodes,
+                    "size_bytes": record.size_bytes,
+                    "raw_bytes": record.raw_bytes,
+                    "checksum": f"{record.checksum:016x}",
+                    "sequence": record.sequence,
+                    "created_ms": record.created_ms,
+                    "erased": record.erased,
+                    "epoch": record.epoch,
+                    "origin": ORIGINS[record.origin],
+                }
+            )
+        )
+    return zstandard.ZstdCompressor(level=3).compress("\n".join(lines).encode() + b"\n")
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Parse a manifest object.
+
+    Raises:
+        CorruptionError: it is damaged.
+        FormatVersionError: a newer version of Streamkeep wrote it.
+    """
+    try:
+        if zstandard.frame_content_size(data) > _MOST_MANIFEST:
+            raise CorruptionError(where, f"it states more than {_MOST_MANIFEST} bytes")
+        text = zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise CorruptionError(where, f"zstd cannot decompress it: {error}") from None
+    streams: dict[int, RemoteStream] = {}
+    segments: list[RemoteSegment] = []
+    for at, line in enumerate(text.splitlines()):
+        place = f"{where}: line {at + 1}"
+        members = _object(line, place)
+        if at == 0:
+            _check_version(members, place)
+            continue
+        try:
+            if members.get("type") == "stream":
+                stream = _stream(members)
+                streams[stream.number] = stream
+            elif members.get("type") == "segment":
+                segments.append(_segment(members))
+        except (KeyError, ValueError, StreamkeepError) as error:
+            raise CorruptionError(place, f"{error}") from None
+    return Manifest(streams, tuple(segments))
+
+
+def in_order(segments: Iterator[RemoteSegment]) -> tuple[RemoteSegment, ...]:
+    """Return segments by stream, first ID, and archived ones first."""
+    return tuple(
+        sorted(
+            segments, key=lambda one: (one.record.stream_number, one.record.first_id, one.sealed)
+        )
+    )
+
+
+def _stream(members: Mapping[str, Any]) -> RemoteStream:
+    return RemoteStream(
+        _number(members, "number"),
+        from_json(members["key"]),
+        members["exists"] is True,
+        StreamId.parse(_text(members, "last_id")),
+        _number(members, "entries_added"),
+        _number(members, "length"),
+        StreamId.parse(_text(members, "complete_to")),
+        tuple(StreamId.parse(one) for one in members["erased"]),
+    )
+
+
+def _segment(members: Mapping[str, Any]) -> RemoteSegment:
+    path = _text(members, "path")
+    if not is_safe_path(path):
+        raise ValueError(f"the path {path!r} leads out of the archive")
+    first = StreamId.parse(_text(members, "first_id"))
+    last = StreamId.parse(_text(members, "last_id"))
+    entries = _number(members, "entries")
+    if first > last or entries == 0:
+        raise ValueError("the last ID is below the first, or there are no entries")
+    nodes, size, raw = (_number(members, name) for name in ("nodes", "size_bytes", "raw_bytes"))
+    sequence, created_ms = _number(members, "sequence"), _number(members, "created_ms")
+    record = SegmentRecord(
+        _number(members, "stream"),
+        first.ms,
+        first.seq,
+        last.ms,
+        last.seq,
+        entries,
+        nodes,
+        size,
+        raw,
+        int(_text(members, "checksum"), 16),
+        sequence,
+        created_ms,
+        _number(members, "erased"),
+        _number(members, "epoch"),
+        ORIGINS.index(_text(members, "origin")),
+        path,
+        from_json(members["key"]),
+    )
+    return RemoteSegment(record, members["sealed"] is True)
+
+
+# --- members of objects ---------------------------------------------------------------------------
+
+
+def _object(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        members = json.loads(data)
+    except ValueError as error:
+        raise CorruptionError(where, f"not JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise CorruptionError(where, "not a JSON object")
+    return members
+
+
+def _check_version(members: Mapping[str, Any], where: str) -> None:
+    found = members.get("format")
+    if type(found) is not int or found < 1:
+        raise CorruptionError(where, f"format {found!r}, expected a number")
+    if found > VERSION:
+        raise FormatVersionError(
+            f"{where}: format {found}, this version reads up to {VERSION}; next: install a newer "
+            "version of Streamkeep"
+        )
+
+
+def _text(members: Mapping[str, Any], name: str) -> str:
+    value = members[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}, expected text")
+    return value
+
+
+def _number(members: Mapping[str, Any], name: str) -> int:
+    value = members[name]
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise ValueError(f"{name} is {value!r}, expected a number")
+    return value
+
+
+def _labels(members: Mapping[str, Any]) -> dict[str, str]:
+    labels = members["labels"]
+    if not isinstance(labels, dict) or not all(isinstance(one, str) for one in labels.values()):
+        raise ValueError(f"labels are {labels!r}, expected texts by name")
+    return labels

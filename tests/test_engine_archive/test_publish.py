@@ -1,0 +1,436 @@
+"""Archives under a URI: published, verified, read through, erased, taken over, in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from conftest import assert_sound
+from crash.losses import in_child
+from inside import segment_files_of
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.model.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.object_store import FolderObjects, normal_uri, open_objects
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    MissingSegmentError,
+    StoreError,
+    UnreachableError,
+)
+from streamkeep.format.segment.remote import Manifest, decode_head, decode_manifest
+from streamkeep.recovery import backup, check
+from streamkeep.recovery.fsck.findings import Finding
+
+Open = Callable[..., Store]
+STEPS = (
+    "publish:segment",
+    "publish:sealed",
+    "publish:uploaded",
+    "publish:manifest",
+    "publish:noted",
+    "publish:head",
+    "publish:local-removed",
+    "publish:objects-removed",
+)
+
+
+def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
+    ids = store.xadd_many(key, [{"n": str(one), "x": f"{one:030}"} for one in range(count)])
+    store.set_retention(key, archive=True)
+    return ids
+
+
+def shown(store: Store, key: str = "s") -> list[bytes]:
+    return [entry.id for entry in store.xrange(key, history=True)]
+
+
+def found(store: Store) -> list[Finding]:
+    return list(check(store.path))
+
+
+def remote_of(store: Store, fleet: Path) -> RemoteArchive:
+    return RemoteArchive(open_objects(str(fleet)), store.uuid)
+
+
+def manifest_of(store: Store, fleet: Path) -> Manifest:
+    newest = remote_of(store, fleet).newest()
+    assert newest is not None
+    return newest[1]
+
+
+def ids_there(store: Store, fleet: Path) -> list[str]:
+    """Return the IDs that a reader of the objects alone finds, of the archive first."""
+    seen: dict[str, bool] = {}
+    remote = remote_of(store, fleet)
+    for one in manifest_of(store, fleet).segments:
+        segment = remote.open(one.record, sealed=one.sealed)
+        assert not list(segment.check())
+        copy = fleet.parent / "reader"
+        with streamkeep.open(copy) as reader:
+            path = fleet / store.uuid / one.name
+            list(reader.adopt_segments(path, key="s"))
+            seen.update(
+                (str(entry.id, "ascii"), True) for entry in reader.xrange("s", history=True)
+            )
+        shutil.rmtree(copy)
+    return sorted(seen, key=StreamId.parse)
+
+
+def local_segments(store: Store) -> list[Path]:
+    return list((store.path / "archive").rglob("*.seg"))
+
+
+def test_segments_move_and_are_read_through(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    ids = fill(store, 300)
+    store.xtrim("s", maxlen=50)
+    report = store.archive(to=tmp_path / "fleet", name="shop", labels={"env": "test"})
+    assert report.segments == report.published.uploaded == 1
+    assert report.published.freed_bytes == report.published.uploaded_bytes > 0
+    assert local_segments(store) == []
+    assert shown(store) == ids
+    assert [one.problems for one in store.verify_archive()] == [[]]
+    head = remote_of(store, tmp_path / "fleet").head()
+    assert head is not None
+    assert (head.name, head.labels, head.version) == ("shop", {"env": "test"}, 1)
+    store.xtrim("s", maxlen=10)
+    assert store.archive().published.uploaded == 1  # the store has noted the URI
+    assert shown(store) == ids
+    store.close()
+    with streamkeep.open(store.path, readonly=True) as again:
+        assert shown(again) == ids
+    again.close()
+    assert found(store) == []
+
+
+def test_the_setting_can_be_given_before_anything_is_archived(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    assert store.remote_archive() is None
+    assert store.archive(to=tmp_path / "fleet").published.version == 1
+    setting = store.remote_archive()
+    assert setting is not None
+    assert setting.uri == (tmp_path / "fleet").as_uri()
+    assert setting.name == store.path.name
+
+
+def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
+    store = open_store()
+    with pytest.raises(ArgumentError, match="also give `to`"):
+        store.archive(seal=True)
+    assert store.remote_archive() is None
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("ftp://host/x", "unknown scheme ftp://"),
+        ("s3://key:secret@bucket/x", "contains settings"),
+        ("s3://bucket/x?region=eu", "contains settings"),
+        ("s3:///x", "names no bucket"),
+        ("", "cannot be empty"),
+    ],
+)
+def test_a_uri_that_cannot_be_used_is_an_error(open_store: Open, place: str, problem: str) -> None:
+    store = open_store()
+    with pytest.raises(ArgumentError, match=problem):
+        store.archive(to=place)
+    assert store.remote_archive() is None
+
+
+def test_uris_have_one_form() -> None:
+    assert normal_uri("s3a://bucket/a//b/") == "s3://bucket/a/b"
+    assert normal_uri("/srv/fleet/") == normal_uri("file:///srv/fleet")
+
+
+def test_sealed_segments_hold_live_entries_and_grow_few(open_store: Open, tmp_path: Path) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 100)
+    assert store.archive(to=fleet, seal=True).published.sealed_entries == 100
+    assert store.xlen("s") == 100
+    for _ in range(12):
+        ids += fill(store, 20)
+        assert store.archive(seal=True).published.sealed_entries == 20
+        assert manifest_of(store, fleet).streams[1].complete_to == StreamId.parse(ids[-1])
+    assert len(manifest_of(store, fleet).segments) <= 6
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
+    head = remote_of(store, fleet).head()
+    assert head is not None
+    assert head.sealed_ms is not None
+
+
+def test_archived_segments_replace_sealed_ones(open_store: Open, tmp_path: Path) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 400)
+    store.archive(to=fleet, seal=True)
+    store.xdel("s", ids[3])
+    store.xtrim("s", maxlen=0)
+    store.archive()
+    segments = manifest_of(store, fleet).segments
+    assert [one.sealed for one in segments] == [False]
+    assert ids_there(store, fleet) == [one.decode() for one in ids if one != ids[3]]
+
+
+def test_a_sealed_segment_stays_while_it_has_the_only_copy(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 400)
+    store.archive(to=fleet, seal=True)
+    store.set_retention("s", archive=False)
+    store.xtrim("s", maxlen=200)
+    store.set_retention("s", archive=True)
+    store.xtrim("s", maxlen=0)
+    store.archive()
+    assert {one.sealed for one in manifest_of(store, fleet).segments} == {False, True}
+    assert ids_there(store, fleet)[0] == ids[0].decode()
+
+
+def test_complete_to_stops_before_entries_without_a_segment(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.trim_range("s", ids[40], ids[79])  # in the middle
+    store.archive(to=fleet)
+    manifest = manifest_of(store, fleet)
+    assert manifest.segments
+    assert manifest.streams[1].complete_to < StreamId.parse(ids[0])
+    store.archive(seal=True)
+    assert manifest_of(store, fleet).streams[1].complete_to == StreamId.parse(ids[-1])
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_erased_entry_is_gone_from_the_objects(
+    open_store: Open, tmp_path: Path, sealed: bool
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 300)
+    secret = store.xadd("s", {"secret": "the-very-secret"})
+    ids += [secret, *fill(store, 5)]
+    if not sealed:
+        store.xtrim("s", maxlen=0)
+    store.archive(to=fleet, seal=sealed)
+    before = {path for path in fleet.rglob("*.seg")}
+    assert store.erase("s", secret) == 1
+    after = {path for path in fleet.rglob("*.seg")}
+    assert len(after) == len(before) == 1
+    assert after != before
+    assert secret.decode() not in ids_there(store, fleet)
+    assert len(ids_there(store, fleet)) == 305
+
+
+def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 10)
+    store.set_retention("s", archive=False)
+    store.archive(to=fleet, seal=True)
+    store.delete("s")
+    store.erase("s", ids[4])
+    assert ids_there(store, fleet) == [one.decode() for one in ids if one != ids[4]]
+
+
+def test_removed_segments_are_gone_from_the_objects(open_store: Open, tmp_path: Path) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    fill(store, 100)
+    store.xtrim("s", maxlen=0)
+    store.archive(to=fleet)
+    assert store.drop_segments("s")
+    assert list(fleet.rglob("*.seg")) == []
+    assert manifest_of(store, fleet).segments == ()
+
+
+def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    ids = fill(store, 100)
+    store.xtrim("s", maxlen=0)
+    store.archive(to=tmp_path / "one")
+    assert store.archive(to=tmp_path / "two").published.uploaded == 1
+    shutil.rmtree(tmp_path / "one")
+    assert shown(store) == ids
+
+
+def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    ids = fill(store, 300)
+    store.xtrim("s", maxlen=100)
+    store.archive(to=tmp_path / "fleet")
+    backup(store.path, tmp_path / "old")
+    store.xtrim("s", maxlen=0)
+    store.archive()
+    with streamkeep.open(tmp_path / "old") as old:
+        assert shown(old) == ids  # the backup reads its segments where they are
+        with pytest.raises(StoreError, match="another copy of the store publishes"):
+            old.archive(seal=True)
+        assert old.archive(to=tmp_path / "own", seal=True).published.sealed_entries >= 100
+        assert shown(old) == ids
+    assert len(manifest_of(store, tmp_path / "fleet").segments) == 2
+
+
+def test_history_needs_the_object_only_if_the_file_is_gone(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    ids = fill(store, 100)
+    store.xtrim("s", maxlen=0)
+    store.archive(to=tmp_path / "fleet")
+    (path,) = (tmp_path / "fleet").rglob("*.seg")
+    kept = path.read_bytes()
+    segment_files_of(store).close()
+    path.unlink()
+    with pytest.raises(MissingSegmentError, match="neither on the disk nor at file://"):
+        shown(store)
+    assert [one.code for one in found(store)] == ["SK301"]
+    copy = tmp_path / "copy.seg"
+    copy.write_bytes(kept)
+    assert next(store.adopt_segments(copy)).record is not None
+    assert shown(store) == ids
+    store.archive()
+    assert path.read_bytes() == kept
+    assert local_segments(store) == []
+
+
+def test_a_damaged_segment_is_not_published(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    fill(store, 100)
+    store.xtrim("s", maxlen=0)
+    store.archive()
+    (path,) = local_segments(store)
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+    segment_files_of(store).close()
+    with pytest.raises(CorruptionError, match="checksum"):
+        store.archive(to=tmp_path / "fleet")
+    assert path.exists()
+    assert store.remote_archive() is None
+    data[40] ^= 1
+    path.write_bytes(data)
+
+
+def test_fsck_says_when_the_archive_there_is_not_what_was_written(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    fill(store, 100)
+    store.xtrim("s", maxlen=0)
+    store.archive(to=fleet)
+    head = fleet / store.uuid / "store.json"
+    old = head.read_bytes()
+    for _ in range(2):
+        fill(store, 10)
+        store.archive(seal=True)
+    head.write_bytes(old)
+    assert [one.code for one in found(store)] == ["SK315"]
+    members = {**json.loads(old), "version": 9}
+    head.write_bytes(json.dumps(members).encode())
+    assert "another copy" in found(store)[0].problem
+    head.unlink()
+    assert store.archive(seal=True).published.uploaded == 0  # the segment is still there
+    assert found(store) == []
+
+
+def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path: Path) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 300)
+    store.xtrim("s", maxlen=100)
+    store.archive(to=fleet, seal=True)
+    with streamkeep.open(tmp_path / "again") as again:
+        adopted = list(again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}"))
+        assert sum(one.record.entries for one in adopted if one.record) == 300
+        assert shown(again) == ids
+        assert [one.record for one in again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}")] == [
+            None,
+            None,
+        ]
+        with pytest.raises(ArgumentError, match="a slash and a UUID"):
+            list(again.adopt_segments(fleet.as_uri()))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_publication_loses_nothing(tmp_path: Path, step: str) -> None:
+    path, fleet = tmp_path / "store", tmp_path / "fleet"
+    with streamkeep.open(path) as store:
+        ids = fill(store, 600)
+        store.xtrim("s", maxlen=400)
+        store.archive(to=fleet, seal=True)
+        store.xtrim("s", maxlen=200)
+        ids += fill(store, 20)
+
+    def publish() -> None:
+        with streamkeep.open(path) as store:
+            failpoints.arm(step, lambda: os._exit(9))
+            store.archive(seal=True)
+
+    assert not in_child(publish)
+    with streamkeep.open(path) as store:
+        assert shown(store) == ids
+        seen = ids_there(store, fleet)
+        assert seen == [one.decode() for one in ids[: len(seen)]]
+        assert len(seen) >= 600
+        store.archive(seal=True)
+        assert shown(store) == ids
+        assert ids_there(store, fleet) == [one.decode() for one in ids]
+        names = {one.name for one in manifest_of(store, fleet).segments}
+        top = fleet / store.uuid
+        assert {one.relative_to(top).as_posix() for one in top.rglob("*.seg")} == names
+    assert_sound(path)
+
+
+def test_objects_in_a_folder_are_written_as_a_whole(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path.as_uri())
+    objects.put("a/b", lambda offset, size: b"12345"[offset : offset + size], 5)
+    assert objects.names("") == objects.names("a") == ["a/b"]
+    assert objects.read("a/b", 1, 3) == b"234"
+    assert objects.size("a/b") == 5
+    assert objects.size("nothing") is None
+    assert objects.folders() == ["a"]
+    with pytest.raises(FileNotFoundError):
+        objects.get("nothing")
+    (tmp_path / "a" / "b").unlink()
+    (tmp_path / "a" / "b").mkdir()
+    with pytest.raises(UnreachableError, match="directory"):
+        objects.get("a/b")
+
+
+def test_the_cache_is_bounded() -> None:
+    cache = ChunkCache(3 * CHUNK_BYTES)
+    for number in range(5):
+        cache.put("a", number, bytes(CHUNK_BYTES))
+    assert [cache.get("a", number) is None for number in range(5)] == [True, True] + [False] * 3
+    cache.forget("a")
+    assert cache.get("a", 4) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format": 1}',
+        b'{"format": "x"}',
+        b'{"format": 1, "store": "x", "manifest": "../up"}',
+    ],
+)
+def test_a_damaged_head_is_corruption(data: bytes) -> None:
+    with pytest.raises(CorruptionError, match="head"):
+        decode_head(data, "head")
+
+
+def test_a_damaged_manifest_is_corruption() -> None:
+    with pytest.raises(CorruptionError, match="manifest"):
+        decode_manifest(b"nothing of zstd", "manifest")
