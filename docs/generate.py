@@ -222,7 +222,7 @@ def with_part(text: str, part: Part) -> str:
 
 FOLDERS: Final = (
     "arrow|benchmarks|docs|engine|examples|format|jobs|metrics|pipeline|recovery|server|src|tests"
-    "|tools|transfer"
+    "|release|tools|transfer"
 )
 
 

@@ -1,0 +1,1 @@
+"""Tests of `release/`: what may be published."""
