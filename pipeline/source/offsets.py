@@ -5,7 +5,8 @@
 `number` is the stream's number in the store, which shows whether the stream was deleted and created
 again. `id` is the last entry read, or where to begin. The rest shows later whether entries after
 `id` were trimmed before they were read: `next` is the entry that followed, and if there was none,
-`added` is the number of entries ever added.
+`added` is the number of entries ever added. `first` is the first entry of a stream that the query
+met in this batch, and that therefore has no earlier position.
 
 Spark takes a changed text of an offset for new data. So a position changes only together with its
 `id`, and keys are sorted.
@@ -18,11 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeep.format.core.entry import MIN_ID, StreamId
-from streamkeep.format.core.errors import StreamkeepError
-
-
-class DataLossError(StreamkeepError):
-    """Entries were removed before a streaming read has read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,7 @@ class Position:
     id: StreamId
     next: StreamId | None = None
     added: int | None = None
+    first: StreamId | None = None
 
     def encode(self) -> dict[str, Any]:
         """Return the position as Spark stores it."""
@@ -41,18 +38,15 @@ class Position:
             out["next"] = str(self.next)
         if self.added is not None:
             out["added"] = self.added
+        if self.first is not None:
+            out["first"] = str(self.first)
         return out
 
     @classmethod
     def decode(cls, data: Mapping[str, Any]) -> Position:
         """Return the position that Spark has stored."""
-        following = data.get("next")
-        return cls(
-            int(data["number"]),
-            StreamId.parse(data["id"]),
-            None if following is None else StreamId.parse(following),
-            data.get("added"),
-        )
+        ids = {name: StreamId.parse(data[name]) for name in ("next", "first") if name in data}
+        return cls(int(data["number"]), StreamId.parse(data["id"]), added=data.get("added"), **ids)
 
 
 BEGINNING = Position(0, MIN_ID)

@@ -7,6 +7,7 @@ size.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.pipeline.options import ReadOptions
@@ -54,11 +55,18 @@ def plan_pins(
             size = max(1, target // 8)
             if options.tail_export is None:
                 slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
+                parts = packed(slices, target, options)
+                return [tuple(counted(txn, one, source) for one in part) for part in parts]
         if options.tail_export is not None:
             sweep(options.tail_export)
             folder = folder or new_folder(options.tail_export)
             slices = cut_exported(options, pins, size, folder)
             _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
+    return packed(slices, target, options)
+
+
+def packed(slices: list[Slice], target: int, options: ReadOptions) -> list[tuple[Slice, ...]]:
+    """Return slices as partitions of about `target` bytes, with neighbours joined."""
     partitions = pack(
         slices,
         target,
@@ -66,6 +74,12 @@ def plan_pins(
         max_entries=options.max_records,
     )
     return [join(part) for part in partitions]
+
+
+def counted(txn: Txn, one: Slice, source: str) -> Slice:
+    """Return a slice with the number of its entries, which its task compares with what it reads."""
+    nodes = stream_nodes(txn, one.key, one.number, source)
+    return replace(one, planned=nodes.count(one.start, one.end))
 
 
 def pinned_bytes(txn: Txn, pin: Pin, source: str) -> int:

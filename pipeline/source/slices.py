@@ -36,6 +36,8 @@ class Slice:
         entries: about how many entries there are; 0 if unknown.
         segment: the file that holds all of them, relative to the archive; None: in the store.
         blocks: the blocks of that file, as a half-open range; None for all.
+        planned: the exact number of entries when the read was planned, and of nodes; None for a
+            file, which either is complete or gives an error.
     """
 
     key: bytes
@@ -46,6 +48,7 @@ class Slice:
     entries: int = 0
     segment: str | None = None
     blocks: tuple[int, int] | None = None
+    planned: tuple[int, int] | None = None
 
 
 def pack(

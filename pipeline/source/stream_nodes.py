@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streamkeep.engine.commands.history import Archived, Live, Retired, Source
 from streamkeep.engine.model.manifest import overlapping
@@ -21,7 +21,10 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.keys import NODES, node_key, unpack_node_key
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import PAGE_VALUE
+from streamkeep.format.node.node import live_ids, peek_counts
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL
+
+_HEAD: Final = 26
 
 
 class Found(NamedTuple):
@@ -34,6 +37,54 @@ class Found(NamedTuple):
     ms: int
     seq: int
     load: Callable[[], bytes]
+
+
+class Count(NamedTuple):
+    """The number of entries in a range, and of the nodes that begin in it and have entries."""
+
+    entries: int
+    nodes: int
+
+
+class Tally:
+    """Counts the entries in a range, and the nodes that begin in it and have entries.
+
+    Nodes come in ascending order, and their ranges never overlap. So all but the first and the last
+    one are in the range whole, and their headers have their number of entries.
+    """
+
+    def __init__(self, start: StreamId, end: StreamId) -> None:
+        self._start = start
+        self._end = end
+        self._entries = self._nodes = 0
+        self._last: CopiedNode | None = None
+
+    def add(self, ms: int, seq: int, data: bytes) -> None:
+        """Add the next node."""
+        last = self._last
+        if last is not None and (last[0], last[1]) >= self._start:
+            self._take(peek_counts(last[2][:_HEAD])[0] if last[2] else 0, begins=True)
+        elif last is not None:
+            self._look(last)
+        self._last = (ms, seq, data, b"")
+
+    def result(self) -> Count:
+        """Return what was counted."""
+        if self._last is not None:
+            self._look(self._last)
+            self._last = None
+        return Count(self._entries, self._nodes)
+
+    def _look(self, node: CopiedNode) -> None:
+        """Count a node of which some entries may be outside of the range."""
+        ms, seq, data, _ = node
+        if data:
+            inside = sum(self._start <= one <= self._end for one in live_ids(data, ms, seq))
+            self._take(inside, begins=(ms, seq) >= self._start)
+
+    def _take(self, entries: int, *, begins: bool) -> None:
+        self._entries += entries
+        self._nodes += bool(entries) and begins
 
 
 class Mark(NamedTuple):
@@ -160,6 +211,37 @@ class StreamNodes:
             for block in self._files().open(record).index.blocks:
                 if block.last_id >= start and block.first_id <= end:
                     yield Mark(StreamId(*block.first_id), block.raw_size, block.entries)
+
+    def count(self, start: StreamId, end: StreamId) -> Count:
+        """Return how many entries a read of a range returns, and of how many nodes.
+
+        The driver pays about a microsecond per live node, and nothing for a whole segment.
+        """
+        entries = nodes = 0
+        for source in self._sources():
+            if not isinstance(source, Archived):
+                tally = Tally(start, end)
+                for ms, seq, load in _upwards(source, start, end, None):
+                    tally.add(ms, seq, load())
+                found = tally.result()
+                entries, nodes = entries + found.entries, nodes + found.nodes
+        if self.source in (LIVE, TAIL):
+            return Count(entries, nodes)
+        for record in overlapping(self.txn, self.number, start, end):
+            if start <= record.first_id and record.last_id <= end:
+                entries, nodes = entries + record.entries, nodes + record.nodes
+                continue
+            segment = self._files().open(record)
+            for number, block in enumerate(segment.index.blocks):
+                if start <= block.first_id and block.last_id <= end:
+                    entries, nodes = entries + block.entries, nodes + block.nodes
+                elif block.last_id >= start and block.first_id <= end:
+                    tally = Tally(start, end)
+                    for node in segment.block(number):
+                        tally.add(node.ms, node.seq, node.listpack)
+                    found = tally.result()
+                    entries, nodes = entries + found.entries, nodes + found.nodes
+        return Count(entries, nodes)
 
     def size_bytes(self, start: StreamId, end: StreamId) -> int:
         """Return about how many bytes a read of a range takes."""

@@ -26,12 +26,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from streamkeep.format.core.entry import MIN_ID
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.group_positions import set_group_positions
+from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import (
     BEGINNING,
-    DataLossError,
+    Position,
     Positions,
     decode_offset,
     encode_offset,
@@ -42,7 +44,10 @@ from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import (
     Budget,
+    ReadCounts,
+    batch_gone,
     check_nothing_lost,
+    deleted_streams,
     first_positions,
     limited_positions,
     newest_positions,
@@ -66,6 +71,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         self.schema = schema
         self._bound: Positions | None = None  # where a query with availableNow ends
         self._planned: Positions = {}
+        self._counts = ReadCounts()
         self._group_store: Store[bytes] | None = None
         self._exports: list[tuple[dict[str, Any], str]] = []  # of unfinished batches
         check_schema(schema, options)
@@ -104,8 +110,18 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
                 newest = limited_positions(
                     snapshot.txn, self.options, positions, budget, self._bound
                 )
+            for error in deleted_streams(snapshot.txn, positions):
+                self._lose(error)
+                newest.pop(error.key, None)
         self._planned = newest
         return encode_offset(newest)
+
+    def _lose(self, error: DataLossError) -> None:
+        """Raise an error about lost entries, or count and log it, as the options say."""
+        if self.options.fail_on_data_loss:
+            raise error
+        self._counts.lost[error.key] += 1 if error.lost is None else error.lost
+        _log.warning("%s", error)
 
     def _newest(self, txn: Any, positions: Positions) -> Positions:
         if self._bound is None:
@@ -125,18 +141,25 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the lag of the query, which `lastProgress` shows as latestOffset."""
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            return report(snapshot.txn, self.options, self._planned)
+            return report(snapshot.txn, self.options, self._planned, self._counts)
 
     # --- one micro-batch --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
         """Return the partitions of a micro-batch."""
         pins = self._pins(decode_offset(start), decode_offset(end))
-        if self.options.tail_export is None:
-            return [SlicePartition(part) for part in plan_pins(self.options, pins)]
-        folder = new_folder(self.options.tail_export)
-        self._exports.append((end, folder))
-        return [SlicePartition(part) for part in plan_pins(self.options, pins, folder)]
+        folder = None
+        if self.options.tail_export is not None:
+            folder = new_folder(self.options.tail_export)
+            self._exports.append((end, folder))
+        parts = plan_pins(self.options, pins, folder)
+        self._counts.planned.clear()
+        for part in parts:
+            for one in part:
+                self._counts.planned[one.key] += (
+                    one.entries if one.planned is None else one.planned[0]
+                )
+        return [SlicePartition(part) for part in parts]
 
     def _pins(self, start: Positions, end: Positions) -> tuple[Pin, ...]:
         """Return the ranges between two offsets; raise or log if entries in them are lost."""
@@ -144,17 +167,20 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             for key, last in end.items():
                 position = start.get(key, BEGINNING)
+                if position.number == 0 and last.first is not None:
+                    position = Position(last.number, MIN_ID, last.first)
                 try:
                     check_nothing_lost(snapshot.txn, self.options, key, position)
                 except DataLossError as error:
-                    if self.options.fail_on_data_loss:
-                        raise
-                    _log.warning("%s", error)
-                if position.number not in (0, last.number):
-                    position = BEGINNING
+                    self._lose(error)
+                begin = MIN_ID if position.number != last.number else position.id
                 stream = snapshot.txn.find_stream(key)
-                if last.id > position.id and stream is not None and stream.number == last.number:
-                    pins.append(Pin(key, last.number, position.id.next(), last.id))
+                if last.id <= begin:
+                    continue
+                if stream is not None and stream.number == last.number:
+                    pins.append(Pin(key, last.number, begin.next(), last.id))
+                elif position.number in (0, last.number):
+                    self._lose(batch_gone(key, begin, last))
         return tuple(pins)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -6,8 +6,10 @@ node that it covers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from streamkeep.engine.model.manifest import find_segment
@@ -16,13 +18,8 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.node import live_ids, peek_counts
 from streamkeep.pipeline.options import ARCHIVE, LATEST, LIVE, ReadOptions
-from streamkeep.pipeline.source.offsets import (
-    BEGINNING,
-    DataLossError,
-    Position,
-    Positions,
-    key_text,
-)
+from streamkeep.pipeline.source.losses import ADVICE, DataLossError, node_remains
+from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions, key_text
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
@@ -43,6 +40,20 @@ class Budget:
         return (self.entries is not None and self.entries <= 0) or (
             self.size_bytes is not None and self.size_bytes <= 0
         )
+
+
+@dataclass
+class ReadCounts:
+    """What the progress of a query says about each stream.
+
+    Attributes:
+        planned: the number of entries of the newest batch, as it was planned.
+        lost: the number of entries that were found lost since the query began; a loss of unknown
+            size counts as one.
+    """
+
+    planned: Counter[bytes] = field(default_factory=Counter)
+    lost: Counter[bytes] = field(default_factory=Counter)
 
 
 class TriggerStream:
@@ -74,6 +85,20 @@ class TriggerStream:
         end = StreamId(record.last_ms, record.last_seq)
         return Position(self.number, end, added=record.entries_added)
 
+    def after_reading(self, last: StreamId) -> Position:
+        """Return the position after an entry, with what shows later whether entries were lost."""
+        following = self.first_after(last)
+        if following is not None:
+            return Position(self.number, last, following)
+        return Position(self.number, last, added=self.stream.record.entries_added)
+
+    def met(self, position: Position, start: Positions, key: bytes) -> Position:
+        """Return the end of a batch; of a stream that has no position yet, with its first entry."""
+        known = start.get(key, BEGINNING)
+        if known.number == self.number:
+            return position
+        return replace(position, first=self.first_after(MIN_ID))
+
     def after(self, position: Position) -> StreamId:
         """Return the ID after which a query continues; the lowest if the stream was replaced."""
         return position.id if position.number in (0, self.number) else MIN_ID
@@ -102,6 +127,12 @@ class TriggerStream:
                 count += peek_counts(data[:_HEAD])[0]
             nodes += 1
         return count, None
+
+    def tombstones_after(self, after: StreamId) -> int:
+        """Return the number of deleted entries that nodes after an ID still hold."""
+        nodes = self.source_nodes.nodes(after.next(), MAX_ID, None)
+        loaded = (found.load() for found in islice(nodes, _COUNTED_NODES))
+        return sum(peek_counts(data[:_HEAD])[1] for data in loaded if data)
 
     def entries_after(self, after: StreamId) -> int:
         """Return the number of entries after an ID; beyond 20,000 nodes it is an estimate."""
@@ -132,10 +163,11 @@ def first_positions(txn: Txn, options: ReadOptions) -> Positions:
         starting = LATEST if options.starting is None else options.starting.of(key)
         if starting == LATEST:
             positions[key] = stream.end()
-        elif isinstance(starting, StreamId) and starting > MIN_ID:
-            positions[key] = Position(stream.number, starting.previous())
         else:
-            positions[key] = Position(stream.number, MIN_ID)
+            before = MIN_ID
+            if isinstance(starting, StreamId) and starting > MIN_ID:
+                before = starting.previous()
+            positions[key] = stream.after_reading(before)
     return positions
 
 
@@ -144,7 +176,7 @@ def newest_positions(txn: Txn, options: ReadOptions, start: Positions) -> Positi
     positions = dict(start)
     for key, stream in trigger_streams(txn, options):
         if stream.last > stream.after(start.get(key, BEGINNING)):
-            positions[key] = stream.end()
+            positions[key] = stream.met(stream.end(), start, key)
     return positions
 
 
@@ -182,7 +214,7 @@ def limited_positions(
                 budget.entries -= entries
             if budget.size_bytes is not None:
                 budget.size_bytes -= size
-            positions[key] = steps.position()
+            positions[key] = steps.stream.met(steps.position(), start, key)
             if steps.ended:
                 del walks[key]
     return positions
@@ -192,7 +224,7 @@ class _Steps:
     """The entries of one stream after an ID, taken in portions."""
 
     def __init__(self, stream: TriggerStream, after: StreamId, last: StreamId) -> None:
-        self._stream = stream
+        self.stream = stream
         self.last = last
         self.id = after
         self.ended = False
@@ -235,10 +267,10 @@ class _Steps:
     def position(self) -> Position:
         """Return the position after the entries taken so far."""
         if self._fill():
-            return Position(self._stream.number, self.id, StreamId(*self._ids[0]))
-        if self.id >= self._stream.last:
-            return self._stream.end()
-        return Position(self._stream.number, self.id)
+            return Position(self.stream.number, self.id, StreamId(*self._ids[0]))
+        if self.id >= self.stream.last:
+            return self.stream.end()
+        return Position(self.stream.number, self.id)
 
 
 # --- lost entries ---------------------------------------------------------------------------------
@@ -247,49 +279,91 @@ class _Steps:
 def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Position) -> None:
     """Raise DataLossError if entries after a position were trimmed before they were read.
 
-    Trimming removes the oldest entries. So the next entry still exists, live or in the archive, or
-    it was trimmed together with all up to the first existing one. A deleted entry is no loss. If
-    entries after the position were deleted, the check cannot tell the two apart and passes.
+    `losses` says how trimmed entries differ from deleted ones.
     """
+    if position.number == 0:
+        return  # no position yet
     stream = txn.find_stream(key)
-    if position.number == 0 or stream is None:
-        return  # no position yet, or no stream: the query waits
-    if stream.number != position.number:
-        raise DataLossError(
-            f"stream {key_text(key)!r} was deleted and created again after entry {position.id} was "
-            "read; unread entries of the former stream are lost; next: failOnDataLoss=false reads "
-            "the new stream from its beginning"
-        )
+    if stream is None or stream.number != position.number:
+        raise _stream_gone(key, position, made_again=stream is not None)
     record = stream.record
-    if (record.max_deleted_ms, record.max_deleted_seq) > position.id:
-        return
-    trimmed = record.length == 0 or (record.first_ms, record.first_seq) > position.id
+    after = position.id
+    trimmed = record.length == 0 or (record.first_ms, record.first_seq) > after
     if not trimmed:
         return
     current = TriggerStream(txn, stream, options.source)
-    first = current.first_after(position.id)
-    lost: str | None = None
-    if position.next is not None and (first is None or first > position.next):
-        lost = f"entries from {position.next} on"
+    first = current.first_after(after)
+    deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
+    what: str | None = None
+    lost: int | None = None
+    if position.next is not None:
+        if first is not None and first <= position.next:
+            return
+        if deleted >= position.next and (
+            deleted == position.next or node_remains(current.source_nodes, position.next)
+        ):
+            return
+        what = f"entries from {position.next} on"
     elif position.added is not None and record.entries_added > position.added:
-        there, more = current.count_after(position.id, _COUNTED_NODES)
-        count = record.entries_added - position.added - there
-        if more is None and count > 0:
-            lost = f"{count} entries after {position.id}"
-    if lost is not None:
+        there = current.source_nodes.count(after.next(), MAX_ID).entries
+        lost = record.entries_added - position.added - there
+        if lost <= 0:
+            return
+        if deleted > after and (
+            lost <= 1 + current.tombstones_after(after)
+            or (after > MIN_ID and node_remains(current.source_nodes, after))
+        ):
+            return
+        what = f"{lost} entries after {after}"
+    if what is not None:
         following = "no entry remains" if first is None else f"the first remaining entry is {first}"
         raise DataLossError(
-            f"stream {key_text(key)!r}: {lost} were trimmed before they were read, and are not "
-            f"archived; {following}; next: failOnDataLoss=false continues with the remaining "
-            "entries. Archiving the stream prevents such a loss"
+            f"stream {key_text(key)!r}: {what} were trimmed before they were read, and are not "
+            f"archived; {following}; {ADVICE}",
+            key,
+            lost,
         )
+
+
+def _stream_gone(key: bytes, position: Position, *, made_again: bool) -> DataLossError:
+    again = " and created again" if made_again else ""
+    unread = "unread entries of the former stream are lost"
+    if position.next is not None:
+        unread = f"entries from {position.next} on were not read and are lost"
+    follow = "reads the new stream from its beginning" if made_again else "forgets the stream"
+    return DataLossError(
+        f"stream {key_text(key)!r} was deleted{again} after entry {position.id} was read; "
+        f"{unread}; next: failOnDataLoss=false {follow}",
+        key,
+    )
+
+
+def batch_gone(key: bytes, begin: StreamId, last: Position) -> DataLossError:
+    """Return the error for a stream that was deleted after a batch of it was planned."""
+    return DataLossError(
+        f"stream {key_text(key)!r} was deleted, and perhaps created again, after a batch of it was "
+        f"planned; its entries from {begin.next()} to {last.id} are lost; next: "
+        "failOnDataLoss=false continues without them",
+        key,
+    )
+
+
+def deleted_streams(txn: Txn, positions: Positions) -> list[DataLossError]:
+    """Return an error for each stream of a query that does not exist any more."""
+    return [
+        _stream_gone(key, position, made_again=False)
+        for key, position in positions.items()
+        if position.number and txn.find_stream(key) is None
+    ]
 
 
 # --- lag ------------------------------------------------------------------------------------------
 
 
-def report(txn: Txn, options: ReadOptions, positions: Positions) -> dict[str, dict[str, object]]:
-    """Return the newest entry of each stream, and the lag of a query."""
+def report(
+    txn: Txn, options: ReadOptions, positions: Positions, counts: ReadCounts
+) -> dict[str, dict[str, object]]:
+    """Return the newest entry of each stream, the lag of a query, and what it has read and lost."""
     found: dict[str, dict[str, object]] = {}
     for key, stream in trigger_streams(txn, options):
         after = stream.after(positions.get(key, BEGINNING))
@@ -298,5 +372,7 @@ def report(txn: Txn, options: ReadOptions, positions: Positions) -> dict[str, di
             "id": str(stream.last),
             "entriesBehind": behind,
             "secondsBehind": max(0, stream.last.ms - after.ms) / 1000 if behind and after.ms else 0,
+            "entriesPlanned": counts.planned.get(key, 0),
+            "entriesLost": counts.lost.get(key, 0),
         }
     return found

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.source.offsets import DataLossError
+from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 
 SCHEMA = StructType().add("stream", StringType()).add("id", StringType()).add("ms", LongType())
@@ -229,11 +229,93 @@ def test_a_stream_made_again_is_noticed(store: Store[bytes], query: Query) -> No
     reader = query()
     _, offset = batch(reader, reader.initialOffset())
     store.delete("s")
-    assert batch(reader, offset) == ([], offset)
+    with pytest.raises(DataLossError, match=r"was deleted after entry 10-0 was read; unread"):
+        batch(reader, offset)
+    assert batch(query(failOnDataLoss=False), offset) == ([], {})
     add(store, 5, 10)
     with pytest.raises(DataLossError, match="deleted and created again after entry 10-0"):
         batch(reader, offset)
     assert len(batch(query(failOnDataLoss=False), offset)[0]) == 10
+
+
+def test_trimming_after_planning_is_an_error_of_the_task(
+    store: Store[bytes], query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(store, 1, 20_000)
+    reader = query()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    parts, forgiving = reader.partitions(start, end), query(failOnDataLoss=False)
+    store.xtrim("s", maxlen=100, approximate=False)
+    lost = r"19900 of the 20000 entries from 0-1 to 20000-0 were trimmed after the read was planned"
+    with pytest.raises(DataLossError, match=lost):
+        list(reader.read(parts[0]))
+    assert sum(map(len, forgiving.read(parts[0]))) == 100
+    assert "19900 of the 20000 entries" in caplog.text
+    with pytest.raises(DataLossError, match=r"entries from 1-0 on were trimmed"):
+        query().partitions(start, end)  # and again after a restart
+
+
+def test_deleting_after_planning_is_no_loss(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 1000)
+    reader = query(maxEntriesPerTrigger=900)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(900))
+    parts = reader.partitions(start, end)
+    store.xdel("s", *(f"{n}-0" for n in range(5, 900, 3)))
+    assert sum(len(found) for part in parts for found in reader.read(part)) == 900 - 299
+
+
+def test_one_deletion_ahead_does_not_hide_a_trim(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 1000)
+    for limit in (400, 1000):
+        reader = query(maxEntriesPerTrigger=limit)
+        _, offset = batch(reader, reader.initialOffset())
+        if limit == 1000:
+            add(store, 1001, 1000)
+        newest = store.xrevrange("s", count=1)[0].id
+        store.xdel("s", newest)
+        store.xtrim("s", maxlen=100, approximate=False)
+        with pytest.raises(DataLossError, match=r"were trimmed before they were read"):
+            batch(reader, offset)
+        forgiving = query(failOnDataLoss=False)
+        assert batch(forgiving, offset)[0]
+        report = forgiving.reportLatestOffset()
+        assert report is not None
+        assert report["s"]["entriesLost"] >= 1
+        assert report["s"]["entriesPlanned"] == 100
+
+
+def test_a_stream_that_is_deleted_after_its_batch_was_logged(
+    store: Store[bytes], query: Query
+) -> None:
+    for start_of in ("earliest", "latest"):  # with a position, and met later
+        store.delete("s")
+        if start_of == "earliest":
+            add(store, 1, 10)
+        reader = query(startingOffsets=start_of)
+        start = reader.initialOffset()
+        if start_of == "latest":
+            add(store, 1, 10)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        store.delete("s")
+        for again in (False, True):
+            if again:
+                add(store, 1, 3)
+            with pytest.raises(DataLossError, match=r"was deleted"):
+                query().partitions(start, end)
+
+
+def test_a_stream_met_later_that_is_trimmed_before_its_batch(
+    store: Store[bytes], query: Query
+) -> None:
+    reader = query(startingOffsets="latest")
+    start = reader.initialOffset()
+    add(store, 1, 1000)
+    end = through_spark(reader.latestOffset(start, ReadAllAvailable()))
+    store.xtrim("s", maxlen=10, approximate=False)
+    with pytest.raises(DataLossError, match=r"entries from 1-0 on were trimmed"):
+        query().partitions(start, end)
 
 
 # --- what others see ------------------------------------------------------------------------------
@@ -244,7 +326,15 @@ def test_progress_is_reported_and_mirrored_into_a_group(store: Store[bytes], que
     reader = query(maxEntriesPerTrigger=4000, groupName="spark")
     _, offset = batch(reader, reader.initialOffset())
     latest = reader.reportLatestOffset()
-    assert latest == {"s": {"id": "10999-0", "entriesBehind": 6000, "secondsBehind": 6.0}}
+    assert latest == {
+        "s": {
+            "id": "10999-0",
+            "entriesBehind": 6000,
+            "secondsBehind": 6.0,
+            "entriesPlanned": 4000,
+            "entriesLost": 0,
+        }
+    }
     for _ in range(2):  # made, then set
         reader.commit(offset)
     reader.stop()

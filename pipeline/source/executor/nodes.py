@@ -8,6 +8,7 @@ it moves to the archive, so the next chunk begins above the last key.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,14 +22,53 @@ from streamkeep.pipeline.options import (
     AUTO,
     ReadOptions,
 )
+from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.segment_files import is_folder, open_segment
 from streamkeep.pipeline.source.slices import Slice
-from streamkeep.pipeline.source.stores import reading, stream_nodes
+from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
+from streamkeep.pipeline.source.stream_nodes import Tally
+
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 2 << 20
 _COPIES: Final = 8  # parts of a chunk, after each of which the clock is checked
 _CHUNK_S: Final = 0.05
 _MOST_RENEWALS: Final = 100
+
+
+def complete_nodes(
+    store: Store[bytes], one: Slice, options: ReadOptions
+) -> Iterator[list[CopiedNode]]:
+    """Yield the nodes of a slice, and compare what came with what was planned.
+
+    If `failOnDataLoss` is off, missing entries are counted in the log.
+
+    Raises:
+        DataLossError: entries that the plan counted are gone.
+    """
+    tally = Tally(one.start, one.end)
+    try:
+        for nodes in read_nodes(store, one, options.source):
+            if one.planned is not None:
+                for ms, seq, data, _ in nodes:
+                    tally.add(ms, seq, data)
+            yield nodes
+    except StreamReplacedError as error:
+        if options.fail_on_data_loss:
+            raise
+        _log.warning("%s", error)
+    if one.planned is None:
+        return
+    came = tally.result()
+    if came.entries >= one.planned[0]:
+        return
+    with store.snapshot() as snapshot:
+        lost = lost_since_plan(snapshot.txn, one, *came)
+    if lost is None:
+        return
+    if options.fail_on_data_loss:
+        raise DataLossError(lost, one.key)
+    _log.warning("%s", lost)
 
 
 def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[list[CopiedNode]]:
@@ -90,4 +130,4 @@ def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[C
         yield lambda one: read_file(options.path, one)
         return
     with reading(options.path) as store:
-        yield lambda one: read_nodes(store, one, options.source)
+        yield lambda one: complete_nodes(store, one, options)

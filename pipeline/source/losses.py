@@ -1,0 +1,74 @@
+"""Entries that were removed before they were read: what is a loss, and what can be known about it.
+
+Trimming removes the oldest entries, node by node, and an exact trim removes the oldest entries of
+one more node. XDEL marks entries as deleted, and removes a node with its last entry. The store does
+not record which entries were trimmed, only the highest ID that was ever deleted (max_deleted_id).
+So three facts distinguish missing entries:
+
+- An ID above max_deleted_id that is missing was trimmed.
+- If the node that held an entry is still there, no trim has passed it. What is missing in it was
+  deleted, or was trimmed from its head; if an entry further ahead was deleted, the two look alike.
+- A whole node that is missing was trimmed, or all of its entries were deleted. That counts as lost,
+  because a loss that is not reported would be worse than a report of deletions.
+
+Used by the driver, which compares positions, and by tasks, which compare what they read with what
+was planned.
+"""
+
+from __future__ import annotations
+
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.node.node import end_ids
+from streamkeep.pipeline.source.slices import Slice
+from streamkeep.pipeline.source.stream_nodes import StreamNodes
+
+ADVICE = (
+    "next: failOnDataLoss=false continues with the remaining entries. Archiving the stream "
+    "prevents such a loss"
+)
+
+
+class DataLossError(StreamkeepError):
+    """Entries were removed before they were read.
+
+    Attributes:
+        key: of their stream.
+        lost: their number; None if it is not known.
+    """
+
+    def __init__(self, message: str, key: bytes = b"", lost: int | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.lost = lost
+
+
+def node_remains(nodes: StreamNodes, entry: StreamId) -> bool:
+    """Return whether the node that held an entry is still there."""
+    for ms, seq, load in nodes.nodes(entry, entry, None):
+        data = load()
+        if data and (ms, seq) <= entry <= end_ids(data, ms, seq).last_slot:
+            return True
+    return False
+
+
+def lost_since_plan(txn: Txn, one: Slice, came: int, whole: int) -> str | None:
+    """Return a sentence about entries of a slice that are lost; None if they were deleted.
+
+    Args:
+        came: the number of entries that were read, fewer than planned.
+        whole: the number of nodes that begin in the slice and were read.
+    """
+    assert one.planned is not None
+    entries, nodes = one.planned
+    stream = txn.find_stream(one.key)
+    if stream is not None and stream.number == one.number and whole >= nodes:
+        record = stream.record
+        deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
+        if deleted >= one.start:
+            return None  # entries of nodes that remain were deleted by ID
+    return (
+        f"stream {one.key!r}: {entries - came} of the {entries} entries from {one.start} to "
+        f"{one.end} were trimmed after the read was planned, and before they were read; {ADVICE}"
+    )
