@@ -22,7 +22,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import streamkeep
 from streamkeep.engine.api.store import Store
@@ -32,6 +32,10 @@ from streamkeep.recovery.backups.backup import backup
 from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.server import Server
+
+if TYPE_CHECKING:
+    from streamkeep.server.http.access import Rights
+    from streamkeep.server.http.serving import HttpServer
 
 DEFAULT_BIND: Final = "127.0.0.1:6379"
 _FIRST_HANDED: Final = 3  # the first descriptor that systemd hands over
@@ -51,7 +55,8 @@ class Options:
         tls: certificate, key, and the authority that clients' certificates must be of.
         plain: refuse TLS: an address other than loopback is served without.
         backup: the folder for BGSAVE.
-        write: the page over HTTP may change the store.
+        write: callers over HTTP may change the store.
+        hosts: further names by which HTTP may be called, such as that of the machine.
         ready: is called with the server when it accepts connections.
     """
 
@@ -63,6 +68,7 @@ class Options:
     plain: bool = False
     backup: Path | None = None
     write: bool = False
+    hosts: tuple[str, ...] = ()
     max_clients: int = 10_000
     timeout_s: int = 0
     query_buffer_limit: int = 1 << 30
@@ -149,6 +155,9 @@ async def serve(store: Store[bytes], options: Options) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, stopped.set)
+        http = await _start_http(store, options, context)
+        if http is not None:
+            settings.shown["http"] = str(options.http)
         _notify("READY=1")
         if options.ready is not None:
             options.ready(server)
@@ -156,7 +165,49 @@ async def serve(store: Store[bytes], options: Options) -> None:
         _notify("STOPPING=1")
         for open_socket in listening:
             open_socket.close()
+        if http is not None:
+            await http.stop()
         await server.close()
+
+
+async def _start_http(
+    store: Store[bytes], options: Options, tls: ssl.SSLContext | None
+) -> HttpServer | None:
+    """Begin to serve HTTP and the page, if that is wanted."""
+    if options.http is None:
+        return None
+    try:
+        from streamkeep.server.http.access import Access as HttpAccess
+        from streamkeep.server.http.app import create_app
+        from streamkeep.server.http.serving import HttpServer, bind
+    except ImportError as error:
+        raise StoreError(
+            f"HTTP needs the extra `server`: pip install streamkeep[server] ({error})"
+        ) from error
+    host, port = address(options.http)
+    users = options.access
+    checks = None if users.default.needs_no_password else _authenticating(users, options.write)
+    access = HttpAccess(write=options.write, authenticate=checks, hosts=options.hosts)
+    try:
+        sockets = bind(host, port)
+    except OSError as error:
+        raise StoreError(f"cannot listen on {options.http}: {error}") from error
+    http = HttpServer(create_app(store, access), sockets, tls=tls)
+    await http.start()
+    return http
+
+
+def _authenticating(users: Access, write: bool) -> Callable[[str | None, str], Rights | None]:
+    """Return what checks the user and the secret of a request."""
+    from streamkeep.server.http.access import Rights
+
+    def check_secret(name: str | None, secret: str) -> Rights | None:
+        user = users.users.get((name or "default").encode())
+        if user is None or not user.accepts(secret.encode()):
+            return None
+        return Rights(write and user.may_write, user.prefixes())
+
+    return check_secret
 
 
 def _saving(store: Store[bytes], folder: Path) -> Callable[[], None]:

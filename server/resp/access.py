@@ -19,7 +19,7 @@ from typing import Final
 
 from streamkeep.engine.commands.glob import glob
 from streamkeep.format.core.errors import ArgumentError, CommandError
-from streamkeep.server.commands.table import READS, Spec
+from streamkeep.server.commands.table import BY_NAME, READS, Spec
 
 _ADMIN: Final = {
     "shutdown", "bgsave", "flushall", "flushdb", "config", "acl", "client|kill", "client|list",
@@ -112,7 +112,10 @@ class User:
         """Raise unless the user may run this command on its keys."""
         if self.is_unrestricted():
             return
-        if not self.may_run(spec) and spec.name not in ("auth", "hello", "quit", "reset"):
+        allowed = self.may_run(spec) or spec.name in ("auth", "hello", "quit", "reset")
+        if spec.name in ("flushall", "flushdb") and (_READ | _WRITE, "*") not in self._keys:
+            allowed = False
+        if not allowed:
             raise NoPermissionError(
                 f"NOPERM this user has no permissions to run the '{spec.name}' command"
             )
@@ -131,6 +134,23 @@ class User:
     def sees(self, key: bytes) -> bool:
         """Return whether the user may read a key, so that KEYS and SCAN show it."""
         return self.is_unrestricted() or self._may_use(key, _READ)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the user may append to every stream that it may read."""
+        return self.may_run(BY_NAME[b"xadd"]) and all(
+            rights & _WRITE for rights, _ in self._patterns
+        )
+
+    def prefixes(self) -> tuple[bytes, ...] | None:
+        """Return what the keys begin with that the user may read; None for all keys.
+
+        A pattern counts only if it is a prefix and an asterisk.
+        """
+        if self.is_unrestricted() or (_READ | _WRITE, "*") in self._keys:
+            return None
+        found = [text[:-1] for _, text in self._keys if text.endswith("*")]
+        return tuple(text.encode() for text in found if not set(text) & set("*?[\\"))
 
     def is_unrestricted(self) -> bool:
         """Return whether the user may do everything."""

@@ -7,6 +7,7 @@ queued its reply itself.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -390,6 +391,24 @@ def _exec(client: Connection, words: list[bytes], turn: Turn) -> object:
         return Sent(failure_line(error))
 
 
+# --- keys that the user may read ----------------------------------------------------------------
+
+
+def _visible(client: Connection, words: list[bytes], turn: Turn) -> object:
+    """KEYS, SCAN and RANDOMKEY: only keys that the user may read."""
+    name = option(words[0])
+    spec = TABLE[name]
+    assert spec.run is not None
+    if name == b"RANDOMKEY" and not client.user.is_unrestricted():
+        names = TABLE[b"KEYS"].run(turn.read_txn(), [b"KEYS", b"*"], 0)  # type: ignore[misc]
+        seen = [one for one in names if client.user.sees(one)]  # type: ignore[attr-defined]
+        return random.choice(seen) if seen else None
+    reply: Any = spec.run(turn.read_txn(), words, 0)
+    if name == b"SCAN":
+        return [reply[0], [one for one in reply[1] if client.user.sees(one)]]
+    return reply if name == b"RANDOMKEY" else [one for one in reply if client.user.sees(one)]
+
+
 # --- the server ---------------------------------------------------------------------------------
 
 
@@ -523,7 +542,7 @@ def _command_info(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) == 2:
         return _command(client, words, turn)
     found = [TABLE.get(word.upper()) for word in words[2:]]
-    return [NIL_ARRAY if spec is None else _described(spec) for spec in found]
+    return [None if spec is None else _described(spec) for spec in found]
 
 
 def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -634,7 +653,10 @@ _HERE: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("command|docs", -2, _command_docs),
     ("command|getkeys", -3, _command_getkeys),
 )
-HANDLERS: Final[dict[str, Handler]] = {name: handler for name, _, handler in _HERE}
+HANDLERS: Final[dict[str, Handler]] = {
+    **{name: handler for name, _, handler in _HERE},
+    **dict.fromkeys(("keys", "scan", "randomkey"), _visible),
+}
 _CONTAINERS: Final = ("client", "config", "slowlog", "latency", "acl")
 
 

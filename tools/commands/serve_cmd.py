@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     help="Listen on an address; may be repeated. [default: 127.0.0.1:6379, without --socket]",
 )
 @click.option("--http", metavar="HOST:PORT", help="Also serve HTTP and a page to look at.")
-@click.option("--write", is_flag=True, help="The page may change the store; only with --http.")
+@click.option("--write", is_flag=True, help="Callers of --http may change the store.")
+@click.option(
+    "--http-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A further name by which --http may be called; may be repeated.",
+)
 @click.option(
     "--password-file",
     type=click.Path(),
@@ -95,6 +102,7 @@ def serve(
     bind: tuple[str, ...],
     http: str | None,
     write: bool,
+    hosts: tuple[str, ...],
     password_file: Path | None,
     users: Path | None,
     tls_cert: Path | None,
@@ -126,13 +134,14 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key need each other")
-    if write and http is None:
-        raise click.UsageError("--write needs --http")
+    if http is None and (write or hosts):
+        raise click.UsageError("--write and --http-host need --http")
     options = serving.Options(
         bind=list(bind),
         unix=unix,
         http=http,
         write=write,
+        hosts=hosts,
         access=_access(password_file, users),
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key, tls_ca),
         plain=no_tls,
@@ -165,7 +174,11 @@ def _tell(server: Server) -> None:
     places = [f"{shown['bind']}:{shown['port']}"] if "port" in shown else []
     places += [shown["unixsocket"]] if "unixsocket" in shown else []
     if output.as_json():
-        output.json_line("serving", store=str(server.store.path), addresses=places)
+        output.json_line(
+            "serving", store=str(server.store.path), addresses=places, http=shown.get("http")
+        )
     else:
+        if "http" in shown:
+            output.note(f"{server.store.path}: serving HTTP, and a page, on {shown['http']}")
         output.note(f"{server.store.path}: serving Redis clients on {' and '.join(places)}")
     output.flush()

@@ -1,0 +1,176 @@
+"""Clients that wait in XREAD and XREADGROUP."""
+
+from __future__ import annotations
+
+import pytest
+
+from patience import wait_until
+from resp_peer import Peer, Running
+from test_server.conftest import Connect
+
+XREADGROUP = ("XREADGROUP", "GROUP", "g")
+NIL = b"*-1\r\n"
+
+
+def block(running: Running, connect: Connect, *words: bytes | str | int) -> Peer:
+    """Return a client that is blocked in this command."""
+    before = running.ask(lambda server: server.blocked.count)
+    peer = connect()
+    peer.send(*words)
+    wait_until(lambda: running.ask(lambda server: server.blocked.count) == before + 1)
+    return peer
+
+
+def entry(key: str, entry_id: str, field: str = "f", value: str = "v") -> list[object]:
+    """Return what a read of one entry replies with."""
+    return [[key.encode(), [[entry_id.encode(), [field.encode(), value.encode()]]]]]
+
+
+def read(peer: Peer) -> object:
+    """Return the next reply as a value."""
+    from resp_peer import decode
+
+    return decode(peer.read())
+
+
+def test_consumers_are_served_in_the_order_of_their_arrival(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
+    waiting = [
+        block(running, connect, *XREADGROUP, name, "COUNT", 1, "BLOCK", 0, "STREAMS", "k", ">")
+        for name in ("ann", "bob", "eve")
+    ]
+    for number, one in enumerate(waiting, 1):
+        peer.call("XADD", "k", f"{number}-0", "f", "v")
+        assert read(one) == entry("k", f"{number}-0")
+    assert running.ask(lambda server: server.blocked.count) == 0
+
+
+def test_a_blocked_client_is_served_before_the_next_command_of_a_pipeline(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
+    waiting = block(running, connect, *XREADGROUP, "ann", "BLOCK", 0, "STREAMS", "k", ">")
+    peer.send("XADD", "k", "1-0", "f", "v")
+    peer.send("XPENDING", "k", "g")
+    assert peer.read() == b"$3\r\n1-0\r\n"
+    assert read(peer) == [1, b"1-0", b"1-0", [[b"ann", b"1"]]]
+    assert read(waiting) == entry("k", "1-0")
+
+
+def test_every_reader_gets_the_entries_after_the_last_at_its_call(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XADD", "k", "1-0", "f", "v")
+    readers = [block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$") for _ in range(3)]
+    peer.send("XADD", "k", "2-0", "f", "v")
+    peer.send("XADD", "k", "3-0", "f", "v")
+    assert [read(one) for one in readers] == [entry("k", "2-0")] * 3
+
+
+def test_entries_of_one_transaction_are_seen_together(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    peer.call("MULTI")
+    for number in (1, 2):
+        peer.call("XADD", "k", f"{number}-0", "f", "v")
+    assert peer.ask("EXEC") == [b"1-0", b"2-0"]
+    assert [one[0] for one in read(reader)[0][1]] == [b"1-0", b"2-0"]  # type: ignore[index]
+
+
+def test_a_caller_of_the_library_wakes_a_client(running: Running, connect: Connect) -> None:
+    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    running.server.store.xadd("k", {"f": "v"}, id="5-0")
+    assert read(reader) == entry("k", "5-0")
+
+
+@pytest.mark.parametrize(("hello", "nil"), [(2, NIL), (3, b"_\r\n")])
+def test_a_wait_ends_with_null(connect: Connect, hello: int, nil: bytes) -> None:
+    peer = connect()
+    peer.call("HELLO", hello)
+    assert peer.call("XREAD", "BLOCK", 1, "STREAMS", "k", "$") == nil
+
+
+def test_a_client_that_waits_runs_its_next_commands_afterwards(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    reader.send("PING")
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert read(reader) == entry("k", "1-0")
+    assert reader.read() == b"+PONG\r\n"
+
+
+def test_client_unblock_ends_a_wait(running: Running, connect: Connect, peer: Peer) -> None:
+    for how, reply in {
+        (): NIL,
+        ("TIMEOUT",): NIL,
+        ("ERROR",): b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n",
+    }.items():
+        reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+        [number] = running.ask(lambda server: [one.id for one in server.clients.values()
+                                               if one.blocked])  # fmt: skip
+        assert peer.call("CLIENT", "UNBLOCK", number, *how) == b":1\r\n"
+        assert reader.read() == reply
+        assert peer.call("CLIENT", "UNBLOCK", number, *how) == b":0\r\n"
+
+
+def test_a_client_that_disconnects_takes_no_entry(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
+    gone, stays = (
+        block(running, connect, *XREADGROUP, name, "BLOCK", 0, "STREAMS", "k", ">")
+        for name in ("gone", "stays")
+    )
+    gone.close()
+    wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert read(stays) == entry("k", "1-0")
+
+
+@pytest.mark.parametrize(
+    "command", [("XGROUP", "DESTROY", "k", "g"), ("DEL", "k"), ("RENAME", "k", "other")]
+)
+def test_a_consumer_whose_group_goes_gets_the_error_of_its_command(
+    running: Running, connect: Connect, peer: Peer, command: tuple[str, ...]
+) -> None:
+    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
+    waiting = block(running, connect, *XREADGROUP, "ann", "BLOCK", 0, "STREAMS", "k", ">")
+    peer.call(*command)
+    assert waiting.read() == (
+        b"-NOGROUP No such key 'k' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
+    )
+
+
+def test_a_stream_that_comes_by_rename_serves_its_readers(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XADD", "other", "1-0", "f", "v")
+    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "0")
+    peer.call("RENAME", "other", "k")
+    assert read(reader) == entry("k", "1-0")
+
+
+def test_a_claim_waits_until_an_entry_has_been_pending_long_enough(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
+    peer.call("XADD", "k", "1-0", "f", "v")
+    peer.call(*XREADGROUP, "ann", "STREAMS", "k", ">")
+    claim = (*XREADGROUP, "bob", "BLOCK", 0, "CLAIM", 20, "STREAMS", "k", ">")
+    [[name, [[entry_id, fields, idle, count]]]] = peer.ask(*claim)
+    assert (name, entry_id, fields, count) == (b"k", b"1-0", [b"f", b"v"], 1)
+    assert idle >= 20
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_wait_at_once(running: Running, connect: Connect, peer: Peer) -> None:
+    readers = [connect() for _ in range(1000)]
+    for one in readers:
+        one.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1000)
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert all(read(one) == entry("k", "1-0") for one in readers)

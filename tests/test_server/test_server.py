@@ -1,0 +1,247 @@
+"""Turns: what clients share, what fails alone, and what hostile peers cannot do."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patience import wait_until
+from resp_peer import Peer, Running, serving
+from stores import open_at
+from streamkeep.format.redis.resp import encode_command
+from streamkeep.server.resp.access import Access
+from streamkeep.server.resp.connection import Connection
+from test_server.conftest import Connect
+
+
+def test_commands_of_one_turn_share_a_commit(running: Running, peer: Peer) -> None:
+    before = running.server.environment.durability().last_commit
+    data = b"".join(encode_command("XADD", "k", f"{n}-0", "f", "v") for n in range(1, 101))
+    peer.socket.sendall(data)
+    assert [peer.read() for _ in range(100)][-1] == b"$5\r\n100-0\r\n"
+    durable = running.server.environment.durability()
+    assert durable.last_commit - before < 20
+    assert durable.durable_commit == durable.last_commit
+
+
+def test_a_command_that_breaks_a_rule_fails_alone(peer: Peer) -> None:
+    for words in (
+        ("XADD", "k", "5-0", "f", "v"),
+        ("XADD", "k", "4-0", "f", "v"),
+        ("XADD", "k", "6-0", "f", "v"),
+    ):
+        peer.send(*words)
+    assert [peer.read()[:4] for _ in range(3)] == [b"$3\r\n", b"-ERR", b"$3\r\n"]
+    assert peer.call("XLEN", "k") == b":2\r\n"
+
+
+def test_commands_run_apart_if_their_transaction_fails(
+    running: Running, connect: Connect, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = connect()
+    reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
+    environment = running.server.environment
+    begin = environment.begin_write
+
+    class Failing:
+        """A transaction whose commit fails."""
+
+        def __init__(self, txn: Any) -> None:
+            self._txn = txn
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._txn, name)
+
+        def commit(self) -> None:
+            """Fail as a full disk does."""
+            raise OSError("no room")
+
+    failed = []
+
+    def begin_once() -> Any:
+        monkeypatch.setattr(environment, "begin_write", begin)
+        failed.append(True)
+        return Failing(begin())
+
+    monkeypatch.setattr(environment, "begin_write", begin_once)
+    peer.socket.sendall(
+        encode_command("XADD", "k", "1-0", "f", "v") + encode_command("XADD", "k", "2-0", "f", "v")
+    )
+    assert [peer.read() for _ in range(2)] == [b"$3\r\n1-0\r\n", b"$3\r\n2-0\r\n"]
+    assert failed
+    assert b"1-0" in reader.read()
+    assert peer.call("XLEN", "k") == b":2\r\n"
+
+
+def test_a_full_store_refuses_appends_and_takes_deletions(tmp_path: Path) -> None:
+    with (
+        open_at(tmp_path / "s", max_store_bytes=1 << 20) as store,
+        serving(store, tmp_path / "k") as running,
+        Peer(running.path) as peer,
+    ):
+        value = random.Random(1).randbytes(50_000)
+        replies = [peer.call("XADD", "k", "*", "f", value) for _ in range(40)]
+        assert replies[0].startswith(b"$")
+        assert replies[-1].startswith(b"-OOM command not allowed when used memory > 'maxmemory'.")
+        assert peer.call("XRANGE", "k", "-", "+", "COUNT", 1).startswith(b"*1\r\n")
+        assert peer.call("DEL", "k") == b":1\r\n"
+
+
+# --- users --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def access() -> Access:
+    """Three users; the default one has a password."""
+    lines = ["user reader on >r ~a* +@read", "user writer on >w ~a* %R~b* +@all -flushall"]
+    return Access("secret", lines)
+
+
+def test_a_client_without_a_password_learns_nothing(tmp_path: Path, access: Access) -> None:
+    with (
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k", access=access) as running,
+        Peer(running.path) as peer,
+    ):
+        store.xadd("k", {"f": "v"})
+        for words in (["XLEN", "k"], ["PING"], ["INFO"], ["CLIENT", "LIST"], ["MULTI"], ["CONFIG",
+                      "GET", "*"], ["COMMAND"], ["SHUTDOWN"]):  # fmt: skip
+            assert peer.call(*words) == b"-NOAUTH Authentication required.\r\n"
+        assert peer.call("HELLO", 3).startswith(b"-NOAUTH HELLO must be called")
+        wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+        assert peer.call("AUTH", "no") == wrong
+        assert peer.call("AUTH", "nosuch", "secret") == wrong
+        assert peer.call("AUTH", "secret") == b"+OK\r\n"
+        assert peer.call("XLEN", "k") == b":1\r\n"
+        assert peer.call("RESET") == b"+RESET\r\n"
+        assert peer.call("XLEN", "k") == b"-NOAUTH Authentication required.\r\n"
+        peer.socket.sendall(b"*11\r\n")
+        assert peer.read() == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
+        assert peer.is_closed()
+
+
+def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) -> None:
+    command = b"-NOPERM this user has no permissions to run the '%b' command\r\n"
+    key = b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
+    with (
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k", access=access) as running,
+        Peer(running.path) as reader,
+        Peer(running.path) as writer,
+    ):
+        for name in ("a", "b", "c"):
+            store.xadd(name, {"f": "v"})
+        assert reader.call("AUTH", "reader", "r") == b"+OK\r\n"
+        assert reader.call("XLEN", "a") == b":1\r\n"
+        assert reader.call("XLEN", "b") == key
+        assert reader.call("XREAD", "STREAMS", "a", "b", "0", "0") == key
+        assert reader.call("XADD", "a", "*", "f", "v") == command % b"xadd"
+        assert reader.call("CLIENT", "LIST") == command % b"client|list"
+        assert reader.ask("KEYS", "*") == [b"a"]
+        assert reader.ask("SCAN", "0")[1] == [b"a"]
+        assert writer.call("AUTH", "writer", "w") == b"+OK\r\n"
+        assert writer.call("XADD", "a", "*", "f", "v").startswith(b"$")
+        assert writer.call("XADD", "b", "*", "f", "v") == key
+        assert writer.call("XLEN", "b") == b":1\r\n"
+        assert writer.call("FLUSHALL") == command % b"flushall"
+        assert writer.call("MULTI") == b"+OK\r\n"
+        assert writer.call("XLEN", "c") == key
+        assert writer.call("EXEC").startswith(b"-EXECABORT")
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_further_clients_are_refused(running: Running, connect: Connect) -> None:
+    connect().call("PING")
+    running.ask(lambda server: setattr(server.settings, "max_clients", 1))
+    late = connect()
+    assert late.read() == b"-ERR max number of clients reached\r\n"
+    assert late.is_closed()
+
+
+def test_a_protocol_error_ends_the_connection_after_what_came_before(peer: Peer) -> None:
+    peer.socket.sendall(encode_command("PING") + b"*1\r\nx")
+    assert peer.read() == b"+PONG\r\n"
+    assert peer.read() == b"-ERR Protocol error: expected '$', got 'x'\r\n"
+    assert peer.is_closed()
+
+
+def test_a_client_over_its_query_buffer_is_closed(running: Running, peer: Peer) -> None:
+    running.ask(lambda server: setattr(server.settings, "query_buffer_limit", 1 << 20))
+    peer.socket.sendall(b"*1\r\n$100000000\r\n")
+    with pytest.raises(OSError):  # noqa: PT011  # reset, or a broken pipe
+        for _ in range(200):
+            peer.socket.sendall(b"x" * 65536)
+        assert peer.is_closed()
+        raise ConnectionError
+    wait_until(lambda: not running.ask(lambda server: server.clients))
+
+
+def test_a_client_that_reads_no_replies_does_not_fill_the_memory(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    peer.call("XADD", "k", "1-0", "f", b"v" * 100_000)
+    slow = connect()
+    slow.socket.setblocking(False)
+    data = encode_command("XRANGE", "k", "-", "+") * 5_000  # 500 MB of replies
+    sent = 0
+    while sent < len(data):
+        try:
+            sent += slow.socket.send(data[sent:])
+        except BlockingIOError:
+            break
+    [client] = running.ask(
+        lambda server: [one for one in server.clients.values() if one.served != 1]
+    ) or [None]
+
+    def kept() -> int:
+        assert isinstance(client, Connection)
+        return int(client.transport.get_write_buffer_size() + client.out_size)
+
+    assert isinstance(client, Connection)
+    wait_until(lambda: running.ask(lambda server: client.full))
+    assert running.ask(lambda server: kept()) < 8 << 20
+    assert peer.call("PING") == b"+PONG\r\n"
+
+
+def test_idle_clients_are_closed(running: Running, peer: Peer) -> None:
+    peer.call("PING")
+    running.ask(lambda server: setattr(server.settings, "timeout_s", 1))
+    assert peer.is_closed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_junk_harms_nobody_else(running: Running, connect: Connect, seed: int) -> None:
+    source = random.Random(seed)
+    other = connect()
+    for _ in range(100):
+        junk = connect()
+        data = source.randbytes(source.randrange(1, 2000))
+        if source.random() < 0.5:
+            good = encode_command("XADD", "k", "*", "f", source.randbytes(20))
+            place = source.randrange(len(good))
+            data = good[:place] + data[:9] + good[place:]
+        junk.socket.sendall(data)
+        if source.random() < 0.5:
+            junk.socket.shutdown(socket.SHUT_WR)
+        junk.close()
+    assert other.call("PING") == b"+PONG\r\n"
+    other.close()
+    wait_until(lambda: not running.ask(lambda server: server.clients))
+
+
+@pytest.mark.slow
+def test_ten_thousand_connections_in_a_row_leave_nothing(
+    running: Running, connect: Connect
+) -> None:
+    for _ in range(10_000):
+        with Peer(running.path) as one:
+            assert one.call("PING") == b"+PONG\r\n"
+    wait_until(lambda: not running.ask(lambda server: server.clients))

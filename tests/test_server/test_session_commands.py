@@ -1,0 +1,164 @@
+"""What clients ask of a server, not of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from real_redis.server import RealRedis, running_redis
+from resp_peer import Peer, Running
+from test_server.conftest import Connect
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RealRedis]:
+    """A server to compare with."""
+    with running_redis() as server:
+        yield server
+
+
+# Each a session on one connection; the replies are those of Redis, byte for byte.
+SESSIONS = {
+    "ping": ["PING", "PING a", "PING a b", "ECHO x", "ECHO", "ping"],
+    "select": ["SELECT 0", "SELECT 99", "SELECT x", "SELECT"],
+    "hello": ["HELLO 9", "HELLO x", "HELLO 3 NO", "HELLO 2 SETNAME"],
+    "names": ["CLIENT GETNAME", "CLIENT SETNAME a", "CLIENT GETNAME", "CLIENT SETNAME \u00e4",
+              "CLIENT", "CLIENT NOSUCH", "CLIENT ID x", "CLIENT SETNAME"],
+    "unknown": ["NOSUCH", "NOSUCH a b", "nosuch " + "x" * 200, "NOSUCH " + "abc " * 60,
+                "CLIENT MAINT_NOTIFICATIONS ON", "XGROUP NOSUCH", "XINFO", "OBJECT"],
+    "multi": ["MULTI", "XADD k 1-0 f v", "XLEN k", "XADD k 1-0 f v", "PING", "EXEC", "XLEN k",
+              "DEL k"],
+    "multi refused": ["MULTI", "XADD k", "XLEN k", "EXEC", "EXEC", "DISCARD", "MULTI", "MULTI",
+                      "NOSUCH", "DISCARD", "XLEN k"],
+    "discard": ["MULTI", "XADD k 1-0 f v", "DISCARD", "XLEN k", "WATCH", "MULTI", "WATCH k",
+                "EXEC"],
+    "empty multi": ["MULTI", "EXEC"],
+    "watch": ["WATCH k", "XADD k 1-0 f v", "MULTI", "XLEN k", "EXEC", "WATCH k", "MULTI", "XLEN k",
+              "EXEC", "WATCH k", "XADD k 2-0 f v", "UNWATCH", "MULTI", "EXEC", "DEL k"],
+    "blocking in multi": ["XGROUP CREATE k g 0 MKSTREAM", "MULTI", "XREAD BLOCK 0 STREAMS k $",
+                          "XREADGROUP GROUP g c BLOCK 0 STREAMS k >", "EXEC", "DEL k"],
+    "reply": ["CLIENT REPLY SKIP\nPING\nPING a", "CLIENT REPLY OFF\nPING\nCLIENT REPLY ON",
+              "CLIENT REPLY NO"],
+    "unblock": ["CLIENT UNBLOCK 12345", "CLIENT UNBLOCK x", "CLIENT UNBLOCK 1 NO",
+                "CLIENT NO-EVICT ON", "CLIENT NO-EVICT x"],
+    "kill": ["CLIENT KILL 1.2.3.4:5", "CLIENT KILL ID 99999", "CLIENT KILL ID x",
+             "CLIENT KILL TYPE normal ID 99999", "CLIENT KILL ID"],
+    "config": ["CONFIG GET nosuch", "CONFIG GET appendonly*x", "CONFIG SET nosuch 1",
+               "CONFIG SET maxclients abc", "CONFIG SET appendfsync sometimes", "CONFIG",
+               "CONFIG SET a", "CONFIG GET stream-node-max-bytes"],
+    "auth": ["AUTH x", "AUTH nosuch x", "AUTH a b c"],
+    "wait": ["WAIT 0 0", "WAIT 0 x", "WAIT x 0", "WAIT 0 -1"],
+    "keys": ["XADD k 1-0 f v", "TYPE k", "TYPE no", "EXISTS k k no", "OBJECT ENCODING k",
+             "OBJECT REFCOUNT k", "OBJECT ENCODING no", "OBJECT FREQ k", "RENAME k k2",
+             "RENAME no k", "RENAMENX k2 k", "COPY k k3", "COPY k k3", "COPY k k3 REPLACE",
+             "COPY no k", "COPY k k", "COPY k k4 DB 0", "COPY k k4 NO", "RANDOMKEY x", "KEYS no*",
+             "DBSIZE", "DEL k k3 k4 no", "UNLINK no", "SCAN 0", "SCAN x", "SCAN 0 COUNT 0",
+             "SCAN 0 NO", "RESTORE k 0 x", "RESTORE k -1 x", "RANDOMKEY", "MEMORY USAGE no",
+             "DUMP no", "TOUCH no"],
+    "reset": ["MULTI", "RESET", "EXEC", "QUIT"],
+    "command": ["COMMAND GETKEYS XADD k * f v", "COMMAND GETKEYS XREAD STREAMS a b 0 0",
+                "COMMAND GETKEYS NOSUCH a", "COMMAND GETKEYS XADD a", "COMMAND INFO nosuch",
+                "COMMAND NOSUCH"],
+}  # fmt: skip
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("session", SESSIONS)
+def test_replies_are_those_of_redis(
+    real: RealRedis, running: Running, peer: Peer, session: str
+) -> None:
+    real.call(b"FLUSHALL")
+    with Peer(str(real._connection.path)) as theirs:
+        for lines in SESSIONS[session]:
+            for line in lines.split("\n"):
+                for one in (theirs, peer):
+                    one.send(*[word.encode() for word in line.split(" ")])
+            assert peer.read() == theirs.read(), lines
+            if session == "reply" and "SKIP" not in lines:
+                continue
+        for one in (theirs, peer):
+            one.send("PING", "the end") if session != "reset" else None
+        if session != "reset":
+            assert peer.read() == theirs.read()
+        else:
+            assert peer.is_closed()
+
+
+def test_hello_switches_the_protocol(peer: Peer) -> None:
+    assert peer.ask("HELLO", 3)[b"proto"] == 3
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert peer.call("XREAD", "STREAMS", "k", "0") == (
+        b"%1\r\n$1\r\nk\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
+    )
+    assert peer.call("XREAD", "STREAMS", "k", "$") == b"_\r\n"
+    assert peer.ask("HELLO", 2)[0] == b"server"
+    assert peer.call("XREAD", "STREAMS", "k", "$") == b"*-1\r\n"
+
+
+def test_a_watched_key_that_another_client_changes_ends_the_transaction(
+    connect: Connect, peer: Peer
+) -> None:
+    peer.call("XADD", "k", "1-0", "f", "v")
+    peer.call("WATCH", "k")
+    connect().call("XADD", "k", "2-0", "f", "v")
+    peer.call("MULTI")
+    peer.call("DEL", "k")
+    assert peer.call("EXEC") == b"*-1\r\n"
+    assert peer.call("XLEN", "k") == b":2\r\n"
+
+
+def test_settings_have_an_effect(running: Running, peer: Peer) -> None:
+    assert peer.call("CONFIG", "SET", "stream-node-max-entries", 3) == b"+OK\r\n"
+    for number in range(1, 8):
+        peer.call("XADD", "k", f"{number}-0", "f", "v")
+    info = peer.ask("XINFO", "STREAM", "k")
+    assert dict(zip(info[0::2], info[1::2], strict=True))[b"radix-tree-keys"] == 3
+    assert peer.ask("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
+    peer.call("CONFIG", "SET", "appendfsync", "no")
+    assert running.ask(lambda server: server.settings.sync) == "none"
+
+
+def test_info_has_what_exporters_read(connect: Connect, peer: Peer) -> None:
+    connect().call("PING")
+    peer.call("XADD", "k", "*", "f", "v")
+    text = peer.ask("INFO").decode()
+    facts = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+    assert facts["connected_clients"] == "2"
+    assert facts["blocked_clients"] == "0"
+    assert facts["db0"] == "keys=1,expires=0,avg_ttl=0"
+    assert int(facts["total_commands_processed"]) >= 3
+    assert set(peer.ask("INFO", "clients").decode().split("\r\n")[0:1]) == {"# Clients"}
+
+
+def test_waitaof_replies_when_everything_is_on_disk(running: Running, peer: Peer) -> None:
+    peer.call("CONFIG", "SET", "appendfsync", "no")
+    peer.send("XADD", "k", "1-0", "f", "v")
+    peer.send("WAITAOF", 1, 0, 0)
+    peer.send("PING")
+    assert [peer.read() for _ in range(3)] == [b"$3\r\n1-0\r\n", b"*2\r\n:1\r\n:0\r\n",
+                                               b"+PONG\r\n"]  # fmt: skip
+    durable = running.server.environment.durability()
+    assert durable.durable_commit == durable.last_commit
+
+
+def test_flushall_needs_permission(running: Running, peer: Peer) -> None:
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert peer.call("FLUSHALL").startswith(b"-ERR FLUSHALL deletes every stream")
+    running.ask(lambda server: setattr(server.settings, "allow_flush", True))
+    assert peer.call("FLUSHALL") == b"+OK\r\n"
+    assert peer.call("DBSIZE") == b":0\r\n"
+
+
+def test_scan_returns_every_key_once(peer: Peer) -> None:
+    names = {b"%d" % number for number in range(25)}
+    for name in names:
+        peer.call("XADD", name, "*", "f", "v")
+    found: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, batch = peer.ask("SCAN", cursor, "COUNT", 7, "MATCH", "*", "TYPE", "stream")
+        found += batch
+        if cursor == b"0":
+            break
+    assert sorted(found) == sorted(names)
