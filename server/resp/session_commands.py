@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
 from streamkeep.server.commands.table import READS, SPECS, WRITES, Spec, by_name
@@ -400,8 +401,8 @@ def _visible(client: Connection, words: list[bytes], turn: Turn) -> object:
     spec = TABLE[name]
     assert spec.run is not None
     if name == b"RANDOMKEY" and not client.user.is_unrestricted():
-        names = TABLE[b"KEYS"].run(turn.read_txn(), [b"KEYS", b"*"], 0)  # type: ignore[misc]
-        seen = [one for one in names if client.user.sees(one)]  # type: ignore[attr-defined]
+        names = [one for one, _ in iter_keys(turn.read_txn())]
+        seen = [one for one in names if client.user.sees(one)]
         return random.choice(seen) if seen else None
     reply: Any = spec.run(turn.read_txn(), words, 0)
     if name == b"SCAN":
