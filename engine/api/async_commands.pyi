@@ -173,7 +173,7 @@ class AsyncCommands(Generic[Text]):
         max_count: int | None = None,
         max_size: int | None = None,
         *,
-        claim_dead: bool = False,
+        claim_dead: bool | Literal["owned"] = False,
     ) -> Found: ...
     async def xack(self, name: Key, groupname: Key, *ids: Id) -> int: ...
     async def xackdel(

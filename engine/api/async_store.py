@@ -38,6 +38,7 @@ from streamkeep.engine.api.work import (
 )
 from streamkeep.engine.blocking.async_waiters import AsyncWaiters
 from streamkeep.engine.blocking.calls import BlockingCall, Wait
+from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
@@ -48,6 +49,10 @@ from streamkeep.format.node.node import Range
 from streamkeep.format.segment.manifest import SegmentRecord
 
 Result = TypeVar("Result")
+
+
+def _never() -> bool:
+    return False
 
 
 class AsyncPipeline(Pipeline):
@@ -163,11 +168,16 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         *,
         block: int = 0,
         waiter: tuple[Key, ...] = (),
+        claims_dead: bool = False,
+        stop: Stop | None = None,
     ) -> list[Any]:
         """Run `work(txn)` until it returns something; see `Store.apply_when`."""
-        call = WorkCall(self._store, work, look, wake_on, waiter)
+        call = WorkCall(self._store, work, look, wake_on, waiter, claims_dead)
+        check = checking(self._store, stop or _never)
         try:
-            return await self._run(waiting(call, block))
+            return await self._wait_for(call, check_block("XREAD", block), check, self._store._wait)
+        except Stopped:
+            return []
         except Refused as refused:
             raise refused.error from None
 

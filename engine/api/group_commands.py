@@ -163,7 +163,7 @@ class GroupCommands(ReadCommands[Text]):
         max_count: int | None = None,
         max_size: int | None = None,
         *,
-        claim_dead: bool = False,
+        claim_dead: bool | Literal["owned"] = False,
     ) -> Found:
         """Deliver entries to a consumer of a group, which is created if it is missing (XREADGROUP).
 
@@ -185,7 +185,8 @@ class GroupCommands(ReadCommands[Text]):
             claim_dead: first take over what processes that have died had pending, and what `xnack`
                 has returned, but never what a live process has, however long it works. A call
                 that waits takes it within milliseconds of the death. Entries have four parts, as
-                above. Not together with `claim_min_idle_time`. See `streamkeep.open(lease=...)`.
+                above. "owned": only what the dead had, not what `xnack` has returned.
+                Not together with `claim_min_idle_time`. See `streamkeep.open(lease=...)`.
             max_count: return at most this many entries of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.
 
@@ -212,6 +213,7 @@ class GroupCommands(ReadCommands[Text]):
             self._shape,
             bool(claim_dead),
             self._lease(),
+            claim_dead == "owned",
         )
         if block_ms is None:
             run = xreadgroup.xreadgroup

@@ -114,7 +114,7 @@ class PipelineCommands:
         max_count: int | None = None,
         max_size: int | None = None,
         *,
-        claim_dead: bool = False,
+        claim_dead: bool | Literal["owned"] = False,
     ) -> Self: ...
     def xack(self, name: Key, groupname: Key, *ids: Id) -> Self: ...
     def xackdel(

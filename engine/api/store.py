@@ -33,6 +33,7 @@ from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_cr
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands import keys
+from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.store import opening
@@ -284,6 +285,8 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         *,
         block: int = 0,
         waiter: tuple[Key, ...] = (),
+        claims_dead: bool = False,
+        stop: Stop | None = None,
     ) -> list[Any]:
         """Run `work(txn)` as `apply` does, until it returns something that is not empty.
 
@@ -297,12 +300,18 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
             block: how many milliseconds to wait at most; 0 for no limit.
             waiter: names the caller. One that had to wait the last time looks before it runs
                 `work`, which spares a transaction that finds nothing.
+            claims_dead: it also claims what processes that have died had, so their deaths wake it.
+            stop: asked before each sleep, at least once a second; True ends the wait.
 
         Returns:
-            What `work` returned; [] when the time is over.
+            What `work` returned; [] when the time is over, or after `stop`.
         """
+        call = WorkCall(self, work, look, wake_on, waiter, claims_dead)
+        check = checking(self, stop or _never)
         try:
-            return self._run(waiting(WorkCall(self, work, look, wake_on, waiter), block))
+            return self._wait_for(call, check_block("XREAD", block), check, self._wait)
+        except Stopped:
+            return []
         except Refused as refused:
             raise refused.error from None
 
@@ -464,6 +473,10 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
             garbage_files.remove(environment)
         except StreamkeepError as error:
             log.warning("%s: deleted data will be removed later: %s", environment.path, error)
+
+
+def _never() -> bool:
+    return False
 
 
 def _has_garbage(txn: ReadTxn) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import lmdb
 
 from streamkeep.engine.api.command_base import Key, Result, read
 from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.stream_commands import StreamCommands
-from streamkeep.engine.commands import keys
+from streamkeep.engine.commands import keys, xreadgroup
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.xinfo import StreamStat, stream_stat
@@ -97,6 +98,32 @@ class Snapshot(StreamCommands[Text]):
         """Return length, nodes and sizes of one stream; raise NoSuchKeyError when it is missing."""
         return self._run(read(_stat, (to_bytes(name),)))
 
+    def as_bytes(self) -> Snapshot[bytes]:
+        """Return this snapshot with results as bytes, whatever the store returns."""
+        same: Snapshot[bytes] = Snapshot(self._store, self._txn)  # type: ignore[arg-type]  # it is asked for no text
+        same._set_decode(False)
+        return same
+
+    def ready_in(
+        self,
+        groupname: Key,
+        names: Iterable[Key],
+        *,
+        claim_dead: bool | Literal["owned"] = False,
+    ) -> int:
+        """Return in how many milliseconds XREADGROUP with `>` may return entries, or raise.
+
+        0 means now, and -1 that only a commit, or the death of a process, can change the result.
+
+        Args:
+            claim_dead: as for `xreadgroup`.
+        """
+        streams: list[tuple[bytes, xreadgroup.Position]] = [
+            (to_bytes(name, "name"), xreadgroup.NEW) for name in names
+        ]
+        group, owned = to_bytes(groupname, "groupname"), claim_dead == "owned"
+        return self._run(read(_ready_in, (streams, group, bool(claim_dead), owned)))
+
     def _run(self, command: Command[Result]) -> Result:
         if command.writes:
             raise StoreError("a snapshot only reads; call the method on the store")
@@ -151,6 +178,16 @@ class Transaction(StreamCommands[Text]):
     def txn(self) -> WriteTxn:
         """The write transaction itself, for pipelines and tools."""
         return self._txn
+
+    def as_bytes(self) -> Transaction[bytes]:
+        """Return this transaction with results as bytes, whatever the store returns."""
+        same: Any = copy(self)
+        same._set_decode(False)
+        return same  # type: ignore[no-any-return]
+
+    def interrupt(self, error: BaseException) -> None:
+        """Undo everything, because of an error; the block then ends with an error, too."""
+        self._break(error)
 
     def is_of_this_thread(self) -> bool:
         """Return whether it is open, and this thread began it."""
@@ -231,6 +268,16 @@ class SyncView(StreamCommands[Text]):
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()
+
+
+def _ready_in(
+    txn: Txn,
+    streams: list[tuple[bytes, xreadgroup.Position]],
+    group: bytes,
+    dead: bool,
+    owned: bool,
+) -> int:
+    return xreadgroup.pause(txn, streams, group, None, dead, owned)
 
 
 def _stat(txn: Txn, name: bytes) -> StreamStat:

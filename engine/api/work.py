@@ -78,8 +78,10 @@ class WorkCall(BlockingCall):
         look: Look,
         wake_on: WakeOn,
         waiter: tuple[Key, ...],
+        claims_dead: bool = False,
     ) -> None:
         self.writes = True  # here: the compiled base does not see attributes of this class
+        self.claims_dead = claims_dead
         self._store = store
         self._work = work
         self._look = look

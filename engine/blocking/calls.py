@@ -163,7 +163,12 @@ class GroupCall(BlockingCall):
         """Return when XREADGROUP may find something, or may raise."""
         delivery = self._delivery
         return xreadgroup.pause(
-            txn, self._streams, delivery.group_name, delivery.min_idle, delivery.dead
+            txn,
+            self._streams,
+            delivery.group_name,
+            delivery.min_idle,
+            delivery.dead,
+            delivery.owned,
         )
 
     def interests(self) -> list[Interest]:

@@ -254,15 +254,18 @@ def claimable(
 
 
 def claimable_dead(
-    txn: Txn, stream: Stream, group: Group, most: int, shape: int
+    txn: Txn, stream: Stream, group: Group, most: int, shape: int, owned: bool = False
 ) -> list[tuple[Nack, object]]:
     """Return NACKs that no live process works on, and their entries, at most `most`.
 
     First those without an owner, then those of dead leases, both in the order of delivery. Of one
     dead consumer, those with the lowest IDs are taken. Entries that are gone stay pending.
+
+    Args:
+        owned: without those that have no owner.
     """
     taken: list[tuple[Nack, object]] = []
-    if group.record.nacked:
+    if group.record.nacked and not owned:
         walk = OrderWalk(group.pel)
         while len(taken) < most:
             nack = walk.next()

@@ -123,7 +123,9 @@ def read_above(
         return _read_by_size(txn, stream, after, most, budget, shape, extra)
     ms, seq = next_id(after[0], after[1])
     limit = budget.left(most)
-    wanted = Range(ms, seq, MAX, MAX, limit, False, int(PAIRS) if extra else shape)
+    wanted = Range(
+        ms, seq, MAX, MAX, limit, False, int(PAIRS) if extra and shape == RESP else shape
+    )
     ids: list[Id] = []
     out: Entries = []
     if resume is None:

@@ -100,6 +100,7 @@ class Delivery:
         shape: int,
         dead: bool = False,
         lease: int = 0,
+        owned: bool = False,
     ) -> None:
         self.group_name = group_name
         self.consumer_name = consumer_name
@@ -108,6 +109,7 @@ class Delivery:
         self.min_idle = min_idle
         self.shape = shape
         self.dead = dead  # first take over what consumers of dead leases have pending
+        self.owned = owned  # of the dead only, not what has no consumer
         self.lease = lease  # of the process that consumes; 0 for none
 
     def claims(self) -> bool:
@@ -180,6 +182,7 @@ def pause(
     group_name: bytes,
     min_idle: int | None,
     dead: bool = False,
+    owned: bool = False,
 ) -> int:
     """Return in how many milliseconds `xreadgroup` may return entries or raise an error.
 
@@ -191,7 +194,7 @@ def pause(
         group = None if stream is None else find_group(txn, stream, group_name)
         if stream is None or group is None or has_above(stream, group.last_id()):
             return 0
-        if dead and claimable_dead(txn, stream, group, 1, _EXISTS):
+        if dead and claimable_dead(txn, stream, group, 1, _EXISTS, owned):
             return 0
         if min_idle is not None:
             left = idle_left(txn, stream, group, min_idle, txn.now_ms())
@@ -262,7 +265,7 @@ def _due(
     most = budget.left(delivery.most)
     min_idle = delivery.min_idle
     if min_idle is None:
-        return claimable_dead(txn, stream, group, most, int(PAIRS))
+        return claimable_dead(txn, stream, group, most, int(PAIRS), delivery.owned)
     return claimable(txn, stream, group, min_idle, txn.now_ms(), most, int(PAIRS))
 
 
