@@ -5,3 +5,49 @@ happens to a job is one transaction, so a crash leaves all of a step or nothing 
 
 This folder may use the public API of the engine, and nothing of its rooms.
 """
+
+from __future__ import annotations
+
+from streamkeep.jobs.codecs import register_codec
+from streamkeep.jobs.errors import (
+    JobCancelledError,
+    JobFailedError,
+    JobLostError,
+    NoResultError,
+    PayloadError,
+    QueueDrainingError,
+    QueueError,
+    QueueFullError,
+    Retry,
+    UnknownTaskError,
+)
+from streamkeep.jobs.job import Job, JobTransaction, current_job
+from streamkeep.jobs.queue import Queue, queue_names
+from streamkeep.jobs.running import Outcome
+from streamkeep.jobs.stats import QueueStats
+from streamkeep.jobs.task import Task
+from streamkeep.jobs.waiting import known_tasks, take
+
+__all__ = [
+    "Job",
+    "JobCancelledError",
+    "JobFailedError",
+    "JobLostError",
+    "JobTransaction",
+    "NoResultError",
+    "Outcome",
+    "PayloadError",
+    "Queue",
+    "QueueDrainingError",
+    "QueueError",
+    "QueueFullError",
+    "QueueStats",
+    "Retry",
+    "Task",
+    "UnknownTaskError",
+    "current_job",
+    "known_tasks",
+    "queue_names",
+    "register_codec",
+    "take",
+]

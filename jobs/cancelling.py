@@ -1,0 +1,106 @@
+"""Cancelling jobs, and finding where a job is. Functions of a transaction or a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.jobs.codecs import JSON
+from streamkeep.jobs.ending import CANCELLED, Stored, forget, give_up_names, load_result, put_result
+from streamkeep.jobs.entering import cancel_held
+from streamkeep.jobs.layout import (
+    DELAYED,
+    GROUP,
+    NUMBERED,
+    PLACE,
+    Fields,
+    Names,
+    Place,
+    due_key,
+    pack_time,
+    short,
+    unpack_fields,
+    unpack_time,
+)
+from streamkeep.jobs.policy import DEFAULT_RESULT_TTL_MS
+from streamkeep.jobs.state import Step, find_place, number_in
+
+WAITING: Final = "waiting"
+RUNNING: Final = "running"
+RETRYING: Final = "retrying"
+DELAYED_STATE: Final = "delayed"
+HELD_STATE: Final = "held"
+ENDED: Final = "ended"
+UNKNOWN: Final = "unknown"
+
+
+class Found(NamedTuple):
+    """Where a job is.
+
+    Attributes:
+        state: waiting, held (for its key or its task), delayed, running, retrying (also: parked,
+            because no worker knows its task), ended, or unknown (ended, and no result was kept).
+        due_ms: when a delayed job is due.
+        consumer: the worker that runs it.
+        deliveries: how often it was delivered.
+    """
+
+    state: str
+    fields: Fields
+    place: Place | None = None
+    due_ms: int = 0
+    consumer: str = ""
+    deliveries: int = 0
+
+
+def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) -> Found:
+    """Return where a job is."""
+    number = number_in(job_id)
+    if number:
+        where = reader.row_get(names.space, PLACE + short(job_id.encode()))
+        if where is not None and where[:1] in b"sh":
+            data = reader.row_get(names.space, NUMBERED + pack_time(number))
+            fields = {} if data is None else unpack_fields(data)
+            if where[:1] == b"h":
+                return Found(HELD_STATE, fields)
+            return Found(DELAYED_STATE, fields, due_ms=unpack_time(where[1:]))
+    found = find_place(reader, names, job_id)
+    if found is not None:
+        place, fields = found
+        name = names.streams[place.priority]
+        rows = reader.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
+        if not rows:
+            return Found(WAITING, fields, place)
+        consumer = rows[0]["consumer"]
+        text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
+        state = RUNNING if text else RETRYING
+        return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
+    ended = load_result(reader, names.space, job_id) is not None
+    return Found(ENDED if ended else UNKNOWN, {})
+
+
+def cancel(step: Step, job_id: str) -> bool:
+    """Remove a job that has not started; return False if it has, or if there is none."""
+    found = find(step.txn, step.names, job_id)
+    if found.state == DELAYED_STATE:
+        number = number_in(job_id)
+        step.unschedule(due_key(found.due_ms, DELAYED, pack_time(number)))
+        step.take_numbered(number)
+        step.counters.delayed -= 1
+        give_up_names(step, found.fields)
+    elif found.state == HELD_STATE:
+        where = step.txn.row_get(step.space, PLACE + short(job_id.encode()))
+        assert where is not None
+        cancel_held(step, where[1:])
+        give_up_names(step, found.fields)
+    elif found.state == WAITING and found.place is not None:
+        step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
+        forget(step, found.place, found.fields, 1)
+    else:
+        return False
+    step.counters.cancelled += 1
+    put_result(step, job_id, Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, CANCELLED, JSON, b"null"))
+    step.txn.wake(step.names.result_bell(job_id))
+    if step.settings.limited:
+        step.txn.wake(step.names.room_bell)
+    return True

@@ -1,0 +1,312 @@
+"""How jobs end: result, retry, dead letter, given back, cancelled.
+
+A worker ends only what it still has: the entry must be pending with its consumer and with the
+delivery count that it was taken with. Otherwise another worker has the job, or it has ended, and
+`JobLostError` is raised before anything changes. So the effects of a job happen once, though it may
+run twice.
+
+All functions here run in a transaction, and see `Step`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from streamkeep.jobs.codecs import JSON
+from streamkeep.jobs.entering import release
+from streamkeep.jobs.errors import JobLostError
+from streamkeep.jobs.layout import (
+    DEATHS,
+    EXPIRY,
+    GROUP,
+    ID,
+    PLACE,
+    PRIORITIES,
+    PRIORITY,
+    QUEUED,
+    RESULT,
+    RETRY,
+    RUNTIME,
+    UNIQUE,
+    UNIQUE_NAME,
+    Fields,
+    Place,
+    due_key,
+    pack_time,
+    short,
+    unpack_time,
+)
+from streamkeep.jobs.state import Step, job_id_of
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.policy import Policy
+    from streamkeep.jobs.taking import Taken
+
+DONE: Final = b"d"
+FAILED: Final = b"f"
+CANCELLED: Final = b"c"
+_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
+_EXPIRED_AT_ONCE: Final = 4  # results that each end of a job may remove
+_SEPARATOR: Final = b"\0"
+
+
+class Stored(NamedTuple):
+    """A result as its row has it."""
+
+    expires_ms: int
+    state: bytes
+    codec: str
+    data: bytes
+
+
+# --- ownership ----------------------------------------------------------------------------------
+
+
+def check_owned(step: Step, jobs: Sequence[Taken]) -> None:
+    """Raise JobLostError unless a worker still has all of these jobs."""
+    by_stream: dict[int, list[Taken]] = {}
+    for job in jobs:
+        by_stream.setdefault(job.place.priority, []).append(job)
+    for priority, its in by_stream.items():
+        name = step.stream(priority)
+        places = [job.place for job in its]
+        low, high = min(places).entry_id, max(places).entry_id
+        count = 1 if low == high else 2 * len(its) + 16
+        owned = _deliveries(step, name, low, high, count, its[0].consumer)
+        for job in its:
+            entry_id = job.place.entry_id
+            found = owned.get(entry_id)
+            if found is None and len(owned) == count > 1:
+                found = _deliveries(step, name, entry_id, entry_id, 1, job.consumer).get(entry_id)
+            if found != job.deliveries:
+                job_id = job_id_of(job.place, job.fields)
+                raise JobLostError(
+                    f"the job {job_id} of {step.names.text!r} is no longer this worker's: it has "
+                    "ended, or another worker has it"
+                )
+
+
+def _deliveries(
+    step: Step, name: bytes, low: str, high: str, count: int, consumer: bytes
+) -> dict[str, int]:
+    rows = step.txn.xpending_range(name, GROUP, low, high, count, consumer)
+    return {row["message_id"].decode(): int(row["times_delivered"]) for row in rows}
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def finish(step: Step, job: Taken, result: tuple[str, bytes] | None, ttl_ms: int) -> None:
+    """End a job that did its work; the caller has checked that it is this worker's.
+
+    Args:
+        result: the name of a codec and the bytes that it made; None if there is no result.
+        ttl_ms: how long the result is kept; 0 for not at all.
+    """
+    _leave(step, job.place, job.fields, job.runtime_key, job.deliveries)
+    step.counters.done += 1
+    job_id = job_id_of(job.place, job.fields)
+    if ttl_ms and result is not None:
+        put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result))
+    _tell(step, job_id)
+
+
+def _leave(step: Step, place: Place, fields: Fields, runtime_key: bytes, deliveries: int) -> None:
+    """Take a job out of its stream, with everything that it holds."""
+    name = step.stream(place.priority)
+    step.txn.xackdel(name, GROUP, place.entry_id, ref_policy="ACKED")
+    if runtime_key:
+        step.unschedule(runtime_key)
+    forget(step, place, fields, deliveries)
+
+
+def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
+    """Remove the rows of a job that has ended, and let those in that it held back."""
+    if deliveries > 1:
+        step.txn.row_delete(step.space, DEATHS + place.pack())
+    give_up_names(step, fields)
+    release(step, fields)
+    if step.settings.concurrency:
+        step.wake_workers()
+    if step.settings.limited:
+        step.txn.wake(step.names.room_bell)
+
+
+def give_up_names(step: Step, fields: Fields) -> None:
+    """Remove the rows under the names of a job."""
+    if ID in fields:
+        step.txn.row_delete(step.space, PLACE + short(fields[ID]))
+    if UNIQUE_NAME in fields:
+        step.txn.row_delete(step.space, UNIQUE + short(fields[UNIQUE_NAME]))
+
+
+def _tell(step: Step, job_id: str) -> None:
+    """Wake callers that wait for the end of a job."""
+    step.txn.wake(step.names.result_bell(job_id))
+    if step.settings.draining:
+        step.txn.wake(step.names.end_bell)
+
+
+def retry(step: Step, job: Taken, due_ms: int, *, counts: bool) -> None:
+    """Leave a job pending, without a consumer, until it is due.
+
+    Args:
+        counts: whether this was an attempt.
+    """
+    name = step.stream(job.place.priority)
+    step.txn.xnack(name, GROUP, "FAIL" if counts else "SILENT", job.place.entry_id)
+    if job.runtime_key:
+        step.unschedule(job.runtime_key)
+    step.counters.retrying += 1
+    if counts:
+        step.counters.failed += 1
+    step.schedule(due_ms, RETRY, job.place.pack())
+    if step.settings.concurrency:
+        step.wake_workers()
+
+
+def fail_attempt(
+    step: Step,
+    job: Taken,
+    policy: Policy,
+    error_type: str,
+    text: str,
+    traceback_text: str,
+    *,
+    after_ms: int | None,
+    final: str = "",
+) -> bool:
+    """Note that an attempt failed: the job is retried, or becomes a dead letter; return which.
+
+    Args:
+        after_ms: when to retry; None for the backoff of the policy.
+        final: why it is not to be retried, if so.
+
+    Returns:
+        True if it is retried.
+    """
+    attempts = job.deliveries - job.deaths
+    reason = final
+    if not reason and attempts > policy.retries:
+        reason = f"it failed {attempts} times" if attempts > 1 else "it failed"
+    if not reason:
+        wait_ms = policy.backoff.delay_ms(attempts) if after_ms is None else after_ms
+        retry(step, job, step.now_ms + wait_ms, counts=True)
+        return True
+    step.counters.failed += 1
+    name = step.stream(job.place.priority)
+    step.txn.xackdel(name, GROUP, job.place.entry_id, ref_policy="ACKED")
+    if job.runtime_key:
+        step.unschedule(job.runtime_key)
+    bury(
+        step,
+        job.place,
+        job.fields,
+        reason=reason,
+        attempts=attempts,
+        deaths=job.deaths,
+        error=(error_type, text, traceback_text),
+        ttl_ms=policy.result_ttl_ms,
+    )
+    return False
+
+
+def bury(
+    step: Step,
+    place: Place,
+    fields: Fields,
+    *,
+    reason: str,
+    attempts: int,
+    deaths: int = 0,
+    error: tuple[str, str, str] = ("", "", ""),
+    ttl_ms: int = 0,
+) -> None:
+    """Make a dead letter of a job that is already out of its stream."""
+    job_id = job_id_of(place, fields)
+    error_type, text, traceback_text = error
+    letter: dict[bytes, bytes | str | int] = {
+        name: value for name, value in fields.items() if name not in (PRIORITY, QUEUED)
+    }
+    letter.update(
+        {
+            b"job": job_id,
+            b"from": PRIORITIES[place.priority],
+            b"reason": reason,
+            b"error": error_type,
+            b"message": text,
+            b"traceback": traceback_text,
+            b"attempts": attempts,
+            b"deaths": deaths,
+            b"queued": fields.get(QUEUED, str(place.ms).encode()),
+            b"failed": step.now_ms,
+        }
+    )
+    step.txn.xadd(step.names.dead, letter)
+    step.counters.dead += 1
+    forget(step, place, fields, 2)
+    if ttl_ms:
+        shown = error_type or "streamkeep.jobs.DeadLetter", text or reason, traceback_text
+        data = json.dumps(shown).encode()
+        put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data))
+    _tell(step, job_id)
+
+
+def begin_run(
+    step: Step, place: Place, deliveries: int, policy: Policy, former_key: bytes = b""
+) -> bytes:
+    """Note when a run has to end; return the row of the schedule, empty without a limit."""
+    if former_key:
+        step.unschedule(former_key)
+    if not policy.max_runtime_ms:
+        return b""
+    due_ms = step.now_ms + policy.max_runtime_ms + _GRACE_MS
+    reference = place.pack() + pack_time(deliveries)
+    step.schedule(due_ms, RUNTIME, reference, json.dumps(policy.pack()).encode())
+    return due_key(due_ms, RUNTIME, reference)
+
+
+def extend(step: Step, job: Taken, policy: Policy) -> Taken:
+    """Let a job run for as long again; return it as it is then."""
+    key = begin_run(step, job.place, job.deliveries, policy, job.runtime_key)
+    return job._replace(runtime_key=key)
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def put_result(step: Step, job_id: str, stored: Stored) -> None:
+    """Store a result, and remove some that have expired."""
+    key = short(job_id.encode())
+    value = b"".join(
+        (pack_time(stored.expires_ms), stored.state, stored.codec.encode(), _SEPARATOR, stored.data)
+    )
+    step.txn.row_put(step.space, RESULT + key, value)
+    step.txn.row_put(step.space, EXPIRY + pack_time(stored.expires_ms) + key, b"")
+    remove_expired(step, _EXPIRED_AT_ONCE)
+
+
+def remove_expired(step: Step, count: int) -> int:
+    """Remove results that have expired, at most `count`; return how many there were."""
+    last = EXPIRY + pack_time(step.now_ms)
+    found = step.txn.row_range(step.space, EXPIRY, last, count)
+    for key, _ in found:
+        step.txn.row_delete(step.space, key)
+        value = step.txn.row_get(step.space, RESULT + key[9:])
+        if value is not None and unpack_time(value) == unpack_time(key[1:9]):
+            step.txn.row_delete(step.space, RESULT + key[9:])
+    return len(found)
+
+
+def parse_result(data: bytes) -> Stored:
+    """Return what the row of a result holds."""
+    codec, _, rest = data[9:].partition(_SEPARATOR)
+    return Stored(unpack_time(data), data[8:9], codec.decode(), rest)
+
+
+def load_result(reader: Any, space: bytes, job_id: str) -> Stored | None:
+    """Return the result of a job; None if there is none."""
+    data = reader.row_get(space, RESULT + short(job_id.encode()))
+    return None if data is None else parse_result(data)

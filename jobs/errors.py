@@ -1,0 +1,76 @@
+"""What the queue raises, and what a handler raises to be tried again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamkeep.format.core.errors import StreamkeepError
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.times import Duration
+
+
+class QueueError(StreamkeepError):
+    """Base of the errors of the queue."""
+
+
+class QueueFullError(QueueError):
+    """The queue has reached its limit of length or age; nothing was put."""
+
+
+class QueueDrainingError(QueueError):
+    """The queue takes no new jobs until `resume`; nothing was put."""
+
+
+class PayloadError(QueueError):
+    """A payload or a result cannot be encoded or decoded, or is too large."""
+
+
+class UnknownTaskError(QueueError):
+    """This program has no task of that name; the job stays in the queue."""
+
+
+class JobLostError(QueueError):
+    """The job is no longer this worker's: it ended, or another worker has it. Nothing changed."""
+
+
+class NoResultError(QueueError):
+    """The job has ended, and its result was not kept or has expired; or there is no such job."""
+
+
+class JobCancelledError(QueueError):
+    """The job was cancelled before it started."""
+
+
+class JobFailedError(QueueError):
+    """The job failed for good, and is a dead letter.
+
+    Attributes:
+        error_type: the class of the handler's exception, such as `builtins.ValueError`.
+        text: its text.
+        traceback_text: its traceback, as Python prints it.
+    """
+
+    def __init__(self, error_type: str, text: str, traceback_text: str) -> None:
+        super().__init__(f"{error_type}: {text}" if error_type else text)
+        self.error_type = error_type
+        self.text = text
+        self.traceback_text = traceback_text
+
+
+class Retry(Exception):  # as in other queues
+    """Raised by a handler: the job is to run again.
+
+    Args:
+        after: seconds, or a text such as "5m", until it is due; by default the backoff of the task.
+        reason: what logs and a dead letter say.
+        counts: whether this is an attempt. False for a job that only waits for something.
+    """
+
+    def __init__(
+        self, after: Duration | None = None, reason: str = "the handler asked", counts: bool = True
+    ) -> None:
+        super().__init__(reason)
+        self.after = after
+        self.reason = reason
+        self.counts = counts

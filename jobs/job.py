@@ -1,0 +1,411 @@
+"""A job: a handle on one that was put, or one that this worker has taken and ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.engine.api.redis_pipeline import Pipeline
+from streamkeep.engine.api.views import Transaction
+from streamkeep.engine.store.command import Command
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import codecs, ending
+from streamkeep.jobs.entering import Put
+from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
+from streamkeep.jobs.layout import CODEC, HEADERS, KEY, PAYLOAD, PRIORITIES, QUEUED, TASK, Fields
+from streamkeep.jobs.state import Step, job_id_of
+from streamkeep.jobs.taking import Taken, park
+from streamkeep.jobs.times import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
+
+NOTHING: Final[Any] = object()  # no result was given
+
+_current: ContextVar[Job | None] = ContextVar("job", default=None)
+collecting: ContextVar[JobTransaction | None] = ContextVar("collecting", default=None)
+
+
+def current_job() -> Job:
+    """Return the job that the calling handler runs for; raise QueueError outside of a handler."""
+    job = _current.get()
+    if job is None:
+        raise QueueError("no job runs here: `current_job` is for handlers")
+    return job
+
+
+class JobTransaction(Pipeline):
+    """What is to happen with the acknowledgement of a job, or not at all: `job.transaction`.
+
+    Its methods are the commands of a store. They are collected, and run in the transaction that
+    ends the job, in order; if one of them fails, the attempt has failed. In a `with` block, what is
+    put into queues of the same store is collected as well.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(queue.store, True, False)
+        self.environment = queue.store._environment
+        self._works: list[Callable[[Transaction[Any]], object]] = []
+
+    def __enter__(self) -> JobTransaction:
+        self._token = collecting.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        collecting.reset(self._token)
+        if error is not None:
+            self.reset()
+            self._works = []
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Refuse: the end of the job runs it."""
+        raise ArgumentError("the transaction of a job runs when the job ends")
+
+    def collect(self, work: Callable[[Transaction[Any]], object]) -> None:
+        """Add a function of the transaction."""
+        self._take_commands()
+        self._works.append(work)
+
+    def works(self) -> list[Callable[[Transaction[Any]], object]]:
+        """Return all that was collected, in order."""
+        self._take_commands()
+        return self._works
+
+    def _take_commands(self) -> None:
+        for command in self._take():
+            self._works.append(partial(_run, command))
+
+
+class Job:
+    """A job of a queue.
+
+    `Queue.put` and `delay` return a handle: `id`, `result`, `cancel`, `state`. `Queue.get` and
+    handlers get a job that they have taken: also its `payload`, and the methods that end it.
+    """
+
+    def __init__(
+        self, queue: Queue, job_id: str, taken: Taken | None = None, put: Put | None = None
+    ) -> None:
+        self.queue = queue
+        self._id = job_id
+        self._put = put
+        self.taken = taken
+        self.ended = taken is None  # this worker has ended it, or never had it
+        self._payload: Any = NOTHING
+        self._result: Any = NOTHING
+        self._transaction: JobTransaction | None = None
+
+    def __repr__(self) -> str:
+        return f"<streamkeep.jobs.Job {self._id or 'not put yet'} of {self.queue.name!r}>"
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The ID, by which `Queue.job` finds it again."""
+        if self._put is not None:
+            if not self._put.job_id:
+                raise QueueError("the job has no ID until the transaction that puts it is done")
+            self._id = self._put.job_id
+        return self._id
+
+    @property
+    def is_new(self) -> bool:
+        """False if `put` found a job that has the same unique name, and this is that one."""
+        return self._put is None or self._put.is_new
+
+    @property
+    def fields(self) -> Fields:
+        """The fields of its entry."""
+        return self._taken().fields
+
+    @property
+    def task(self) -> str:
+        """The name of its task; empty for a job that was put without one."""
+        return self.fields.get(TASK, b"").decode()
+
+    @property
+    def key(self) -> str | None:
+        """The key that it was put with."""
+        value = self.fields.get(KEY)
+        return None if value is None else value.decode()
+
+    @property
+    def priority(self) -> str:
+        """Its priority."""
+        return PRIORITIES[self._taken().place.priority]
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1 on; those that died with their worker do not count."""
+        taken = self._taken()
+        return taken.deliveries - taken.deaths
+
+    @property
+    def queued_ms(self) -> int:
+        """When it was put, in Unix milliseconds."""
+        taken = self._taken()
+        return int(taken.fields.get(QUEUED, taken.place.ms))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Texts that travel with it."""
+        data = self.fields.get(HEADERS)
+        return {} if data is None else dict(json.loads(data))
+
+    @property
+    def payload(self) -> Any:
+        """What was put; of a task, a list of its arguments and a dict of its named ones.
+
+        Raises:
+            PayloadError: the bytes cannot be decoded.
+        """
+        if self._payload is NOTHING:
+            codec = self.fields.get(CODEC, b"json").decode(errors="replace")
+            data = self.fields.get(PAYLOAD)
+            what = f"the payload of job {self.id}"
+            if data is None:
+                raise PayloadError(f"{what} is missing: the entry has no field `payload`")
+            self._payload = codecs.decode(codec, data, what, self.queue.codec)
+        return self._payload
+
+    def state(self) -> str:
+        """Return what the job does now.
+
+        Returns:
+            waiting, held, delayed, running, retrying, ended, or unknown: it has ended, and its
+            result was not kept or has expired.
+        """
+        return self.queue.find(self.id).state
+
+    # --- its end, as a caller sees it -----------------------------------------------------------
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """Return the result; sleep until there is one.
+
+        Args:
+            timeout: seconds, or a text such as "5s"; None for no limit, 0 for no wait.
+
+        Raises:
+            JobFailedError: it failed for good.
+            JobCancelledError: it was cancelled.
+            NoResultError: it has ended, and its result was not kept or has expired.
+            TimeoutError: it has not ended in time.
+        """
+        return self.queue.result_of(self.id, timeout)
+
+    def cancel(self) -> bool:
+        """Remove it if it has not started; return whether that was so."""
+        return self.queue.cancel(self.id)
+
+    # --- its end, by the worker that has it -----------------------------------------------------
+
+    @property
+    def transaction(self) -> JobTransaction:
+        """What is to happen with the acknowledgement of this job; see `JobTransaction`."""
+        self._taken()
+        if self._transaction is None:
+            self._transaction = JobTransaction(self.queue)
+        return self._transaction
+
+    def done(self, result: Any = NOTHING) -> None:
+        """End the job: acknowledgement, result and `transaction` in one transaction.
+
+        In a block of `store.transaction()`, it ends with that transaction.
+
+        Raises:
+            JobLostError: it is not this worker's any more; nothing was changed.
+            PayloadError: the result cannot be encoded, or is too large; nothing was changed.
+        """
+        self.queue.done_many([self], [result])
+
+    def parts(
+        self, result: Any = NOTHING
+    ) -> tuple[Taken, tuple[str, bytes] | None, int, list[Callable[[Transaction[Any]], object]]]:
+        """Return what the end of the job needs: its result, encoded, and what was collected."""
+        taken, queue = self._taken(), self.queue
+        self._check_running()
+        stored = None if result is NOTHING else queue.encode_result(self, result)
+        ttl_ms = queue.policy_of(taken.fields).result_ttl_ms
+        return taken, stored, ttl_ms, self._transaction.works() if self._transaction else []
+
+    def retry(self, after: Duration | None = None, reason: str = "the worker asked") -> bool:
+        """End this attempt as a failed one.
+
+        Args:
+            after: when to try again; by default by the backoff.
+            reason: what a dead letter says.
+
+        Returns:
+            False if there were no attempts left, and the job is a dead letter.
+        """
+        after_ms = None if after is None else milliseconds(after, "after")
+        return self.end_attempt("", reason, "", after_ms=after_ms)
+
+    def fail(self, reason: str) -> None:
+        """End the job for good, as a dead letter with this reason."""
+        self.end_attempt("", "", "", final=reason)
+
+    def give_back(self) -> None:
+        """Return the job to the queue at once; this was no attempt."""
+        self.postpone(0)
+
+    def postpone(self, after: Duration) -> None:
+        """Return the job to the queue for later; this was no attempt."""
+        taken = self._taken()
+        self._check_running()
+        after_ms = milliseconds(after, "after")
+
+        def back(step: Step) -> None:
+            ending.check_owned(step, [taken])
+            ending.retry(step, taken, step.now_ms + after_ms, counts=False)
+
+        self.queue.step(back, frees=True)
+        self.ended = True
+
+    def park(self) -> None:
+        """Leave the job to workers that know its task; this was no attempt."""
+        taken = self._taken()
+        self._check_running()
+
+        def leave(step: Step) -> None:
+            ending.check_owned(step, [taken])
+            park(step, taken)
+
+        self.queue.step(leave, frees=True)
+        self.ended = True
+
+    def end_attempt(
+        self,
+        error_type: str,
+        text: str,
+        traceback_text: str,
+        *,
+        after_ms: int | None = None,
+        final: str = "",
+    ) -> bool:
+        """Note that this attempt failed; return whether the job is retried."""
+        taken = self._taken()
+        self._check_running()
+        policy = self.queue.policy_of(taken.fields)
+
+        def end(step: Step) -> bool:
+            ending.check_owned(step, [taken])
+            return ending.fail_attempt(
+                step,
+                taken,
+                policy,
+                error_type,
+                text,
+                traceback_text,
+                after_ms=after_ms,
+                final=final,
+            )
+
+        retried = self.queue.step(end, frees=True)
+        self.ended = True
+        return retried
+
+    def extend(self, max_runtime: Duration | None = None) -> None:
+        """Let the job run for its `max_runtime` again, from now on.
+
+        A job without `max_runtime` needs no extension: it stays with its worker while that lives.
+
+        Args:
+            max_runtime: another limit, for this run.
+
+        Raises:
+            JobLostError: it is not this worker's any more.
+        """
+        taken = self._taken()
+        self._check_running()
+        policy = self.queue.policy_of(taken.fields)
+        if max_runtime is not None:
+            policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
+
+        def extend(step: Step) -> Taken:
+            ending.check_owned(step, [taken])
+            return ending.extend(step, taken, policy)
+
+        self.taken = self.queue.step(extend)
+
+    def lost(self) -> bool:
+        """Return whether the job is not this worker's any more."""
+        if self.ended:
+            return False
+        taken = self._taken()
+        found = self.queue.find(self.id)
+        return (found.consumer.encode(), found.deliveries) != (taken.consumer, taken.deliveries)
+
+    def __enter__(self) -> Job:
+        self._taken()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the job, unless the block has: done, or a failed attempt after an exception.
+
+        After an interrupt (Ctrl-C) it goes back to the queue. Exceptions leave the block.
+        """
+        from streamkeep.jobs.running import end_with_error
+
+        if self.ended:
+            return
+        if error is None:
+            self.done(self._result)
+        elif isinstance(error, Exception) and not isinstance(error, JobLostError):
+            end_with_error(self, error)
+        elif not isinstance(error, JobLostError):
+            self.give_back()
+
+    def set_result(self, result: Any) -> None:
+        """Set what the end of a `with` block stores as the result."""
+        self._result = result
+
+    def _taken(self) -> Taken:
+        if self.taken is None:
+            raise QueueError(
+                f"the job {self._id} was not taken by this worker; next: take it with `Queue.get`"
+            )
+        return self.taken
+
+    def _check_running(self) -> None:
+        if self.ended:
+            raise JobLostError(f"the job {self._id} has already been ended by this worker")
+
+
+def job_of(queue: Queue, taken: Taken) -> Job:
+    """Return a job that was taken."""
+    return Job(queue, job_id_of(taken.place, taken.fields), taken)
+
+
+def _run(command: Command[object], txn: Transaction[Any]) -> object:
+    return txn._run(command)
+
+
+def running_job() -> Job | None:
+    """Return the job that the calling handler runs for; None outside of a handler."""
+    return _current.get()
+
+
+def running(job: Job | None) -> Any:
+    """Make a job the current one; return the token that ends that."""
+    return _current.set(job)
+
+
+def stop_running(token: Any) -> None:
+    """End what `running` began."""
+    _current.reset(token)

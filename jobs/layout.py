@@ -1,0 +1,241 @@
+"""Where the parts of a queue are in a store: names of streams, keys of rows, fields of entries.
+
+docs/internals/jobs.md has the same as tables. The keys and the fields are permanent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final, NamedTuple
+
+from streamkeep.format.core.errors import ArgumentError
+
+QUEUES_SPACE: Final = b"jobs"  # one row per queue
+GROUP: Final = b"jobs"  # of every stream of a queue
+MOST_NAME: Final = 200
+MOST_PART: Final = 100  # bytes of a name inside of a key
+
+HIGH: Final = "high"
+NORMAL: Final = "normal"
+LOW: Final = "low"
+PRIORITIES: Final = (HIGH, NORMAL, LOW)
+
+# First bytes of row keys.
+SETTINGS: Final = b"c"
+COUNTERS: Final = b"n"
+NUMBERED: Final = b"j"
+PLACE: Final = b"i"
+SCHEDULE: Final = b"s"
+GATE: Final = b"g"
+HELD: Final = b"h"
+UNIQUE: Final = b"q"
+DEATHS: Final = b"x"
+RESULT: Final = b"r"
+EXPIRY: Final = b"e"
+PERIODIC: Final = b"p"
+PARKED: Final = b"u"
+
+# What a row of the schedule is.
+DELAYED: Final = b"j"  # number of a job
+RETRY: Final = b"r"  # place of an entry
+RUNTIME: Final = b"m"  # place of an entry, its delivery count
+FIRING: Final = b"p"  # name of a periodic task
+
+# Fields of an entry.
+PAYLOAD: Final = b"payload"
+TASK: Final = b"task"
+CODEC: Final = b"codec"
+ID: Final = b"id"
+KEY: Final = b"key"
+UNIQUE_NAME: Final = b"unique"
+RETRIES: Final = b"retries"
+BACKOFF: Final = b"backoff"
+MAX_RUNTIME: Final = b"max_runtime"
+EXPIRES: Final = b"expires"
+RESULT_TTL: Final = b"result_ttl"
+CONCURRENCY: Final = b"concurrency"
+QUEUED: Final = b"queued"
+HEADERS: Final = b"headers"
+PRIORITY: Final = b"priority"  # of numbered jobs, and of dead letters
+
+Fields = dict[bytes, bytes]
+
+_TIME: Final = struct.Struct(">Q")
+_PLACE: Final = struct.Struct(">BQQ")
+_SIZE: Final = struct.Struct(">I")
+_COUNTERS: Final = struct.Struct(">9Q")
+MOST_DUE: Final = (1 << 63) - 1
+
+
+class Place(NamedTuple):
+    """Where an entry of a queue is: the number of its priority, and its ID."""
+
+    priority: int
+    ms: int
+    seq: int
+
+    def pack(self) -> bytes:
+        """Return it for keys and values of rows."""
+        return _PLACE.pack(*self)
+
+    @property
+    def entry_id(self) -> str:
+        """The ID of the entry."""
+        return f"{self.ms}-{self.seq}"
+
+
+PLACE_SIZE: Final = _PLACE.size
+
+
+def unpack_place(data: bytes) -> Place:
+    """Return the place in 17 bytes."""
+    return Place(*_PLACE.unpack(data[:PLACE_SIZE]))
+
+
+def place_of(priority: int, entry_id: bytes) -> Place:
+    """Return the place of an entry."""
+    ms, _, seq = entry_id.partition(b"-")
+    return Place(priority, int(ms), int(seq))
+
+
+class Names:
+    """The names of one queue in the store."""
+
+    def __init__(self, name: str) -> None:
+        self.text = name
+        self.name = name.encode()
+        if not 0 < len(self.name) <= MOST_NAME:
+            raise ArgumentError(
+                f"the name of a queue has 1 to {MOST_NAME} bytes, not {len(self.name)}: {name!r}"
+            )
+        self.space = b"jobs:" + self.name
+        self.streams = (self.name + b":high", self.name, self.name + b":low")
+        self.dead = self.name + b":dead"
+
+    def result_bell(self, job_id: str) -> bytes:
+        """Return the key that callers wait for who want the result of a job."""
+        return self.space + b"\0r" + job_id.encode()
+
+    @property
+    def room_bell(self) -> bytes:
+        """The key that callers wait for when the queue is full."""
+        return self.space + b"\0room"
+
+    @property
+    def end_bell(self) -> bytes:
+        """The key that callers wait for until a queue is drained."""
+        return self.space + b"\0end"
+
+
+# --- keys of rows -------------------------------------------------------------------------------
+
+
+def pack_time(ms: int) -> bytes:
+    """Return a time or a number for keys."""
+    return _TIME.pack(ms)
+
+
+def unpack_time(data: bytes) -> int:
+    """Return the time in the first 8 bytes."""
+    return int(_TIME.unpack_from(data)[0])
+
+
+def due_key(due_ms: int, kind: bytes, reference: bytes) -> bytes:
+    """Return the key of a row of the schedule."""
+    return SCHEDULE + _TIME.pack(min(due_ms, MOST_DUE)) + kind + reference
+
+
+class Due(NamedTuple):
+    """A row of the schedule."""
+
+    key: bytes
+    due_ms: int
+    kind: bytes
+    reference: bytes
+
+
+def parse_due(key: bytes) -> Due:
+    """Return what a key of the schedule says."""
+    return Due(key, unpack_time(key[1:9]), key[9:10], key[10:])
+
+
+def gate_key(gate: bytes) -> bytes:
+    """Return the key of the row of a gate."""
+    return GATE + gate
+
+
+def held_prefix(gate: bytes) -> bytes:
+    """Return what the keys of the jobs at a gate begin with."""
+    return HELD + bytes((len(gate),)) + gate
+
+
+# --- values of rows -----------------------------------------------------------------------------
+
+
+def pack_fields(fields: Fields) -> bytes:
+    """Return the fields of a numbered job as the value of its row."""
+    parts: list[bytes] = []
+    for name, value in fields.items():
+        parts += (_SIZE.pack(len(name)), name, _SIZE.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def unpack_fields(data: bytes) -> Fields:
+    """Return the fields in the row of a numbered job."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(data):
+        (size,) = _SIZE.unpack_from(data, at)
+        parts.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+class Counters:
+    """The counters of a queue, as one row."""
+
+    __slots__ = (
+        "cancelled",
+        "dead",
+        "delayed",
+        "done",
+        "failed",
+        "held",
+        "next_number",
+        "parked",
+        "retrying",
+    )
+
+    def __init__(self, data: bytes | None) -> None:
+        values = _COUNTERS.unpack(data) if data else (1, 0, 0, 0, 0, 0, 0, 0, 0)
+        self.next_number: int = values[0]
+        self.done: int = values[1]  # jobs that ended well
+        self.failed: int = values[2]  # attempts that failed
+        self.dead: int = values[3]  # dead letters that were made
+        self.cancelled: int = values[4]
+        self.delayed: int = values[5]  # jobs that wait for their time
+        self.held: int = values[6]  # jobs that wait at a gate
+        self.retrying: int = values[7]  # pending entries without a consumer that wait for a retry
+        self.parked: int = values[8]  # pending entries whose task no worker has known
+
+    def pack(self) -> bytes:
+        """Return the value of the row."""
+        return _COUNTERS.pack(
+            self.next_number,
+            self.done,
+            self.failed,
+            self.dead,
+            self.cancelled,
+            self.delayed,
+            self.held,
+            self.retrying,
+            self.parked,
+        )
+
+
+def short(name: bytes) -> bytes:
+    """Return a name as a part of a key: the name itself, or its beginning and its BLAKE2b-256."""
+    if len(name) <= MOST_PART:
+        return name
+    return name[: MOST_PART - 32] + hashlib.blake2b(name, digest_size=32).digest()

@@ -1,0 +1,185 @@
+"""Periodic tasks: their rules are rows of the queue, and each firing is a row of the schedule.
+
+A firing, the job that it makes and the next firing are one transaction, so each time fires once
+however many workers run, and none is lost when a worker dies. Any worker of the queue fires them,
+also one whose program has no such task.
+
+What happens at a time at which no worker ran is up to the rule `missed`:
+
+- `skip`: nothing, if it is more than a minute late;
+- `once`: one job for all times that were missed;
+- `all`: one job for each.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final, Literal, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs.entering import put
+from streamkeep.jobs.layout import FIRING, PERIODIC, Due, Fields, Names, due_key, short
+from streamkeep.jobs.state import Step
+
+Missed = Literal["skip", "once", "all"]
+
+SCHEDULED: Final = b"scheduled"  # a field: the time of the firing, in Unix milliseconds
+MISSED: Final = ("skip", "once", "all")
+_LATE_MS: Final = 60_000
+_AT_ONCE: Final = 100  # firings in one transaction
+_FIELDS: Final = 5
+
+
+class Rule(NamedTuple):
+    """When a periodic task runs, and what is put.
+
+    Attributes:
+        name: names the rule; a rule of the same name replaces it.
+        zone: the name of a time zone.
+        next_ms: the next firing; 0 if it is to be computed.
+    """
+
+    name: str
+    cron: str
+    zone: str
+    missed: Missed
+    priority: int
+    fields: Fields
+    next_ms: int = 0
+
+    def pack(self) -> bytes:
+        """Return the value of its row."""
+        fields = {
+            name.decode(): base64.b64encode(one).decode() for name, one in self.fields.items()
+        }
+        return json.dumps({**self._asdict(), "fields": fields}).encode()
+
+    def after(self, ms: int) -> int:
+        """Return the first firing after a time."""
+        return next_time(self.cron, self.zone, ms)
+
+
+def unpack_rule(data: bytes) -> Rule:
+    """Return the rule in a row."""
+    known = {name: one for name, one in json.loads(data).items() if name in Rule._fields}
+    fields = {name.encode(): base64.b64decode(one) for name, one in known["fields"].items()}
+    return Rule(**{**known, "fields": fields})
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone; raise ArgumentError if the system does not know it."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ArgumentError(f"there is no time zone {name!r} on this system") from error
+
+
+def next_time(cron: str, zone: str, after_ms: int) -> int:
+    """Return the first time of a cron expression after a time, in Unix milliseconds.
+
+    Times that a change of the clock skips run just after it; repeated ones run once, as in Debian's
+    cron.
+
+    Raises:
+        ArgumentError: the expression is wrong, or never comes true.
+    """
+    from cronsim import CronSim, CronSimError  # only programs with periodic tasks need it
+
+    if len(cron.split()) != _FIELDS:
+        raise ArgumentError(
+            f"a cron expression has {_FIELDS} fields (minute hour day month weekday), not {cron!r}"
+        )
+    after = datetime.fromtimestamp(after_ms / 1000, zone_of(zone))
+    try:
+        return round(next(CronSim(cron, after)).timestamp() * 1000)
+    except CronSimError as error:
+        raise ArgumentError(f"the cron expression {cron!r} is wrong: {error}") from error
+    except StopIteration:
+        raise ArgumentError(f"the cron expression {cron!r} never comes true") from None
+
+
+def _row_key(name: str) -> bytes:
+    return PERIODIC + short(name.encode())
+
+
+def _reference(name: str) -> bytes:
+    return short(name.encode())
+
+
+def register(step: Step, rule: Rule) -> None:
+    """Store a rule, unless it is stored as it is; its first firing comes after now."""
+    stored = load_rule(step.txn, step.names, rule.name)
+    if stored is not None:
+        if stored._replace(next_ms=0) == rule:
+            return
+        step.unschedule(due_key(stored.next_ms, FIRING, _reference(rule.name)))
+    _arm(step, rule._replace(next_ms=rule.after(step.now_ms)))
+
+
+def remove(step: Step, name: str) -> bool:
+    """Remove a rule; return whether there was one."""
+    stored = load_rule(step.txn, step.names, name)
+    if stored is None:
+        return False
+    step.unschedule(due_key(stored.next_ms, FIRING, _reference(name)))
+    return step.txn.row_delete(step.space, _row_key(name))
+
+
+def load_rule(reader: Transaction[Any] | Snapshot[Any], names: Names, name: str) -> Rule | None:
+    """Return a rule by name."""
+    data = reader.row_get(names.space, _row_key(name))
+    return None if data is None else unpack_rule(data)
+
+
+def rules(reader: Transaction[Any] | Snapshot[Any], names: Names) -> list[Rule]:
+    """Return all rules of a queue, by name."""
+    found = reader.row_range(names.space, PERIODIC, PERIODIC + b"\xff" * 120)
+    return [unpack_rule(data) for _, data in found]
+
+
+def _arm(step: Step, rule: Rule) -> None:
+    step.txn.row_put(step.space, _row_key(rule.name), rule.pack())
+    step.schedule(rule.next_ms, FIRING, _reference(rule.name))
+
+
+def fire(step: Step, row: Due) -> None:
+    """Put the job of a periodic task whose time has come, and set its next time."""
+    step.unschedule(row.key)
+    data = step.txn.row_get(step.space, PERIODIC + row.reference)
+    rule = None if data is None else unpack_rule(data)
+    if rule is None or rule.next_ms != row.due_ms:
+        return
+    following = row.due_ms
+    if rule.missed == "all":
+        for _ in range(_AT_ONCE):
+            _put(step, rule, following)
+            following = rule.after(following)
+            if following > step.now_ms:
+                break
+    else:
+        following = rule.after(step.now_ms)
+        late = step.now_ms - row.due_ms > _LATE_MS
+        time_ms = _newest(rule, row.due_ms, step.now_ms) if late else row.due_ms
+        if rule.missed == "once" or step.now_ms - time_ms <= _LATE_MS:
+            _put(step, rule, time_ms)
+    _arm(step, rule._replace(next_ms=following))
+
+
+def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:
+    """Return the last time of a rule that is not after now; at least one is known."""
+    from cronsim import CronSim
+
+    now = datetime.fromtimestamp(now_ms / 1000, zone_of(rule.zone))
+    found = round(next(CronSim(rule.cron, now, reverse=True)).timestamp() * 1000)
+    return max(found, first_ms) if found <= now_ms else first_ms
+
+
+def _put(step: Step, rule: Rule, time_ms: int) -> None:
+    fields = {**rule.fields, SCHEDULED: str(time_ms).encode()}
+    put(step, fields, rule.priority, 0, always=True)

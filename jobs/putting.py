@@ -1,0 +1,230 @@
+"""How programs put jobs into a queue: payloads, options, room."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import codecs, entering
+from streamkeep.jobs.base import QueueBase, at_least
+from streamkeep.jobs.entering import Put
+from streamkeep.jobs.errors import QueueFullError
+from streamkeep.jobs.job import Job, collecting, running_job
+from streamkeep.jobs.layout import (
+    BACKOFF,
+    CODEC,
+    CONCURRENCY,
+    EXPIRES,
+    HEADERS,
+    KEY,
+    MAX_RUNTIME,
+    PAYLOAD,
+    PRIORITIES,
+    RESULT_TTL,
+    RETRIES,
+    TASK,
+    UNIQUE_NAME,
+    Fields,
+)
+from streamkeep.jobs.state import Step, load_settings
+from streamkeep.jobs.task import NO_OPTIONS, Options, Task
+from streamkeep.jobs.times import Duration, backoff_of, milliseconds, unix_ms
+
+MOST_PAYLOAD: Final = 16 << 20
+
+
+class Prepared(NamedTuple):
+    """A put whose options are checked and whose payload is encoded."""
+
+    fields: Fields
+    priority: int
+    delay_ms: int
+    at_ms: int
+    expires_ms: int
+
+
+class PutMethods(QueueBase):
+    """Puts; a base of `Queue`."""
+
+    # --- put ------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        payload: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        unique: str | None = None,
+        priority: str | None = None,
+        retries: int | None = None,
+        backoff: Any = None,
+        max_runtime: Duration | None = None,
+        result_ttl: Duration | None = None,
+        expires: Duration | datetime | None = None,
+        headers: Mapping[str, str] | None = None,
+        codec: str | None = None,
+    ) -> Job:
+        """Put a payload, for `get`; return its job.
+
+        Args:
+            delay: how long it waits before it may be taken: seconds, or a text such as "5m".
+            at: when it may be taken, an aware datetime. One that is past is now.
+            key: jobs of one key are taken one at a time, in order; others are not held back.
+            unique: a name that one job at a time may have, from its put to its end. If it is taken,
+                nothing is put, and the job that has it is returned with `is_new` False.
+            priority: "high", "normal" or "low". Lower ones are served now and then in any case.
+            retries, backoff, max_runtime, result_ttl: instead of those of the queue.
+            expires: a job that was not taken by then becomes a dead letter.
+            headers: texts that travel with the job.
+            codec: instead of that of the queue.
+
+        Raises:
+            PayloadError: the payload cannot be encoded.
+            QueueFullError, QueueDrainingError: nothing was put.
+        """
+        options = Options(
+            delay,
+            at,
+            key,
+            unique,
+            priority,
+            retries,
+            backoff,
+            max_runtime,
+            result_ttl,
+            expires,
+            headers,
+            codec,
+        )
+        return self._put([(payload, options)], {})[0]
+
+    def put_many(self, payloads: Iterable[Any], **options: Any) -> list[Job]:
+        """Put several payloads in one transaction; all get the same options, which `put` has."""
+        chosen = Options(**options) if options else NO_OPTIONS
+        return self._put([(payload, chosen) for payload in payloads], {})
+
+    def put_call(
+        self,
+        task: Task[Any, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Options,
+    ) -> Job:
+        """Put a call of a task; `Task.delay` does."""
+        fields: Fields = {TASK: task.name.encode()}
+        if task.concurrency:
+            fields[CONCURRENCY] = str(task.concurrency).encode()
+        return self._put([([list(args), dict(kwargs)], options)], fields)[0]
+
+    def _put(self, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
+        prepared = [self._prepare(payload, options, common) for payload, options in payloads]
+        puts = [Put("", True) for _ in prepared]
+        collector = collecting.get()
+        always = self.runs_own_job()
+
+        def work(txn: Transaction[Any]) -> None:
+            step = Step(txn, self.names)
+            for one, put in zip(prepared, puts, strict=True):
+                due_ms = one.at_ms or (step.now_ms + one.delay_ms if one.delay_ms else 0)
+                fields = dict(one.fields)
+                if one.expires_ms:
+                    from_ms = max(due_ms, step.now_ms)
+                    fields[EXPIRES] = str(from_ms + one.expires_ms).encode()
+                done = entering.put(step, fields, one.priority, due_ms, always=always)
+                put.job_id, put.is_new = done.job_id, done.is_new
+            step.save()
+
+        jobs = [Job(self.whole, "", put=put) for put in puts]
+        self.set_up()
+        if collector is not None and collector.environment is self.store._environment:
+            collector.collect(work)
+            return jobs
+        self._put_when_room(work)
+        if self.immediate and not self._runs_now() and self.store.open_transaction() is None:
+            self.run_until_idle()
+        return jobs
+
+    def _prepare(self, payload: Any, options: Options, common: Fields) -> Prepared:
+        """Check the options of a put, and encode its payload, before any transaction."""
+        codec = self.codec if options.codec is None else codecs.check_codec(options.codec)
+        fields = {**common, PAYLOAD: codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)}
+        if codec != codecs.JSON:
+            fields[CODEC] = codec.encode()
+        if options.key is not None:
+            fields[KEY] = _text(options.key, "key")
+        if options.unique is not None:
+            fields[UNIQUE_NAME] = _text(options.unique, "unique")
+        if options.retries is not None:
+            fields[RETRIES] = str(at_least(options.retries, 0, "retries")).encode()
+        if options.backoff is not None:
+            fields[BACKOFF] = str(backoff_of(options.backoff)).encode()
+        if options.max_runtime is not None:
+            fields[MAX_RUNTIME] = str(milliseconds(options.max_runtime, "max_runtime")).encode()
+        if options.result_ttl is not None:
+            fields[RESULT_TTL] = str(milliseconds(options.result_ttl, "result_ttl")).encode()
+        if options.headers is not None:
+            fields[HEADERS] = json.dumps(check_headers(options.headers)).encode()
+        expires_ms = 0
+        if isinstance(options.expires, datetime):
+            fields[EXPIRES] = str(unix_ms(options.expires, "expires")).encode()
+        elif options.expires is not None:
+            expires_ms = max(1, milliseconds(options.expires, "expires"))
+        if options.delay is not None and options.at is not None:
+            raise ArgumentError(f"delay or at, not both: {options.delay!r}, {options.at!r}")
+        return Prepared(
+            fields,
+            check_priority(options.priority),
+            0 if options.delay is None else milliseconds(options.delay, "delay"),
+            0 if options.at is None else unix_ms(options.at, "at"),
+            expires_ms,
+        )
+
+    def _put_when_room(self, work: Callable[[Transaction[Any]], None]) -> None:
+        """Put jobs; if the queue is full and says so, wait until there is room."""
+        while True:
+            try:
+                return self.apply(work)
+            except QueueFullError:
+                store = self.store
+                settings = self.read(lambda one: load_settings(one, self.names))
+                if settings.when_full != "block" or store.open_transaction() is not None:
+                    raise
+
+            def has_room(snapshot: Snapshot[Any]) -> list[bool]:
+                step: Any = Step(snapshot.as_bytes(), self.names)  # type: ignore[arg-type]
+                return [] if entering.full(step) else [True]
+
+            store.read_when(has_room, [(self.names.room_bell, None)])
+
+    def runs_own_job(self) -> bool:
+        """Return whether a handler of this queue calls: its follow-ups are taken in any case."""
+        job = running_job()
+        return job is not None and job.queue.name == self.name
+
+
+def check_priority(priority: str | None) -> int:
+    """Return the number of a priority; raise ArgumentError if there is none of that name."""
+    if priority is None:
+        return entering.NORMAL_NUMBER
+    if priority not in PRIORITIES:
+        raise ArgumentError(f"priority must be one of {PRIORITIES}, not {priority!r}")
+    return PRIORITIES.index(priority)
+
+
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers; raise ArgumentError unless they are texts."""
+    found = dict(headers)
+    if not all(isinstance(one, str) for pair in found.items() for one in pair):
+        raise ArgumentError(f"headers must be texts, not {headers!r}")
+    return found
+
+
+def _text(value: str, name: str) -> bytes:
+    if not isinstance(value, str) or not value:
+        raise ArgumentError(f"{name} must be a text that is not empty, not {value!r}")
+    return value.encode()

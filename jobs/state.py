@@ -1,0 +1,267 @@
+"""One transaction of a queue: its settings, its counters, and its rows.
+
+A `Step` is made for each transaction. `save` writes the counters, and is called once at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.jobs.layout import (
+    COUNTERS,
+    GROUP,
+    NUMBERED,
+    PLACE,
+    QUEUES_SPACE,
+    SCHEDULE,
+    SETTINGS,
+    Counters,
+    Due,
+    Fields,
+    Names,
+    Place,
+    due_key,
+    pack_fields,
+    pack_time,
+    parse_due,
+    short,
+    unpack_fields,
+    unpack_place,
+)
+
+SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as at the store
+EVERYONE: Final = 1 << 30
+JOB_PREFIX: Final = "job-"
+_PRIORITY_PREFIXES: Final = ("high-", "", "low-")
+
+
+class Settings(NamedTuple):
+    """The settings of a queue, which all of its programs share."""
+
+    paused: bool = False
+    draining: bool = False
+    max_length: int = 0
+    max_age_ms: int = 0
+    when_full: str = "error"
+    concurrency: int = 0
+    streams: tuple[int, ...] = (1,)  # the priorities that have a stream
+
+    @property
+    def limited(self) -> bool:
+        """Whether puts may find the queue full."""
+        return self.max_length > 0 or self.max_age_ms > 0
+
+
+DEFAULT_SETTINGS: Final = Settings()
+
+
+@lru_cache(256)
+def parse_settings(data: bytes) -> Settings:
+    """Return the settings in their row. What a later version has added is ignored."""
+    known = {name: value for name, value in json.loads(data).items() if name in Settings._fields}
+    known["streams"] = tuple(known.get("streams", (1,)))
+    return Settings(**known)
+
+
+def load_settings(reader: Transaction[Any] | Snapshot[Any], names: Names) -> Settings:
+    """Return the settings of a queue."""
+    data = reader.row_get(names.space, SETTINGS)
+    return DEFAULT_SETTINGS if data is None else parse_settings(data)
+
+
+class Step:
+    """What a transaction does with one queue."""
+
+    def __init__(self, txn: Transaction[Any], names: Names) -> None:
+        self.txn = txn
+        self.names = names
+        self.space = names.space
+        self.now_ms = txn.txn.now_ms()
+        self.settings = load_settings(txn, names)
+        self._counters: Counters | None = None
+        self._stored = b""
+
+    # --- settings and counters ------------------------------------------------------------------
+
+    @property
+    def counters(self) -> Counters:
+        """The counters; `save` writes what changed."""
+        if self._counters is None:
+            self._stored = self.txn.row_get(self.space, COUNTERS) or b""
+            self._counters = Counters(self._stored)
+        return self._counters
+
+    def save(self) -> None:
+        """Write the counters if they changed."""
+        if self._counters is not None:
+            data = self._counters.pack()
+            if data != self._stored:
+                self.txn.row_put(self.space, COUNTERS, data)
+                self._stored = data
+
+    def change_settings(self, **changes: Any) -> None:
+        """Write settings."""
+        self.settings = self.settings._replace(**changes)
+        self.txn.row_put(self.space, SETTINGS, json.dumps(self.settings._asdict()).encode())
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def stream(self, priority: int) -> bytes:
+        """Return the name of the stream of a priority."""
+        return self.names.streams[priority]
+
+    def make_stream(self, priority: int) -> None:
+        """Make the stream of a priority, and its group, if they are missing."""
+        name = self.names.streams[priority]
+        try:
+            groups = [one["name"] for one in self.txn.xinfo_groups(name)]
+        except NoSuchKeyError:
+            groups = []
+        if GROUP not in groups and GROUP.decode() not in groups:
+            self.txn.xgroup_create(name, GROUP, 0, mkstream=True)
+        if priority not in self.settings.streams:
+            self.change_settings(streams=tuple(sorted({*self.settings.streams, priority})))
+
+    def set_up(self) -> None:
+        """Make the streams and the row of the queue, unless they exist."""
+        for priority in self.settings.streams:
+            self.make_stream(priority)
+        if self.txn.row_get(QUEUES_SPACE, self.names.name) is None:
+            self.txn.row_put(QUEUES_SPACE, self.names.name, b'{"version":1}')
+
+    def backlog(self) -> tuple[int, int]:
+        """Return how many entries wait in the streams, and how many run."""
+        return backlog(self.txn, self.names, self.settings)
+
+    def wake_workers(self, count: int = 1) -> None:
+        """Wake waiting workers after the commit."""
+        self.txn.wake(self.names.name, GROUP, count)
+
+    # --- the schedule ---------------------------------------------------------------------------
+
+    def schedule(self, due_ms: int, kind: bytes, reference: bytes, value: bytes = b"") -> None:
+        """Add a row to the schedule, and wake workers that would sleep too long."""
+        self.txn.row_put(self.space, due_key(due_ms, kind, reference), value)
+        if due_ms <= self.now_ms:
+            self.wake_workers()
+        elif due_ms <= self.now_ms + SOON_MS:
+            self.wake_workers(EVERYONE)
+
+    def unschedule(self, key: bytes) -> bool:
+        """Remove a row of the schedule; return whether there was one."""
+        return self.txn.row_delete(self.space, key)
+
+    def due(self, count: int) -> list[tuple[Due, bytes]]:
+        """Return rows of the schedule whose time has come, the oldest first, with their values."""
+        last = SCHEDULE + pack_time(self.now_ms) + b"\xff"
+        found = self.txn.row_range(self.space, SCHEDULE, last, count)
+        return [(parse_due(key), value) for key, value in found]
+
+    # --- numbered jobs --------------------------------------------------------------------------
+
+    def number_of(self, fields: Fields) -> int:
+        """Return the number of a job that has one in its field `id`; 0 if it has none."""
+        return number_in(fields.get(b"id", b"").decode())
+
+    def put_numbered(self, number: int, fields: Fields) -> None:
+        """Store a job that is in no stream."""
+        self.txn.row_put(self.space, NUMBERED + pack_time(number), pack_fields(fields))
+
+    def take_numbered(self, number: int) -> Fields | None:
+        """Remove a job that is in no stream, and return its fields; None if it is gone."""
+        key = NUMBERED + pack_time(number)
+        data = self.txn.row_get(self.space, key)
+        if data is None:
+            return None
+        self.txn.row_delete(self.space, key)
+        return unpack_fields(data)
+
+    def take_number(self) -> int:
+        """Return the next number of a job."""
+        number = self.counters.next_number
+        self.counters.next_number += 1
+        return number
+
+
+def backlog(
+    reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
+) -> tuple[int, int]:
+    """Return how many entries of the streams no worker has taken yet, and how many run.
+
+    Entries that wait for a retry or a worker that knows their task are in neither.
+    """
+    waiting = running = 0
+    for priority in settings.streams:
+        for group in _groups(reader, names.streams[priority]):
+            if group["name"] in (GROUP, GROUP.decode()):
+                lag = group["lag"]
+                if lag is None:  # entries were deleted that the group had not read
+                    after = group["last-delivered-id"]
+                    lag = _count_after(reader, names.streams[priority], after)
+                waiting += lag
+                if group["pending"]:
+                    owners = reader.xpending(names.streams[priority], GROUP)["consumers"]
+                    running += sum(int(one["pending"]) for one in owners)
+    return waiting, running
+
+
+def _groups(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> list[dict[str, Any]]:
+    try:
+        return reader.xinfo_groups(stream)
+    except NoSuchKeyError:
+        return []
+
+
+def _count_after(
+    reader: Transaction[Any] | Snapshot[Any], stream: bytes, after: bytes | str
+) -> int:
+    start = b"(" + (after if isinstance(after, bytes) else after.encode())
+    count = 0
+    while True:
+        found = reader.xrange(stream, start, "+", 1000)
+        count += len(found)
+        if len(found) < 1000:
+            return count
+        start = b"(" + bytes(found[-1].id)
+
+
+# --- IDs of jobs --------------------------------------------------------------------------------
+
+
+def job_id_of(place: Place, fields: Fields) -> str:
+    """Return the ID of the job of an entry."""
+    own = fields.get(b"id")
+    return _PRIORITY_PREFIXES[place.priority] + place.entry_id if own is None else own.decode()
+
+
+def number_in(job_id: str) -> int:
+    """Return the number in the ID of a numbered job; 0 for any other ID."""
+    digits = job_id[len(JOB_PREFIX) :]
+    return int(digits) if job_id.startswith(JOB_PREFIX) and digits.isdecimal() else 0
+
+
+def place_in(job_id: str) -> Place | None:
+    """Return the place that an ID names; None for a numbered job, and for what is no ID."""
+    for priority, prefix in ((0, "high-"), (2, "low-"), (1, "")):
+        ms, dash, seq = job_id.removeprefix(prefix).partition("-")
+        if job_id.startswith(prefix) and dash and ms.isdecimal() and seq.isdecimal():
+            return Place(priority, int(ms), int(seq))
+    return None
+
+
+def find_place(
+    reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str
+) -> tuple[Place, Fields] | None:
+    """Return where a job is in a stream, and its fields; None if it is in none."""
+    place = place_in(job_id)
+    if place is None:
+        data = reader.row_get(names.space, PLACE + short(job_id.encode()))
+        place = None if data is None or data[:1] in b"sh" else unpack_place(data)
+    if place is None:
+        return None
+    found = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
+    return (place, found[0].fields) if found else None

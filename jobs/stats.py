@@ -1,0 +1,100 @@
+"""The figures of a queue, read on one snapshot."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot
+from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.jobs.layout import COUNTERS, GROUP, Counters, Names
+from streamkeep.jobs.state import backlog, load_settings
+
+
+class QueueStats(NamedTuple):
+    """The figures of a queue at one moment.
+
+    Attributes:
+        waiting: jobs that could start: in the streams, held for their key or their task, or left
+            for a worker that knows their task.
+        running: jobs that a worker has.
+        delayed: jobs that wait for their time, retries included.
+        dead: dead letters that are there.
+        done: jobs that ended well, ever.
+        oldest_ms: how long the oldest job of the streams has been waiting; 0 if none waits.
+        workers: processes that live and have taken a job.
+        held, retrying, parked: parts of `waiting`, `delayed` and `waiting`.
+        failed: attempts that failed, ever.
+        buried: dead letters that were made, ever.
+        cancelled: jobs that were cancelled, ever.
+        paused, draining: whether it is.
+    """
+
+    waiting: int
+    running: int
+    delayed: int
+    dead: int
+    done: int
+    oldest_ms: int
+    workers: int
+    held: int
+    retrying: int
+    parked: int
+    failed: int
+    buried: int
+    cancelled: int
+    paused: bool
+    draining: bool
+
+
+def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
+    """Return the figures of a queue; all are 0 if it has never been used."""
+    settings = load_settings(snapshot, names)
+    counters = Counters(snapshot.row_get(names.space, COUNTERS))
+    waiting, running = backlog(snapshot, names, settings)
+    oldest = 0
+    alive: set[bytes] = set()
+    for priority in settings.streams:
+        name = names.streams[priority]
+        oldest = max(oldest, _oldest(snapshot, name))
+        alive |= _alive(snapshot, name)
+    return QueueStats(
+        waiting=waiting + counters.held + counters.parked,
+        running=running,
+        delayed=counters.delayed + counters.retrying,
+        dead=snapshot.xlen(names.dead),
+        done=counters.done,
+        oldest_ms=oldest,
+        workers=len(alive),
+        held=counters.held,
+        retrying=counters.retrying,
+        parked=counters.parked,
+        failed=counters.failed,
+        buried=counters.dead,
+        cancelled=counters.cancelled,
+        paused=settings.paused,
+        draining=settings.draining,
+    )
+
+
+def _oldest(snapshot: Snapshot[Any], name: bytes) -> int:
+    """Return how long the oldest entry that no worker has taken has been in a stream."""
+    try:
+        groups = snapshot.xinfo_groups(name)
+    except NoSuchKeyError:
+        return 0
+    for group in groups:
+        if group["name"] == GROUP:
+            found = snapshot.xrange(name, b"(" + group["last-delivered-id"], "+", 1)
+            if found:
+                entry_ms = int(bytes(found[0].id).partition(b"-")[0])
+                return max(0, snapshot.txn.now_ms() - entry_ms)
+    return 0
+
+
+def _alive(snapshot: Snapshot[Any], name: bytes) -> set[bytes]:
+    """Return the consumers whose processes live."""
+    try:
+        found = snapshot.xinfo_consumers(name, GROUP, leases=True)
+    except NoSuchKeyError:
+        return set()
+    return {one["name"] for one in found if one["lease"] == "alive"}

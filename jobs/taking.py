@@ -1,0 +1,338 @@
+"""How a worker takes jobs: what is due, what dead workers left, then new entries by priority.
+
+Everything that one call takes is one transaction. The schedule is worked off by whichever worker
+takes next, a bounded number of rows at a time, so that a million jobs that are due at once hold no
+other writer for long.
+
+All functions here run in a transaction, and see `Step`; `pause` reads a snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot
+from streamkeep.jobs.ending import begin_run, bury, fail_attempt
+from streamkeep.jobs.entering import admit, priority_of
+from streamkeep.jobs.layout import (
+    DEATHS,
+    DELAYED,
+    EXPIRES,
+    FIRING,
+    GROUP,
+    PARKED,
+    RETRY,
+    RUNTIME,
+    SCHEDULE,
+    TASK,
+    Due,
+    Fields,
+    Names,
+    Place,
+    pack_time,
+    parse_due,
+    place_of,
+    short,
+    unpack_place,
+    unpack_time,
+)
+from streamkeep.jobs.periodic import fire
+from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.state import SOON_MS, Step, backlog, load_settings
+
+log = logging.getLogger("streamkeep.jobs")
+
+MOST_DUE_ROWS: Final = 200  # of the schedule in one transaction
+_LOW_TURN: Final = 8  # of so many calls, one begins with the lowest priority
+_NORMAL_TURN: Final = 4
+
+
+class Taken(NamedTuple):
+    """A job that a worker has taken.
+
+    Attributes:
+        deliveries: how often its entry was delivered, which is also the token of this delivery.
+        deaths: how many of these deliveries ended with the death of a worker.
+        runtime_key: the row of the schedule that ends its run; empty if there is none.
+    """
+
+    place: Place
+    fields: Fields
+    consumer: bytes
+    deliveries: int
+    deaths: int
+    runtime_key: bytes
+
+
+class Taking(NamedTuple):
+    """What a worker asks for.
+
+    Attributes:
+        known: the names of the tasks that it has; None for one that takes every job.
+        turn: a number that rises with each call, for the turns of the priorities.
+    """
+
+    consumer: bytes
+    most: int
+    known: Collection[bytes] | None
+    turn: int
+    policy_of: Callable[[Fields], Policy]
+
+
+def take(step: Step, wanted: Taking) -> list[Taken]:
+    """Take jobs for a worker; return them, at most `wanted.most`."""
+    taken: list[Taken] = []
+    settings = step.settings
+    _promote(step, wanted, taken)
+    if settings.paused:
+        return taken
+    room = _room(step, wanted.most) - len(taken)
+    if room > 0 and step.counters.parked:
+        _take_parked(step, wanted, taken, room)
+        room = min(room, wanted.most - len(taken))
+    if room > 0:
+        _take_entries(step, wanted, taken, room)
+    return taken
+
+
+def _room(step: Step, count: int) -> int:
+    """Return how many jobs may be taken under the queue's limit of its concurrency."""
+    limit = step.settings.concurrency
+    if not limit:
+        return count
+    return max(0, min(count, limit - step.backlog()[1]))
+
+
+# --- the schedule -------------------------------------------------------------------------------
+
+
+def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> None:
+    """Do what is due; retries of this worker's tasks are taken at once."""
+    room = -1  # asked for only if a retry is due
+    for row, value in step.due(MOST_DUE_ROWS):
+        if row.kind == DELAYED:
+            step.unschedule(row.key)
+            step.counters.delayed -= 1
+            fields = step.take_numbered(unpack_time(row.reference))
+            if fields is not None:
+                admit(step, fields, priority_of(fields))
+        elif row.kind == RETRY:
+            if room < 0:
+                room = 0 if step.settings.paused else _room(step, wanted.most)
+            if len(taken) < room:
+                _take_again(step, wanted, taken, row)
+        elif row.kind == RUNTIME:
+            _end_run(step, row, value)
+        elif row.kind == FIRING:
+            fire(step, row)
+        else:
+            step.unschedule(row.key)  # of a later version, which has left none that matter
+
+
+def _take_again(step: Step, wanted: Taking, taken: list[Taken], row: Due) -> None:
+    """Take a job whose retry is due."""
+    step.unschedule(row.key)
+    step.counters.retrying -= 1
+    place = unpack_place(row.reference)
+    claimed = claim(step, place, wanted.consumer)
+    if claimed is not None:
+        _accept(step, wanted, taken, place, *claimed)
+
+
+def claim(step: Step, place: Place, consumer: bytes) -> tuple[Fields, int] | None:
+    """Take a pending entry that has no consumer; return its fields and its delivery count."""
+    name = step.stream(place.priority)
+    rows = step.txn.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
+    if not rows or rows[0]["consumer"]:
+        return None
+    found = step.txn.xclaim(name, GROUP, consumer, 0, [place.entry_id])
+    if not found:
+        return None
+    return dict(found[0][1] or {}), int(rows[0]["times_delivered"]) + 1
+
+
+def _end_run(step: Step, row: Due, value: bytes) -> None:
+    """End a run that took too long, if it still lasts: that attempt has failed."""
+    step.unschedule(row.key)
+    place = unpack_place(row.reference)
+    name = step.stream(place.priority)
+    rows = step.txn.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
+    deliveries = unpack_time(row.reference[17:])
+    if not rows or not rows[0]["consumer"] or rows[0]["times_delivered"] != deliveries:
+        return
+    found = step.txn.xrange(name, place.entry_id, place.entry_id, 1)
+    if not found:
+        return
+    policy = Policy.unpack(json.loads(value))
+    taken = Taken(place, found[0].fields, b"", deliveries, deaths_of(step, place), b"")
+    text = f"it ran longer than {policy.max_runtime_ms} ms, and its worker did not end it"
+    fail_attempt(step, taken, policy, "builtins.TimeoutError", text, "", after_ms=None)
+
+
+# --- new entries, and those of dead workers -----------------------------------------------------
+
+
+def _order(step: Step, turn: int) -> list[int]:
+    """Return the priorities in the order in which this call takes them."""
+    order = list(step.settings.streams)
+    if len(order) > 1:
+        if turn % _LOW_TURN == _LOW_TURN - 1:
+            order.reverse()
+        elif turn % _NORMAL_TURN == _NORMAL_TURN - 1:
+            order = [*order[1:], order[0]]
+    return order
+
+
+def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
+    """Take what workers that died had, then new entries."""
+    order = _order(step, wanted.turn)
+    names = {step.stream(priority): priority for priority in order}
+    while room > 0:
+        before = len(taken)
+        found = step.txn.xreadgroup(
+            GROUP,
+            wanted.consumer,
+            [(name, ">") for name in names],
+            count=room,
+            max_count=room,
+            claim_dead="owned",
+        )
+        seen = 0
+        for name, entries in found:
+            for entry_id, fields, _, former in entries:
+                seen += 1
+                place = place_of(names[name], bytes(entry_id))
+                fields = dict(fields or {})
+                _accept(step, wanted, taken, place, fields, former + 1, died=former > 0)
+        room -= len(taken) - before
+        if not seen:
+            return
+
+
+def _accept(
+    step: Step,
+    wanted: Taking,
+    taken: list[Taken],
+    place: Place,
+    fields: Fields,
+    deliveries: int,
+    *,
+    died: bool = False,
+) -> None:
+    """Take an entry that was just delivered to the worker, unless it must not run.
+
+    Args:
+        died: the worker that had it before is dead.
+    """
+    deaths = 0
+    policy = wanted.policy_of(fields)
+    if deliveries > 1:
+        deaths = deaths_of(step, place)
+        if died:
+            deaths += 1
+            step.txn.row_put(step.space, DEATHS + place.pack(), pack_time(deaths))
+    if deaths and deaths >= policy.max_deaths:
+        _remove(step, place)
+        reason = f"{deaths} workers died while they ran it"
+        bury(step, place, fields, reason=reason, attempts=deliveries - deaths, deaths=deaths)
+        return
+    if EXPIRES in fields and int(fields[EXPIRES]) < step.now_ms:
+        _remove(step, place)
+        bury(step, place, fields, reason="it expired before it ran", attempts=0)
+        return
+    age_ms = step.settings.max_age_ms
+    drops = age_ms > 0 and step.settings.when_full == "drop" and deliveries == 1
+    if drops and step.now_ms - place.ms > age_ms:
+        _remove(step, place)
+        bury(step, place, fields, reason="it waited too long", attempts=0)
+        return
+    if wanted.known is not None and fields.get(TASK, b"") not in wanted.known:
+        park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, b""))
+        return
+    key = begin_run(step, place, deliveries, policy)
+    taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, key))
+
+
+def deaths_of(step: Step, place: Place) -> int:
+    """Return how many workers died with an entry."""
+    data = step.txn.row_get(step.space, DEATHS + place.pack())
+    return 0 if data is None else unpack_time(data)
+
+
+def _remove(step: Step, place: Place) -> None:
+    step.txn.xackdel(step.stream(place.priority), GROUP, place.entry_id, ref_policy="ACKED")
+
+
+# --- jobs of unknown tasks ----------------------------------------------------------------------
+
+
+def park(step: Step, job: Taken) -> None:
+    """Leave a job for workers that know its task; it stays pending."""
+    step.txn.xnack(step.stream(job.place.priority), GROUP, "SILENT", job.place.entry_id)
+    if job.runtime_key:
+        step.unschedule(job.runtime_key)
+    name = job.fields.get(TASK, b"")
+    log.warning(
+        "the queue %r has a job of the task %r, which this worker does not know: %s stays pending "
+        "for a worker that does",
+        step.names.text,
+        name.decode(errors="replace"),
+        job.place.entry_id,
+    )
+    task = short(name)
+    key = PARKED + bytes((len(task),)) + task + job.place.pack()
+    step.txn.row_put(step.space, key, b"")
+    step.counters.parked += 1
+    step.wake_workers(1 << 30)
+
+
+def _parked_prefixes(known: Collection[bytes] | None) -> list[bytes]:
+    if known is None:
+        return [PARKED]
+    names = [short(name) for name in known]
+    return [PARKED + bytes((len(name),)) + name for name in names]
+
+
+def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
+    for prefix in _parked_prefixes(wanted.known):
+        last = prefix + b"\xff" * 120
+        for key, _ in step.txn.row_range(step.space, prefix, last, room - len(taken)):
+            step.txn.row_delete(step.space, key)
+            step.counters.parked -= 1
+            place = unpack_place(key[-17:])
+            claimed = claim(step, place, wanted.consumer)
+            if claimed is not None:
+                _accept(step, wanted, taken, place, *claimed)
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None) -> int:
+    """Return in how many milliseconds `take` may find something; -1 if only a commit decides."""
+    settings = load_settings(snapshot, names)
+    now_ms = snapshot.txn.now_ms()
+    found = snapshot.row_range(names.space, SCHEDULE, SCHEDULE + b"\xff" * 8, 1)
+    left = -1
+    if found:
+        row = parse_due(found[0][0])
+        # Not longer than a moment: the wall clock may be set while the worker sleeps.
+        left = min(max(row.due_ms - now_ms, 0), SOON_MS)
+        if left == 0 and row.kind != RETRY:
+            return 0
+    if settings.paused:
+        return left or SOON_MS
+    if settings.concurrency and backlog(snapshot, names, settings)[1] >= settings.concurrency:
+        return left or SOON_MS
+    if left == 0:
+        return 0
+    streams = [names.streams[priority] for priority in settings.streams]
+    if snapshot.ready_in(GROUP, streams, claim_dead="owned") == 0:
+        return 0
+    for prefix in _parked_prefixes(known):
+        if snapshot.row_range(names.space, prefix, prefix + b"\xff" * 120, 1):
+            return 0
+    return left

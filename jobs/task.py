@@ -1,0 +1,169 @@
+"""Tasks: functions whose calls can be put into a queue."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs.job import Job
+from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.times import Duration
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+
+
+class Options(NamedTuple):
+    """How a job is put. None for what its task, or its queue, says.
+
+    Attributes:
+        delay: how long it waits before it may start.
+        at: when it may start, an aware datetime.
+        key: jobs of one key run one at a time, in the order in which they became due.
+        unique: a name that one waiting or running job may have; a put under a name that is taken
+            puts nothing, and returns the job that has it.
+        priority: "high", "normal" or "low".
+        retries, backoff, max_runtime, result_ttl: instead of those of the task.
+        expires: a job that has not started by then becomes a dead letter; a duration or an aware
+            datetime.
+        headers: texts that travel with it.
+        codec: of its payload.
+    """
+
+    delay: Duration | None = None
+    at: datetime | None = None
+    key: str | None = None
+    unique: str | None = None
+    priority: str | None = None
+    retries: int | None = None
+    backoff: Any = None
+    max_runtime: Duration | None = None
+    result_ttl: Duration | None = None
+    expires: Duration | datetime | None = None
+    headers: Mapping[str, str] | None = None
+    codec: str | None = None
+
+
+NO_OPTIONS = Options()
+
+
+class Task(Generic[Parameters, Result]):
+    """A function of a queue. Called, it is the function; `delay` puts a call into the queue.
+
+    Attributes:
+        name: how jobs name it.
+        is_async: whether it is a coroutine function.
+        policy: retries, backoff, max_runtime, result_ttl.
+        concurrency: how many of its jobs may run at a time, in all processes; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        function: Callable[Parameters, Result],
+        *,
+        name: str,
+        policy: Policy,
+        retry_on: Errors,
+        give_up_on: Errors,
+        concurrency: int,
+        options: Options,
+    ) -> None:
+        self.queue = queue
+        self.call = function
+        self.name = name
+        self.policy = policy
+        self.concurrency = concurrency
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._retry_on = retry_on
+        self._give_up_on = give_up_on
+        self._options = options
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return self.call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<streamkeep.jobs.Task {self.name!r} of {self.queue.name!r}>"
+
+    @property
+    def max_runtime_s(self) -> float | None:
+        """How long a call may run, in seconds."""
+        return self.policy.max_runtime_ms / 1000 or None
+
+    def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Job:
+        """Put a call of the function into the queue; return its job.
+
+        Durable on return, as the store was opened; in a block of `store.transaction()`, with it.
+
+        Raises:
+            PayloadError: the arguments cannot be encoded.
+            QueueFullError, QueueDrainingError: nothing was put.
+        """
+        return self.queue.put_call(self, args, kwargs, self._options)
+
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        unique: str | None = None,
+        priority: str | None = None,
+        retries: int | None = None,
+        backoff: Any = None,
+        max_runtime: Duration | None = None,
+        result_ttl: Duration | None = None,
+        expires: Duration | datetime | None = None,
+        headers: Mapping[str, str] | None = None,
+        codec: str | None = None,
+    ) -> Task[Parameters, Result]:
+        """Return the task with options for its next calls: `send.options(key="ann").delay(...)`.
+
+        The options are those of `Queue.put`.
+        """
+        given = Options(
+            delay,
+            at,
+            key,
+            unique,
+            priority,
+            retries,
+            backoff,
+            max_runtime,
+            result_ttl,
+            expires,
+            headers,
+            codec,
+        )
+        changed = {name: value for name, value in given._asdict().items() if value is not None}
+        return Task(
+            self.queue,
+            self.call,
+            name=self.name,
+            policy=self.policy,
+            retry_on=self._retry_on,
+            give_up_on=self._give_up_on,
+            concurrency=self.concurrency,
+            options=self._options._replace(**changed),
+        )
+
+    def may_retry(self, error: BaseException) -> bool:
+        """Return whether a job that raised this may run again."""
+        return isinstance(error, self._retry_on) and not isinstance(error, self._give_up_on)
+
+
+def check_errors(errors: Errors, name: str) -> Errors:
+    """Return classes of exceptions; raise ArgumentError for anything else."""
+    found = errors if isinstance(errors, tuple) else (errors,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in found):
+        raise ArgumentError(f"{name} must be classes of exceptions, not {errors!r}")
+    return found

@@ -1,0 +1,188 @@
+"""Tasks and periodic tasks of a queue, as decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import periodic as rules_of
+from streamkeep.jobs.base import at_least
+from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
+from streamkeep.jobs.periodic import Missed, Rule
+from streamkeep.jobs.putting import PutMethods, check_priority
+from streamkeep.jobs.state import Step
+from streamkeep.jobs.task import Errors, Options, Task, check_errors
+from streamkeep.jobs.times import Backoff, Duration, backoff_of, milliseconds
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class TaskMethods(PutMethods):
+    """Tasks; a base of `Queue`."""
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Parameters, Result], /) -> Task[Parameters, Result]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        retries: int | None = None,
+        backoff: str | Duration | Backoff | None = None,
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+        max_runtime: Duration | None = None,
+        result_ttl: Duration | None = None,
+        concurrency: int = 0,
+        key: str | None = None,
+        priority: str | None = None,
+        unique: str | None = None,
+        expires: Duration | None = None,
+    ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]: ...
+
+    def task(  # type: ignore[misc]  # mypy cannot match the parameters of a decorator
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int | None = None,
+        backoff: str | Duration | Backoff | None = None,
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+        max_runtime: Duration | None = None,
+        result_ttl: Duration | None = None,
+        concurrency: int = 0,
+        key: str | None = None,
+        priority: str | None = None,
+        unique: str | None = None,
+        expires: Duration | None = None,
+    ) -> Any:
+        """Make a task of a function: `@queue.task(retries=5, backoff="2s..10m")`.
+
+        Args:
+            name: how jobs name it; by default the name of the function.
+            retries, backoff, result_ttl: instead of those of the queue.
+            retry_on: exceptions after which a job is tried again; after others it is a dead letter.
+            give_up_on: exceptions, among these, after which it is not.
+            max_runtime: how long a call may run. A worker that does not end it loses the job, and
+                the attempt has failed.
+            concurrency: how many of its jobs may run at a time, in all processes; 0 for no limit.
+            key, priority, unique, expires: of all its jobs, unless `options` says otherwise.
+
+        Raises:
+            ArgumentError: the queue has another task of that name in this program.
+        """
+        policy = self.policy
+        if retries is not None:
+            policy = policy._replace(retries=at_least(retries, 0, "retries"))
+        if backoff is not None:
+            policy = policy._replace(backoff=backoff_of(backoff))
+        if max_runtime is not None:
+            policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
+        if result_ttl is not None:
+            policy = policy._replace(result_ttl_ms=milliseconds(result_ttl, "result_ttl"))
+        check_priority(priority)
+
+        def make(made_of: Callable[..., Any]) -> Task[Any, Any]:
+            task: Task[Any, Any] = Task(
+                self.whole,
+                made_of,
+                name=name or made_of.__name__,
+                policy=policy,
+                retry_on=check_errors(retry_on, "retry_on"),
+                give_up_on=check_errors(give_up_on, "give_up_on"),
+                concurrency=at_least(concurrency, 0, "concurrency"),
+                options=Options(key=key, priority=priority, unique=unique, expires=expires),
+            )
+            known = self.tasks.get(task.name)
+            if known is not None and not _same_function(known.call, made_of):
+                raise ArgumentError(
+                    f"the queue {self.name!r} has another task called {task.name!r}; give one of "
+                    "them a name: @queue.task(name=...)"
+                )
+            self.tasks[task.name] = task
+            return task
+
+        return make if function is None else make(function)
+
+    def periodic(
+        self,
+        cron: str,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]:
+        """Make a task that runs at the times of a cron expression: `@queue.periodic("0 3 * * *")`.
+
+        Workers store the rule when they start (`register_periodic`). Each time fires once, however
+        many workers run. A rule stays until `unschedule`, also if no program has it any more.
+
+        Args:
+            cron: minute, hour, day of the month, month, weekday.
+            tz: the name of the time zone that these are in.
+            missed: what happens after times at which no worker ran. "skip": nothing; "once": one
+                job for all of them; "all": one for each.
+            name: of the rule and of the task; by default the name of the function.
+            args, kwargs: what the function is called with.
+            options: those of `task`.
+
+        Raises:
+            ArgumentError: the expression, the zone or the rule is wrong.
+        """
+        if missed not in rules_of.MISSED:
+            raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")
+        rules_of.next_time(cron, tz, 0)
+
+        def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
+            found = self.tasks.get(name or made_of.__name__)
+            if isinstance(made_of, Task):
+                task: Any = made_of
+            elif found is not None and _same_function(found.call, made_of):
+                task = found
+            else:
+                task = self.task(name=name, **options)(made_of)
+            fields: Fields = {TASK: task.name.encode()}
+            if task.concurrency:
+                fields[CONCURRENCY] = str(task.concurrency).encode()
+            payload = [list(args), dict(kwargs or {})]
+            one = self._prepare(payload, task._options, fields)
+            rule_name = name or task.name
+            self._rules[rule_name] = Rule(rule_name, cron, tz, missed, one.priority, one.fields)
+            return task  # type: ignore[no-any-return]
+
+        return make
+
+    def register_periodic(self) -> None:
+        """Store the rules of `periodic` that this program has; workers do so when they start."""
+        rules = list(self._rules.values())
+
+        def store_rules(step: Step) -> None:
+            for rule in rules:
+                rules_of.register(step, rule)
+
+        if rules:
+            self.step(store_rules)
+
+    def unschedule(self, name: str) -> bool:
+        """Remove the rule of a periodic task from the store; return whether there was one."""
+        self._rules.pop(name, None)
+        return self.step(lambda step: rules_of.remove(step, name))
+
+    def schedules(self) -> list[Rule]:
+        """Return the rules of the periodic tasks in the store, each with its next time."""
+        return self.read(lambda one: rules_of.rules(one, self.names))
+
+
+def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Return whether two functions are the same one, perhaps of a module that was loaded again."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)

@@ -1,0 +1,160 @@
+"""Taking jobs, with a wait: one call for one queue or several of a store.
+
+A worker that waits sleeps until a job comes into a stream, until the next time of the schedule, or
+until a worker dies. The kernel and the commits of other processes wake it; nothing is polled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.jobs import taking
+from streamkeep.jobs.job import Job, job_of
+from streamkeep.jobs.layout import GROUP
+from streamkeep.jobs.state import Step
+from streamkeep.jobs.times import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
+
+
+class Take:
+    """One call that takes jobs: what it runs in a transaction, and when that may find something."""
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        consumer: bytes,
+        count: int,
+        known: dict[str, Collection[bytes]] | None,
+    ) -> None:
+        if not queues or any(one.store._environment is not self._of(queues) for one in queues):
+            raise ArgumentError("one or more queues of one store are needed")
+        self.queues = list(queues)
+        self._consumer = consumer
+        self._count = count
+        self._known = known
+        self.wake_on = [(name, GROUP) for one in queues for name in one.names.streams]
+        self.waiter = (GROUP, consumer, *[one.names.name for one in queues])
+
+    @staticmethod
+    def _of(queues: Sequence[Queue]) -> object:
+        return queues[0].store._environment
+
+    def work(self, txn: Transaction[Any]) -> list[tuple[Queue, taking.Taken]]:
+        """Take jobs of the queues, which take turns to be the first."""
+        found: list[tuple[Queue, taking.Taken]] = []
+        turn = self.queues[0].next_turn()
+        first = turn % len(self.queues)
+        for queue in self.queues[first:] + self.queues[:first]:
+            room = self._count - len(found)
+            if room <= 0:
+                break
+            step = Step(txn.as_bytes(), queue.names)
+            known = None if self._known is None else self._known[queue.name]
+            wanted = taking.Taking(
+                self._consumer, room, known, turn // len(self.queues), queue.policy_of
+            )
+            found += [(queue, one) for one in taking.take(step, wanted)]
+            step.save()
+        return found
+
+    def look(self, snapshot: Snapshot[Any]) -> int:
+        """Return in how many milliseconds `work` may find something; -1 for after a commit."""
+        reader = snapshot.as_bytes()
+        least = -1
+        for queue in self.queues:
+            known = None if self._known is None else self._known[queue.name]
+            pause = taking.pause(reader, queue.names, known)
+            if pause == 0:
+                return 0
+            if pause > 0:
+                least = pause if least < 0 else min(least, pause)
+        return least
+
+    def set_up(self, *, again: bool = False) -> None:
+        """Make the streams of the queues.
+
+        Args:
+            again: a stream or its group was deleted.
+        """
+        for queue in self.queues:
+            if again:
+                queue.set_up_again()
+            else:
+                queue.set_up()
+
+    def jobs(self, found: list[Any]) -> list[Job]:
+        """Return the jobs that `work` took."""
+        return [job_of(queue, taken) for queue, taken in found]
+
+
+def known_tasks(queues: Sequence[Queue]) -> dict[str, Collection[bytes]]:
+    """Return the names of the tasks of each queue."""
+    return {one.name: frozenset(name.encode() for name in one.tasks) for one in queues}
+
+
+def take(
+    queues: Sequence[Queue],
+    consumer: bytes,
+    count: int,
+    *,
+    timeout: Duration | None = None,
+    known: dict[str, Collection[bytes]] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> list[Job]:
+    """Take jobs of several queues of one store; sleep until there is one.
+
+    Args:
+        consumer: the consumer that they are pending with; `Queue.consumer`.
+        count: the most that are taken.
+        timeout: seconds, or a text; None for no limit, 0 for no wait.
+        known: the names of the tasks that the worker has, by queue (`known_tasks`); jobs of other
+            tasks stay pending for other workers. None takes every job.
+        stop: asked before each sleep, and once a second; True ends the wait.
+    """
+    call = Take(queues, consumer, count, known)
+    call.set_up()
+    wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+    queue = queues[0]
+    again = False
+    while True:
+        try:
+            if wait_ms == 0:
+                return call.jobs(queue.apply(call.work))
+            found = queue.store.apply_when(
+                call.work,
+                call.look,
+                call.wake_on,
+                block=wait_ms or 0,
+                waiter=call.waiter,
+                claims_dead=True,
+                stop=stop,
+            )
+            return call.jobs(found)
+        except CommandError:  # a stream or its group was deleted
+            if again:
+                raise
+            again = True
+            call.set_up(again=True)
+
+
+def run_until_idle(queue: Queue, limit: int) -> int:
+    """Run the jobs that are due, in this thread; return their number."""
+    import asyncio
+
+    ran = 0
+    while ran < limit:
+        jobs = take([queue], queue.consumer, 1, timeout=0, known=known_tasks([queue]))
+        if not jobs:
+            break
+        task = queue.task_of(jobs[0])
+        if task is not None and task.is_async:
+            asyncio.run(queue.aexecute(jobs[0]))
+        else:
+            queue.execute(jobs[0])
+        ran += 1
+    return ran

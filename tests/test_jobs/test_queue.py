@@ -1,0 +1,321 @@
+"""Puts and gets: what a job holds, how it ends, and what a transaction makes of several."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from patience import wait_until
+from streamkeep import ArgumentError, Store, StoreError
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import (
+    JobFailedError,
+    JobLostError,
+    NoResultError,
+    PayloadError,
+    Queue,
+    QueueError,
+    Retry,
+    queue_names,
+    register_codec,
+    take,
+)
+
+
+def counts(queue: Queue) -> tuple[int, int, int, int, int]:
+    """Return how many jobs wait, run, are delayed, are dead and are done."""
+    found = queue.stats()
+    return found.waiting, found.running, found.delayed, found.dead, found.done
+
+
+def letters(queue: Queue) -> list[dict[str, Any]]:
+    """Return the fields of the dead letters, as text."""
+    found = queue.store.xrange(queue.names.dead)
+    return [{str(name, "utf8"): str(one, "utf8") for name, one in e.fields.items()} for e in found]
+
+
+def test_a_job_goes_from_put_over_get_to_done(queue: Queue) -> None:
+    put = queue.put({"to": "ann"})
+    assert (put.state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 0))
+    with queue.get() as job:
+        assert (job.id, job.payload, job.attempt, job.task) == (put.id, {"to": "ann"}, 1, "")
+        assert (put.state(), counts(queue)) == ("running", (0, 1, 0, 0, 0))
+        job.set_result([1])
+    assert (counts(queue), put.result(0)) == ((0, 0, 0, 0, 1), [1])
+    assert queue_names(queue.store) == ["mails"]
+
+
+def test_a_job_is_visible_to_the_commands_of_groups(queue: Queue) -> None:
+    queue.put_many(range(3))
+    jobs = queue.get_many(2)
+    pending = queue.store.xpending("mails", "jobs")
+    assert (pending["pending"], pending["min"].decode()) == (2, jobs[0].id)
+    assert [one["lease"] for one in queue.store.xinfo_consumers("mails", "jobs", leases=True)] == [
+        "alive"
+    ]
+    queue.done_many(jobs)
+    assert [entry.fields for entry in queue.store.xrange("mails")] == [{b"payload": b"2"}]
+
+
+def test_an_exception_in_the_block_is_a_failed_attempt(queue: Queue, clock: ManualClock) -> None:
+    put = queue.put("x", retries=1)
+    for attempt in (1, 2):
+        with pytest.raises(KeyError), queue.get(0) as job:
+            assert job.attempt == attempt
+            raise KeyError("no")
+        clock.ms += 10_000
+    assert counts(queue) == (0, 0, 0, 1, 0)
+    (letter,) = letters(queue)
+    assert letter.items() >= {
+        ("reason", "it failed 2 times"),
+        ("error", "builtins.KeyError"),
+        ("message", "'no'"),
+        ("attempts", "2"),
+        ("deaths", "0"),
+        ("job", put.id),
+        ("payload", '"x"'),
+    }
+    with pytest.raises(JobFailedError, match="KeyError: 'no'") as failed:
+        put.result()
+    assert "raise KeyError" in failed.value.traceback_text
+
+
+def test_an_interrupt_gives_the_job_back_as_no_attempt(queue: Queue) -> None:
+    queue.put("x")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), queue.get(0) as job:
+            assert job.attempt == 1
+            raise KeyboardInterrupt
+    assert counts(queue) == (0, 0, 1, 0, 0)
+    assert [one.attempt for one in queue.get_many(5)] == [1]
+
+
+def test_a_job_ends_in_the_way_that_the_worker_says(queue: Queue, clock: ManualClock) -> None:
+    retried, failed, back, later = jobs = [queue.put(n) and queue.get(0) for n in range(4)]
+    assert retried.retry(after="5m", reason="busy")
+    failed.fail("wrong address")
+    back.give_back()
+    later.postpone("1h")
+    assert counts(queue) == (0, 0, 3, 1, 0)
+    assert [letter["reason"] for letter in letters(queue)] == ["wrong address"]
+    assert [(job.payload, job.attempt) for job in queue.get_many(9)] == [(2, 1)]
+    clock.ms += 299_999
+    assert queue.get_many(9) == []
+    clock.ms += 1
+    assert [(job.payload, job.attempt) for job in queue.get_many(9)] == [(0, 2)]
+    clock.ms += 3_300_000
+    assert [(job.payload, job.attempt) for job in queue.get_many(9)] == [(3, 1)]
+    for job in jobs:
+        with pytest.raises(JobLostError, match="already been ended"):
+            job.done()
+
+
+def test_what_another_worker_has_by_now_cannot_be_ended(queue: Queue) -> None:
+    queue.put_many("ab")
+    mine, kept = queue.get_many(2)
+    queue.store.xclaim("mails", "jobs", "other", 0, [mine.id])
+    assert (mine.lost(), kept.lost()) == (True, False)
+    for end in (mine.done, mine.retry, mine.give_back, lambda: mine.fail("x"), mine.extend):
+        with pytest.raises(JobLostError, match="another worker has it"):
+            end()
+    with pytest.raises(JobLostError):
+        queue.done_many([kept, mine])
+    assert counts(queue) == (0, 2, 0, 0, 0)
+    kept.done()
+    assert counts(queue) == (0, 1, 0, 0, 1)
+
+
+def test_a_block_that_lost_its_job_raises_its_own_error(queue: Queue) -> None:
+    queue.put("a")
+    with pytest.raises(JobLostError), queue.get(0) as job:
+        queue.store.xack("mails", "jobs", job.id)
+
+
+def test_transactions_join_puts_ends_and_appends(queue: Queue) -> None:
+    queue.put("first")
+    job = queue.get(0)
+    with pytest.raises(KeyError), queue.store.transaction() as txn:
+        queue.put("second")
+        txn.xadd("log", {"a": 1})
+        job.done()
+        raise KeyError
+    assert (counts(queue), queue.store.exists("log")) == ((0, 1, 0, 0, 0), 0)
+    job = queue.job(job.id)
+    queue.store.xclaim("mails", "jobs", "other", 0, [job.id])
+    with queue.store.transaction() as txn:
+        second = queue.put("second")
+        third = queue.put("third", delay=5)
+        txn.xadd("log", {"id": second.id})
+    assert counts(queue) == (1, 1, 1, 0, 0)
+    assert (second.state(), third.state()) == ("waiting", "delayed")
+
+
+def test_a_text_store_serves_a_queue_as_well(open_store: Callable[..., Store]) -> None:
+    store = open_store(decode_responses=True)
+    queue = Queue(store, "mails")
+    with store.transaction() as txn:
+        put = queue.put({"to": "Zoë"})
+        assert txn.xlen("mails") == 1
+    with queue.get(0) as job:
+        assert job.payload == {"to": "Zoë"}
+        job.set_result("ok")
+    assert (put.result(0), counts(queue)) == ("ok", (0, 0, 0, 0, 1))
+
+
+def test_a_get_sleeps_until_there_is_a_job(queue: Queue) -> None:
+    found: list[Any] = []
+    queue.set_up()
+    thread = threading.Thread(target=lambda: found.append(queue.get().payload))
+    thread.start()
+    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    queue.put("x")
+    thread.join()
+    assert found == ["x"]
+    with pytest.raises(TimeoutError, match="'mails'"):
+        queue.get(0.001)
+
+
+def test_a_result_wakes_its_caller(queue: Queue) -> None:
+    found: list[Any] = []
+    put = queue.put("x")
+    thread = threading.Thread(target=lambda: found.append(put.result()))
+    thread.start()
+    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    queue.get(0).done({"a": [None]})
+    thread.join()
+    assert found == [{"a": [None]}]
+
+
+def test_results_expire_and_leave_nothing(queue: Queue, clock: ManualClock) -> None:
+    puts = queue.put_many(range(20), result_ttl="1m")
+    queue.done_many(queue.get_many(20), range(20))
+    assert puts[3].result(0) == 3
+    clock.ms += 60_001
+    with pytest.raises(NoResultError, match="not kept or has expired"):
+        puts[3].result()
+    for _ in range(6):
+        queue.put("x", result_ttl=0)
+        queue.get(0).done(1)
+    queue.put("y")
+    queue.get(0).done(2)
+    kinds = {key[:1] for key, _ in queue.store.row_range("jobs:mails", b"e", b"e\xff")}
+    left = queue.store.row_range("jobs:mails", b"r", b"r\xff")
+    assert (kinds, len(left)) == ({b"e"}, 17)  # each stored result removes up to four others
+    with pytest.raises(NoResultError):
+        queue.job("1-1").result()
+    with pytest.raises(TimeoutError):
+        queue.put("z").result("1ms")
+
+
+def _upper(value: str) -> bytes:
+    return value.upper().encode()
+
+
+@pytest.mark.parametrize("codec", ["json", "bytes", "pickle", "upper"])
+def test_payloads_and_results_travel_by_their_codec(queue: Queue, codec: str) -> None:
+    register_codec("upper", _upper, bytes.decode)
+    values = {"json": [1, "é"], "bytes": b"\x00\xff", "pickle": {1, 2}, "upper": "abc"}
+    own = Queue(queue.store, "own", codec=codec)
+    put = own.put(values[codec])
+    with own.get(0) as job:
+        job.set_result(job.payload)
+    expected = "ABC" if codec == "upper" else values[codec]
+    assert put.result(0) == expected
+
+
+def test_a_pickle_is_read_only_by_a_queue_that_names_pickle(queue: Queue) -> None:
+    queue.put({1}, codec="pickle")
+    job = queue.get(0)
+    with pytest.raises(PayloadError, match="can run any code"):
+        print(job.payload)
+
+
+def test_bad_arguments_change_nothing(queue: Queue) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"delay": "soon"},
+        {"delay": -1},
+        {"at": 5},
+        {"priority": "urgent"},
+        {"retries": -1},
+        {"backoff": "5m..1s"},
+        {"key": ""},
+        {"headers": {"a": 1}},
+        {"codec": "yaml"},
+        {"expires": True},
+    ]
+    for options in wrong:
+        with pytest.raises(ArgumentError, match=str(next(iter(options)))):
+            queue.put("x", **options)
+    with pytest.raises(PayloadError, match="cannot be encoded as json"):
+        queue.put({1})
+    with pytest.raises(ArgumentError, match="name of a queue"):
+        Queue(queue.store, "")
+    with pytest.raises(QueueError, match="not taken by this worker"):
+        queue.put("x").done()
+    assert counts(queue) == (1, 0, 0, 0, 0)
+
+
+def test_what_cannot_be_decoded_becomes_a_dead_letter(queue: Queue) -> None:
+    queue.set_up()
+    queue.store.xadd("mails", {"payload": b"{not json"})
+    queue.store.xadd("mails", {"other": b"1"})
+    for _ in range(2):
+        with pytest.raises(PayloadError), queue.get(0) as job:
+            print(job.payload)
+    reasons = [letter["reason"] for letter in letters(queue)]
+    assert reasons == ["its payload or result cannot be used"] * 2
+
+
+def test_a_result_that_is_too_large_names_its_size(store: Store) -> None:
+    queue = Queue(store, max_result_bytes=100)
+    queue.put("x")
+    job = queue.get(0)
+    with pytest.raises(PayloadError, match="has 202 bytes as json, at most 100"):
+        job.done("x" * 200)
+    assert counts(queue) == (0, 1, 0, 0, 0)
+    job.done("x")
+
+
+def test_a_store_that_is_read_only_is_read(open_store: Callable[..., Store], store: Store) -> None:
+    Queue(store, "mails").put("x")
+    store.close()
+    queue = Queue(open_store(readonly=True), "mails")
+    assert counts(queue) == (1, 0, 0, 0, 0)
+    for call in (lambda: queue.put("y"), queue.get, queue.pause):
+        with pytest.raises(StoreError, match="readonly=True"):
+            call()
+
+
+def test_a_path_is_opened_at_first_use_and_again_after_a_close(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with Queue(path, sync="none") as queue:
+        assert not path.exists()
+        queue.put("x")
+        queue.close()
+        assert queue.get(0).payload == "x"
+    with streamkeep.open(path) as store:
+        assert store.xpending("default", "jobs")["pending"] == 1
+
+
+def test_one_worker_takes_from_several_queues_in_turns(store: Store) -> None:
+    one, two = Queue(store, "one"), Queue(store, "two")
+    one.put_many(range(4))
+    two.put_many(range(4))
+    found = [take([one, two], one.consumer, 1, timeout=0)[0].queue.name for _ in range(8)]
+    assert sorted(found[:4]) == ["one", "one", "two", "two"]
+    assert take([one, two], one.consumer, 1, timeout=0) == []
+
+
+def test_retry_may_wait_without_counting(queue: Queue, clock: ManualClock) -> None:
+    queue.put("x", retries=0)
+    for _ in range(3):
+        with pytest.raises(Retry), queue.get(0) as job:
+            assert job.attempt == 1
+            raise Retry(after="1m", counts=False)
+        clock.ms += 60_000
+    assert letters(queue) == []
