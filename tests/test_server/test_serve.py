@@ -1,0 +1,226 @@
+"""`streamkeep serve`: sockets, signals, TLS, what systemd hands over, HTTP beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from cli_runner import run, start
+from patience import PATIENCE_S
+from resp_peer import Peer
+from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.server import serve
+from streamkeep.server.resp.access import Access
+from streamkeep.server.resp.server import Server
+
+
+@contextmanager
+def served(path: Path, **options: Any) -> Iterator[dict[str, str]]:
+    """Serve a store in a thread until the block ends; yield where it is reached."""
+    ready = threading.Event()
+    found: list[Server] = []
+
+    def note(server: Server) -> None:
+        found.append(server)
+        ready.set()
+
+    given = serve.Options(ready=note, **options)
+    failures: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            with streamkeep.open(path) as store:
+                asyncio.run(serve.serve(store, given))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    assert ready.wait(PATIENCE_S)
+    try:
+        if failures:
+            raise failures[0]
+        yield found[0].settings.shown
+    finally:
+        if found:
+            found[0].loop.call_soon_threadsafe(found[0].stop)
+        thread.join(PATIENCE_S)
+
+
+def ask_tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> bytes:
+    """Return the reply to PING over TCP."""
+    with ExitStack() as stack:
+        one: socket.socket = stack.enter_context(socket.create_connection((host, port)))
+        if context is not None:
+            one = stack.enter_context(context.wrap_socket(one, server_hostname=host))
+        one.sendall(b"PING\r\n")
+        return one.recv(100)
+
+
+def test_a_unix_socket_is_for_this_user_only_and_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+    with served(tmp_path / "s", unix=path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with Peer(path) as peer:
+            assert peer.call("PING") == b"+PONG\r\n"
+        with pytest.raises(StoreError, match="Address already in use"), serve.unix_socket(path):
+            pass
+    assert not path.exists()
+
+
+def test_a_socket_that_a_dead_server_left_is_replaced_and_a_file_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with served(tmp_path / "s", unix=path), Peer(path) as peer:
+        assert peer.call("PING") == b"+PONG\r\n"
+    path.write_text("mine")
+    with pytest.raises(StoreError, match="cannot listen"), served(tmp_path / "s", unix=path):
+        pass
+    assert path.read_text() == "mine"
+
+
+def test_loopback_needs_no_password(tmp_path: Path) -> None:
+    with served(tmp_path / "s", bind=["127.0.0.1:0"]) as shown:
+        assert ask_tcp("127.0.0.1", int(shown["port"])) == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"bind": ["0.0.0.0:6379"]}, "needs a password"),
+        ({"bind": ["[::]:6379"]}, "needs a password"),
+        ({"http": "10.0.0.1:80"}, "needs a password"),
+        ({"bind": ["10.0.0.1:1"], "access": Access("x")}, "sent in the clear"),
+        ({"bind": ["6379"]}, "an address is HOST:PORT"),
+        ({"bind": ["h:70000"]}, "an address is HOST:PORT"),
+        (
+            {"bind": ["10.0.0.1:1"], "access": Access("x", ["user bob on nopass ~* +@all"])},
+            "needs a password",
+        ),
+    ],
+)
+def test_an_address_that_strangers_reach_must_be_safe(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        serve.check(serve.Options(**options))
+
+
+def test_tls_or_its_refusal_makes_an_address_safe() -> None:
+    secured = (Path("c"), Path("k"), None)
+    serve.check(serve.Options(bind=["10.0.0.1:1"], access=Access("x"), tls=secured))
+    serve.check(serve.Options(bind=["10.0.0.1:1"], access=Access("x"), plain=True))
+
+
+def test_tls_is_spoken_where_there_is_a_certificate(tmp_path: Path) -> None:
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(tmp_path / "k"),
+         "-out", str(tmp_path / "c")],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl makes no certificate here")
+    context = ssl.create_default_context(cafile=str(tmp_path / "c"))
+    tls = (tmp_path / "c", tmp_path / "k", None)
+    with served(tmp_path / "s", bind=["127.0.0.1:0"], tls=tls) as shown:
+        assert ask_tcp("localhost", int(shown["port"]), context) == b"+PONG\r\n"
+
+
+def test_http_is_served_beside_redis_clients(tmp_path: Path) -> None:
+    pytest.importorskip("starlette")
+    path = tmp_path / "sock"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with served(tmp_path / "s", unix=path, http=f"127.0.0.1:{port}"), Peer(path) as peer:
+        peer.call("XADD", "k", "1-0", "f", "v")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/streams/k") as answer:
+            assert b"1-0" in answer.read()
+
+
+# --- the process --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_server_after_the_replies(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+    with start("--json", "serve", str(tmp_path / "s"), "--socket", str(path),
+               stdout=subprocess.PIPE) as child:  # fmt: skip
+        assert child.stdout is not None
+        told = json.loads(child.stdout.readline())
+        assert told["addresses"] == [str(path)]
+        with Peer(path) as peer:
+            assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
+            child.send_signal(signal.SIGTERM)
+            assert peer.is_closed()
+        assert child.wait(PATIENCE_S) == 0
+    assert not path.exists()
+    with streamkeep.open(tmp_path / "s") as store:
+        assert store.xlen("k") == 1
+
+
+@pytest.mark.slow
+def test_systemd_hands_over_a_socket_and_learns_the_state(tmp_path: Path) -> None:
+    path, notify = tmp_path / "sock", tmp_path / "notify"
+    with (
+        socket.socket(socket.AF_UNIX) as one,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as states,
+    ):
+        one.bind(str(path))
+        one.listen()
+        states.bind(str(notify))
+        states.settimeout(PATIENCE_S)
+
+        def hand_over() -> None:
+            os.dup2(one.fileno(), 3)
+            os.set_inheritable(3, True)
+
+        program = (
+            "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid());"
+            "from streamkeep.__main__ import main; main()"
+        )
+        environment = {**os.environ, "LISTEN_FDS": "1", "NOTIFY_SOCKET": str(notify)}
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, "serve", str(tmp_path / "s")],
+            env=environment, preexec_fn=hand_over, pass_fds=[3],
+        )  # fmt: skip
+        try:
+            assert states.recv(100) == b"READY=1"
+            with Peer(path) as peer:
+                assert peer.call("PING") == b"+PONG\r\n"
+                peer.send("SHUTDOWN")
+            assert states.recv(100) == b"STOPPING=1"
+            assert child.wait(PATIENCE_S) == 0
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    for words, status, text in (
+        (("--bind", "0.0.0.0:6379"), 1, "needs a password"),
+        (("--tls-cert", "c"), 2, "--tls-cert and --tls-key need each other"),
+        (("--write",), 2, "need --http"),
+        (("--password-file", str(tmp_path / "no")), 1, "cannot be read"),
+    ):
+        assert text in run("serve", str(tmp_path / "s"), *words, status=status).stderr
+    assert not (tmp_path / "s").exists()
