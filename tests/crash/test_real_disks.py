@@ -1,0 +1,140 @@
+"""Stores on ext4, XFS and btrfs: power losses, disks that fail, disks that are full.
+
+Each test runs programs of `crash.disks` in a mount namespace of their own. They use a store as any
+program does, through `streamkeep.open`, and see the disk as it is after a loss. A failure names the
+seed, which makes the same processes and the same losses, though not the same moments.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from crash.disks import full_disk, mounts
+from crash.disks.outsider import Plan, Report
+from patience import PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(3000)]
+
+KINDS: Final = mounts.KINDS
+IMAGES: Final = 120  # of each file system
+SEEDS: Final = 4
+CONTROLS: Final = ("every sync", "the sync of checkpoints", "flushes")
+_TESTS: Final = Path(__file__).resolve().parents[1]
+
+
+def seen(module: str, plan: Any) -> dict[str, Any]:
+    """Run a program of `crash.disks`; return its report."""
+    reason = mounts.why_not(plan.kind)
+    if not reason and importlib.util.find_spec("mfusepy") is None:
+        reason = "mfusepy is not installed"
+    if reason:
+        pytest.skip(f"no {plan.kind} can be mounted here: {reason}")
+    paths = [str(_TESTS), *filter(None, sys.path)]
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", sys.executable, "-m", f"crash.disks.{module}"),
+            json.dumps(asdict(plan)),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * PATIENCE_S,
+    )
+    assert done.returncode == 0, f"{plan}: {done.stderr[-3000:]}"
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def outside(plan: Plan) -> Report:
+    return Report(**seen("outsider", plan))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_acknowledged_is_lost_with_the_power(
+    kind: str, tell_figures: Callable[[str], None]
+) -> None:
+    plans = [Plan(kind, seed, images=IMAGES // SEEDS, commits=400) for seed in range(SEEDS)]
+    reports = [outside(plan) for plan in plans]
+    failures = [
+        f"seed {plan.seed}: {failure}"
+        for plan, report in zip(plans, reports, strict=True)
+        for failure in report.failures
+    ]
+    assert failures == []
+    assert sum(report.recovered for report in reports) > IMAGES // 4
+    tell(tell_figures, f"{kind}, power lost", reports)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_creation_that_the_power_cut_off_begins_again(
+    kind: str, tell_figures: Callable[[str], None]
+) -> None:
+    """So few commits that most of what the disk was told is the creation."""
+    reports = [outside(Plan(kind, 50, images=60, commits=4, kills=0, workers=1))]
+    assert reports[0].failures == []
+    tell(tell_figures, f"{kind}, power lost during creation", reports)
+
+
+@pytest.mark.parametrize("broken", ["disk", "data"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_disk_that_failed_after_all_processes_died_is_recovered_from(
+    kind: str, broken: str, tell_figures: Callable[[str], None]
+) -> None:
+    reports = [outside(Plan(kind, seed, commits=150, broken=broken)) for seed in range(3)]
+    assert [failure for report in reports for failure in report.failures] == []
+    assert sum(report.unsafe for report in reports) > 0, "the disk has kept every page"
+    what = "all" if broken == "disk" else "the data file"
+    tell(tell_figures, f"{kind}, writes of {what} failed", reports)
+
+
+@pytest.mark.parametrize("without", CONTROLS)
+def test_the_harness_notices_what_is_left_out(
+    without: str, tell_figures: Callable[[str], None]
+) -> None:
+    reports = [outside(Plan("ext4", seed, images=20, without=without)) for seed in range(3)]
+    assert all(report.failures for report in reports)
+    failures = sum(len(report.failures) for report in reports)
+    images = sum(report.images for report in reports)
+    tell_figures(f"control without {without}: {failures} of {images} images fail, as they must")
+
+
+def tell(tell_figures: Callable[[str], None], what: str, reports: list[Report]) -> None:
+    def total(name: str) -> int:
+        return sum(getattr(report, name) for report in reports)
+
+    tell_figures(
+        f"{what}: {total('images')} images, {total('commits')} commits, {total('events')} writes "
+        f"and flushes, {total('unsafe')} sectors or pages not safe, {total('recovered')} "
+        "recoveries; 0 failures"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        ("ext4", ""),
+        ("xfs", ""),
+        ("xfs", "cp"),
+        ("btrfs", ""),
+        ("btrfs", "cp"),
+        ("btrfs", "snapshot"),
+    ],
+)
+def test_a_full_disk_is_an_error_in_every_process(kind: str, shared: str) -> None:
+    report = full_disk.Report(**seen("full_disk", full_disk.Plan(kind, shared)))
+    assert report.died == []
+    assert report.hung == []
+    assert report.problem == ""
+    assert report.full["append"] >= 10
+    assert report.full["idle"] == 0
