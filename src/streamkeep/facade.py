@@ -20,8 +20,8 @@ def open(path, **options):
         readonly: open without write access, also on read-only media. Does not create a store.
         read_durable: reads return when what they saw is on disk. Otherwise they may see commits
             that a power cut can still take away. Not with `readonly`, because it may have to sync.
-        force_recovery: recover as after a power loss, without a sign of one; for a disk that lost
-            pages while the machine was running.
+        force_recovery: recover as after a power loss even where the journal does not hold the
+            newest commits, such as after its files were removed.
         create: create a missing store; otherwise raise NotAStoreError.
         decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
         max_readers: reader slots shared by all processes. Raised only while no other process has
