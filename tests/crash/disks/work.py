@@ -20,7 +20,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import streamkeep
 from streamkeep import recovery
@@ -29,7 +29,9 @@ from streamkeep.engine.system import files
 
 ALL: Final = "all"
 GROUP: Final = "g"
-MODES: Final = ("commit", "commit", "interval", "none")
+Mode = Literal["commit", "interval", "none"]
+
+MODES: Final[tuple[Mode, ...]] = ("commit", "commit", "interval", "none")
 _WEIGHTS: Final = {"add": 12, "add_many": 3, "big": 1, "delete": 3, "trim": 1, "read": 5, "ack": 4}
 
 Operation = list[Any]  # its name and a number
@@ -77,7 +79,7 @@ class Worker:
         name: of the worker, and of its stream.
     """
 
-    def __init__(self, path: Path, notes: Path, name: str, seed: int, mode: str) -> None:
+    def __init__(self, path: Path, notes: Path, name: str, seed: int, mode: Mode) -> None:
         self.name = name
         self.mode = mode
         self.random = random.Random(seed)
