@@ -1,4 +1,4 @@
-"""Real file systems on disks that record what they are told, lose their power, or fail.
+"""Real file systems on disks that record each write, lose their power, or fail.
 
 `recorder` is a file system (FUSE) of one file, the image of a disk. Another file system is made in
 it and mounted through a loop device, so the recorder sees what that one writes and flushes, in

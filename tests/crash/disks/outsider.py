@@ -43,7 +43,7 @@ class Plan:
     Attributes:
         kind: of the file system.
         commits: how many commits the workers make in all.
-        kills: how many of them are killed meanwhile.
+        kills: how many of them are killed before the work ends.
         images: how many losses of power are looked at.
         broken: the disk fails after all processes have died: "disk" wholly, and is mounted again;
             "data" for the pages of the data file, and stays mounted. The power is not lost then.
