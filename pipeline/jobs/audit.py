@@ -119,7 +119,7 @@ def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
 def _twice(files: Sequence[LakeFile]) -> list[str]:
     """Return a problem for each pair of overlapping files: the lake may have entries twice."""
     problems = []
-    for _, group in groupby(files, key=lambda file: file.key):
+    for _, group in groupby(files, key=lambda file: (file.store, file.key)):
         reached: LakeFile | None = None
         for file in group:
             if reached is not None and file.first <= reached.last:

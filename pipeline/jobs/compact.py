@@ -74,7 +74,7 @@ def compact(
 def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...]]:
     """Return groups of files to merge: neighbours in one partition."""
     found: list[tuple[LakeFile, ...]] = []
-    for _, partition in groupby(files, key=lambda file: (file.key, file.date)):
+    for _, partition in groupby(files, key=lambda file: (file.store, file.key, file.date)):
         group: list[LakeFile] = []
         for file in partition:
             size = sum(one.size_bytes for one in group)

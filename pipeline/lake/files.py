@@ -17,7 +17,8 @@ from typing import Final
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 
-PARTITIONS: Final = ("stream", "date")
+PARTITIONS: Final = ("stream", "date")  # of the lake of one store
+FLEET_PARTITIONS: Final = ("store", *PARTITIONS)  # of the lake of a fleet
 LAST_MS: Final = 253_402_300_799_999  # the end of 9999, the last year of ISO 8601
 _DAY_MS: Final = 86_400_000
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -43,6 +44,7 @@ class LakeFile:
         path: relative to the lake, as on disk.
         entries: the number of rows.
         first, last: the lowest and the highest ID.
+        store: UUID of the store, in the lake of a fleet; otherwise "".
     """
 
     path: str
@@ -52,19 +54,21 @@ class LakeFile:
     size_bytes: int
     first: StreamId
     last: StreamId
+    store: str = ""
 
     def as_json(self) -> str:
         """Return the file as text, which a worker sends to the driver."""
         key = self.key.hex()
         ids = (str(self.first), str(self.last))
-        return json.dumps([self.path, key, self.date, self.entries, self.size_bytes, *ids])
+        facts = [self.path, key, self.date, self.entries, self.size_bytes, *ids, self.store]
+        return json.dumps(facts)
 
     @classmethod
     def from_json(cls, text: str) -> LakeFile:
         """Return the file from the text of `as_json`."""
-        path, key, day, entries, size, first, last = json.loads(text)
+        path, key, day, entries, size, first, last, store = json.loads(text)
         ids = (StreamId.parse(first), StreamId.parse(last))
-        return cls(path, bytes.fromhex(key), day, entries, size, *ids)
+        return cls(path, bytes.fromhex(key), day, entries, size, *ids, store)
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -91,20 +95,27 @@ def partition_name(key: bytes) -> str:
     return text
 
 
-def folder_of(key: bytes, day: str | None) -> str:
+def folder_of(key: bytes, day: str | None, store: str = "") -> str:
     """Return the folder of a partition, with the escapes of Hive and Spark."""
+    return f"{stream_folder(key, store)}/date={day or _NO_VALUE}"
+
+
+def stream_folder(key: bytes, store: str = "") -> str:
+    """Return the folder of all partitions of a stream."""
     escaped = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", partition_name(key))
-    return f"stream={escaped}/date={day or _NO_VALUE}"
+    return f"store={store}/stream={escaped}" if store else f"stream={escaped}"
 
 
-def new_path(key: bytes, day: str | None, first: StreamId, last: StreamId, checksum: str) -> str:
+def new_path(
+    key: bytes, day: str | None, first: StreamId, last: StreamId, checksum: str, store: str = ""
+) -> str:
     """Return a unique path for a new file.
 
     Args:
         checksum: XXH3-64 of the file, 16 hexadecimal digits.
     """
     own = secrets.token_hex(4)
-    return f"{folder_of(key, day)}/{first}_{last}.{checksum}.{own}.parquet"
+    return f"{folder_of(key, day, store)}/{first}_{last}.{checksum}.{own}.parquet"
 
 
 def checksum_of_path(path: str) -> str | None:

@@ -40,18 +40,21 @@ def read_lake(
     *,
     columns: Sequence[str] | None = None,
     streams: Sequence[str] | None = None,
+    stores: Sequence[str] | None = None,
     start: str = "-",
     end: str = "+",
 ) -> DataFrame:
     """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
 
-    On a disk, filters on `stream` and `date` select partitions, filters on `ms` select files and
-    row groups, and unused columns are not read. In an object store, only the arguments do that.
+    The lake of a fleet also has the column `store`. On a disk, filters on the columns of partitions
+    select partitions, filters on `ms` select files and row groups, and unused columns are not read.
+    In an object store, only the arguments do that.
 
     Args:
         version: of the table; None for the newest.
         columns: the columns to read, in this order; None for all.
         streams: keys; None for all.
+        stores: UUIDs, in the lake of a fleet; None for all.
         start, end: IDs, both included, as in `xrange`.
 
     Raises:
@@ -62,21 +65,23 @@ def read_lake(
     from pyspark.sql import functions as f
 
     lake = Lake.open(path, version)
-    every = ["stream", "date", "id", *lake.file_schema.names]
+    every = [*lake.partitions, "id", *lake.file_schema.names]
     names = every if columns is None else _known(columns, every, lake.uri)
     low, high = range_start(start), range_end(end)
     bounded = (start, end) != ("-", "+")
     files = [
         file
         for file in _files(lake)
-        if (streams is None or file.stream in streams) and _may_hold(file, low, high)
+        if (streams is None or file.stream in streams)
+        and (stores is None or file.store in stores)
+        and _may_hold(file, low, high)
     ]
     needed = {*names, *(("ms", "seq") if bounded or "id" in names else ())}
     from_files = [name for name in lake.file_schema.names if name in needed] or ["ms"]
     schema = pa.schema(
         [
             *(lake.file_schema.field(name) for name in from_files),
-            pa.field("stream", pa.string()),
+            *(pa.field(name, pa.string()) for name in lake.partitions[:-1]),
             pa.field("date", pa.date32()),
         ]
     )
@@ -101,7 +106,11 @@ def _files(lake: Lake) -> list[TableFile]:
     rows = pa.table(lake.table.get_add_actions(flatten=True)).to_pylist()
     return [
         TableFile(
-            unquote(row["path"]), row["partition.stream"], row["partition.date"], row["size_bytes"]
+            unquote(row["path"]),
+            row["partition.stream"],
+            row["partition.date"],
+            row["size_bytes"],
+            row.get("partition.store"),
         )
         for row in sorted(rows, key=lambda row: str(row["path"]))
     ]

@@ -2,13 +2,15 @@
 
 One row per entry, in columns
 
+    store          partition, in the lake of a fleet only: the UUID of the store
     stream, date   partitions: the key of the stream, and the day (UTC) of the ID; null after 9999
     ms, seq        the ID
     ts             ms as a time
     fields         all fields in order, array<struct<field: binary, value: binary>>
     ...            promoted fields, chosen when the lake is made
 
-The files of a partition are in `stream=<key>/date=<day>/`. Their names contain the first and the
+The files of a partition are in `stream=<key>/date=<day>/`, in the lake of a fleet below
+`store=<UUID>/`. Their names contain the first and the
 last ID and a checksum of the file. Only the log of the Delta table says which files are valid: a
 directory listing also finds files of unfinished jobs, and replaced ones. The driver commits through
 delta-rs, on disks and in object stores; `lake.read` lets Spark read the files that the log
@@ -21,6 +23,9 @@ one conflict: one succeeds, and the other gets an error.
   the halves of its last ID, as signed numbers of the same bits. They live as long as the table.
 - `streamkeep/key/<key>` is updated by every commit that adds or erases entries of a stream. So a
   job that has read an entry before it was erased cannot add it afterwards.
+- `streamkeep/store/<store>` is, in the lake of a fleet, the version of the store's state of which
+  everything was copied; the positions of its streams are in a file (`lake.positions`). Every commit
+  that adds or erases entries of a store updates it. `streamkeep/erased/<store>` counts erasures.
 - `streamkeep/files/<key>` is updated by every commit that replaces files of a stream. delta-rs lets
   two transactions remove the same file if the first one moves no data, and the entries would then
   be in the new files of both.
@@ -48,6 +53,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import bits, unsigned
 from streamkeep.pipeline.lake.commit_check import check_commits
 from streamkeep.pipeline.lake.files import (
+    FLEET_PARTITIONS,
     LAST_MS,
     PARTITIONS,
     LakeConflictError,
@@ -79,14 +85,20 @@ class Lake:
         self.table = table
         schema = pa.schema(table.schema().to_arrow())
         missing = [name for name in (*PARTITIONS, *_BASE.names) if name not in schema.names]
-        if missing or tuple(table.metadata().partition_columns) != PARTITIONS:
+        self.partitions = tuple(table.metadata().partition_columns)
+        if missing or self.partitions not in (PARTITIONS, FLEET_PARTITIONS):
             raise LakeError(
                 f"{uri}: a Delta table, but not a lake of streams: it lacks "
                 f"{', '.join(missing) or 'the partitions stream and date'}"
             )
         self.promoted = pa.schema(
-            [field for field in schema if field.name not in (*PARTITIONS, *_BASE.names)]
+            [field for field in schema if field.name not in (*self.partitions, *_BASE.names)]
         )
+
+    @property
+    def is_fleet(self) -> bool:
+        """Return whether this is the lake of a fleet, whose rows name their store."""
+        return self.partitions == FLEET_PARTITIONS
 
     @classmethod
     def open(cls, uri: str, version: int | None = None) -> Lake:
@@ -110,11 +122,12 @@ class Lake:
         return cls(place, table)
 
     @classmethod
-    def create(cls, uri: str, promoted: pa.Schema | None = None) -> Lake:
+    def create(cls, uri: str, promoted: pa.Schema | None = None, *, fleet: bool = False) -> Lake:
         """Open a lake; make it if there is none.
 
         Args:
             promoted: fields that get columns of their own. None for those that the lake has.
+            fleet: a new lake is that of a fleet.
 
         Raises:
             LakeError: the lake has other columns, or the path holds something else.
@@ -122,15 +135,15 @@ class Lake:
                 simultaneous commits.
         """
         columns = promoted if promoted is not None else pa.schema([])
+        partitions = FLEET_PARTITIONS if fleet else PARTITIONS
         for field in columns:
-            if field.name in (*PARTITIONS, *SYSTEM_COLUMNS):
+            if field.name in (*partitions, *SYSTEM_COLUMNS):
                 raise LakeError(
                     f"{uri}: every lake has a column {field.name!r}; next: leave it out of the "
                     "promoted columns"
                 )
-        schema = pa.schema(
-            [pa.field("stream", pa.string()), pa.field("date", pa.date32()), *_BASE, *columns]
-        )
+        kinds = [pa.date32() if name == "date" else pa.string() for name in partitions]
+        schema = pa.schema([*map(pa.field, partitions, kinds), *_BASE, *columns])
         place = plain(uri)
         check(place)
         if not is_uri(place):
@@ -143,7 +156,7 @@ class Lake:
                     place,
                     schema,
                     mode="ignore",
-                    partition_by=list(PARTITIONS),
+                    partition_by=list(partitions),
                     name="streamkeep lake",
                     description="entries of Redis streams, one per row",
                     storage_options=told,
@@ -190,9 +203,10 @@ class Lake:
                     row["num_records"],
                     row["size_bytes"],
                     *ends,
+                    row.get("partition.store") or "",
                 )
             )
-        return sorted(found, key=lambda file: (file.key, file.first))
+        return sorted(found, key=lambda file: (file.store, file.key, file.first))
 
     def checkpoint(self, application: str) -> StreamId | None:
         """Return the position of an application; None if it has never committed."""
@@ -208,6 +222,7 @@ class Lake:
         removed: Sequence[LakeFile] = (),
         checkpoints: Mapping[str, StreamId] | None = None,
         keys: Iterable[bytes] = (),
+        versions: Mapping[str, int] | None = None,
         moves_data: bool = True,
     ) -> Lake:
         """Commit files in one transaction; return the lake at the new version.
@@ -217,6 +232,7 @@ class Lake:
             checkpoints: the new positions of applications.
             keys: the streams whose entries it adds or erases; simultaneous commits on the same
                 stream conflict.
+            versions: more applications, by name, and their new versions.
             moves_data: False if the same entries only move to other files.
 
         Raises:
@@ -228,12 +244,13 @@ class Lake:
             _add_action(file, moves_data, now_ms) for file in added
         ]
         for file in removed:
-            values = {"stream": partition_name(file.key), "date": file.date}
+            values = partition_values(file)
             gone = RemoveAction(file.path, moves_data, now_ms, file.size_bytes, values)
             actions.append(gone)
         moved = [Transaction(f"streamkeep/key/{key.hex()}", 0) for key in keys]
-        replaced = {file.key for file in removed}
-        moved += [Transaction(f"streamkeep/files/{key.hex()}", 0) for key in replaced]
+        replaced = {file.store or file.key.hex() for file in removed}
+        moved += [Transaction(f"streamkeep/files/{name}", 0) for name in sorted(replaced)]
+        moved += [Transaction(name, version) for name, version in (versions or {}).items()]
         for application, last in (checkpoints or {}).items():
             moved.append(Transaction(f"{application}/ms", bits(last.ms)))
             moved.append(Transaction(f"{application}/seq", bits(last.seq)))
@@ -245,7 +262,7 @@ class Lake:
                     actions,
                     "append",
                     schema,
-                    partition_by=list(PARTITIONS),
+                    partition_by=list(self.partitions),
                     commit_properties=CommitProperties(
                         custom_metadata={"userMetadata": f"streamkeep {job}"},
                         app_transactions=moved,
@@ -298,6 +315,12 @@ class Lake:
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
 
 
+def partition_values(file: LakeFile) -> dict[str, str | None]:
+    """Return the values of the partition columns of a file."""
+    values = {"stream": partition_name(file.key), "date": file.date}
+    return {"store": file.store, **values} if file.store else values
+
+
 def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
     ends = [file.first, file.last]
     stats: dict[str, Any] = {
@@ -313,7 +336,7 @@ def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.size_bytes,
-        partition_values={"stream": partition_name(file.key), "date": file.date},
+        partition_values=partition_values(file),
         modification_time=now_ms,
         data_change=moves_data,
         stats=json.dumps(stats),

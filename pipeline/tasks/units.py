@@ -12,11 +12,12 @@ unique names, which are valid only after the driver has committed them.
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -110,7 +111,10 @@ def run_units(
     if not units:
         return []
     count = len(units)
+    if getattr(spark, "_sc", None) is not None:
+        return _run_each(spark, units, work, progress)
 
+    # Spark Connect cannot send a task only its own unit: each gets all of them.
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -124,6 +128,30 @@ def run_units(
         with _ProgressThread(spark, count, progress):
             return [row.result for row in frame.collect()]
     except PySparkException as error:
+        ours = _OURS.findall(str(error))
+        if not ours:
+            raise  # an error of Spark itself
+        raise TaskError(f"on a worker: {ours[-1]}") from error
+
+
+def _run_each(
+    spark: SparkSession,
+    units: Sequence[Unit],
+    work: Callable[[Unit], list[str]],
+    progress: Progress | None,
+) -> list[str]:
+    """Do what `run_units` does; each task carries only its own unit."""
+    count = len(units)
+
+    def each(mine: Iterable[bytes]) -> Iterator[str]:
+        for one in mine:
+            yield from work(pickle.loads(one))
+
+    parts = spark.sparkContext.parallelize([pickle.dumps(unit) for unit in units], count)
+    try:
+        with _ProgressThread(spark, count, progress):
+            return list(parts.mapPartitions(each).collect())
+    except Exception as error:  # py4j's class has no types
         ours = _OURS.findall(str(error))
         if not ours:
             raise  # an error of Spark itself

@@ -132,8 +132,9 @@ def _rows_problems(
     system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
 ) -> Iterator[str]:
     """Yield the problems of the rows of a file."""
-    if not file.path.startswith(folder_of(file.key, file.date) + "/"):
-        yield f"it is in the wrong partition, not in {folder_of(file.key, file.date)}"
+    folder = folder_of(file.key, file.date, file.store)
+    if not file.path.startswith(folder + "/"):
+        yield f"it is in the wrong partition, not in {folder}"
     last: StreamId | None = None
     first: StreamId | None = None
     entries = erased_entries = 0

@@ -68,6 +68,7 @@ class FileWriter:
         schema: of the files.
         file_bytes: the size at which a file ends, in bytes of rows in memory. None: it ends only
             with the day.
+        store: UUID of the store, in the lake of a fleet.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class FileWriter:
         key: bytes,
         schema: pa.Schema,
         file_bytes: int | None = FILE_BYTES,
+        store: str = "",
     ) -> None:
+        self._store = store
         self._file_bytes = file_bytes
         self.files: list[LakeFile] = []
         self._system = system
@@ -142,7 +145,7 @@ class FileWriter:
 
     def _end_group(self) -> None:
         if self._writer is None:
-            folder = f"{self._root}/{folder_of(self._key, self._day)}"
+            folder = f"{self._root}/{folder_of(self._key, self._day, self._store)}"
             make_folder(self._system, folder)
             self._draft = f"{folder}/_{uuid.uuid4().hex}.draft"
             self._sink = _Sink(self._system.open_output_stream(self._draft, compression=None))
@@ -163,14 +166,15 @@ class FileWriter:
         if self._rows:
             self._end_group()
         size, checksum = self._close_draft()
-        path = new_path(self._key, self._day, self._first, self._last, checksum)
+        ids = (self._first, self._last)
+        path = new_path(self._key, self._day, *ids, checksum, self._store)
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
             _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
         failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
         failpoints.hit("lake:file-named")
-        file = LakeFile(path, self._key, self._day, self._entries, size, self._first, self._last)
+        file = LakeFile(path, self._key, self._day, self._entries, size, *ids, self._store)
         self.files.append(file)
         self._entries = self._written = 0
 
