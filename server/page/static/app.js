@@ -1,0 +1,82 @@
+// Shows the view that the address names, and asks for the token where it is needed.
+
+import { get, setToken, takeToken } from "./api.js";
+import { el, fill, setText } from "./dom.js";
+import { group } from "./group.js";
+import { overview } from "./overview.js";
+import { reference } from "./reference.js";
+import { store } from "./store.js";
+import { stream } from "./stream.js";
+import { empty, notice } from "./ui.js";
+
+const VIEWS = { "/": overview, "/stream": stream, "/group": group, "/store": store, "/api": reference };
+const main = document.getElementById("main");
+const state = { write: false, onSurvey };
+let ended = null;
+
+function onSurvey(survey) {
+  state.write = survey.write;
+  setText(document.getElementById("store-name"), survey.name);
+  setText(document.getElementById("mode"), survey.write ? "may write" : "read-only");
+}
+
+// A name in the address may be any bytes, which `decodeURIComponent` would refuse.
+function nameIn(text) {
+  try { return decodeURIComponent(text); } catch { /* not UTF-8 */ }
+  const bytes = text.replace(/%([0-9a-f]{2})/gi, (_, hex) => String.fromCharCode(parseInt(hex, 16)));
+  return { base64: btoa(bytes) };
+}
+
+function addressOf(hash) {
+  const [path, rest = ""] = hash.slice(1).split("?");
+  const members = rest.split("&").filter(Boolean).map((one) => [one.slice(0, one.indexOf("=")), nameIn(one.slice(one.indexOf("=") + 1))]);
+  return { path: path || "/", ...Object.fromEntries(members) };
+}
+
+async function show() {
+  if (location.hash.startsWith("#token=")) takeToken();
+  if (location.hash === "#main") return;
+  ended?.abort();
+  ended = new AbortController();
+  notice("");
+  const address = addressOf(location.hash);
+  for (const link of document.querySelectorAll("#nav a")) {
+    const here = link.getAttribute("href") === `#${address.path}`;
+    if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  const view = VIEWS[address.path];
+  if (!view) { fill(main, empty("There is no such view.", el("a", { href: "#/" }, "Go to the overview"))); return; }
+  const mine = ended;
+  try {
+    onSurvey(await get("store/survey", mine.signal));
+  } catch (error) {
+    if (mine.signal.aborted) return;
+    if (error.status === 401) { askToken(); return; }
+    fill(main, empty(error.message, error.next));
+    if (error.status !== 403) return;
+  }
+  if (mine.signal.aborted) return;
+  view(main, state, mine.signal, address);
+  window.scrollTo(0, 0);
+  document.title = address.path === "/" ? `${document.getElementById("store-name").textContent} – Streamkeep` : "Streamkeep";
+}
+
+function askToken() {
+  const input = el("input", { type: "password", name: "token", required: true, autocomplete: "off", id: "token" });
+  fill(main, el("form", { class: "login", onsubmit: (event) => { event.preventDefault(); setToken(input.value.trim()); show(); } },
+    el("h1", {}, "Token"),
+    el("p", {}, "The server printed it when it started, at the end of its address."),
+    el("label", { for: "token" }, "Token"), input, el("button", { class: "primary" }, "Open the store")));
+  input.focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+    const filter = document.getElementById("filter");
+    if (filter) { event.preventDefault(); filter.focus(); }
+  }
+});
+window.addEventListener("hashchange", show);
+takeToken();
+show();

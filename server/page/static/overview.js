@@ -1,0 +1,135 @@
+// The overview: what the store holds, what is stuck, and its streams with their rates.
+
+import { get, query } from "./api.js";
+import { sparkline } from "./charts.js";
+import { count, el, fill, keyed, many, named, percent, rate, setText, size, span, textOf, time } from "./dom.js";
+import { button, cell, empty, repeat, section, table } from "./ui.js";
+
+const SPANS = [["5 min", 300e3], ["1 hour", 3600e3], ["1 day", 86400e3], ["1 week", 604800e3]];
+const COLUMNS = [
+  { title: "Stream", class: "wide" },
+  { title: "Activity", class: "spark-cell" },
+  { title: "Rate", class: "num" },
+  { title: "Entries", class: "num" },
+  { title: "Newest", class: "num" },
+  { title: "Groups", class: "num" },
+  { title: "Lag", class: "num" },
+  { title: "Pending", class: "num" },
+];
+const before = new Map(); // key: when and how many entries had been added, for rates
+
+export function overview(main, state, signal) {
+  const tiles = el("dl", { class: "tiles" });
+  const stuck = el("ul", { class: "stuck" });
+  const calm = el("div");
+  const { box, body, table: list } = table("Streams", COLUMNS);
+  const filter = el("input", { type: "search", placeholder: "Filter by key", "aria-label": "Filter streams by key",
+    id: "filter", autocomplete: "off", spellcheck: "false" });
+  const spans = el("select", { "aria-label": "Time that the activity shows" },
+    SPANS.map(([title, ms]) => el("option", { value: ms, selected: ms === (state.span ?? 3600e3) }, title)));
+  const none = el("div");
+  const more = button("Show more streams", () => { wanted += 50; again(); }, { hidden: true });
+  let wanted = 50;
+  const attention = section("Needs attention", { id: "attention" }, calm, stuck);
+  fill(main, el("h1", { class: "hidden" }, "Overview"), tiles, attention,
+    section("Streams", { id: "streams", tools: [filter, spans] }, box, none, more));
+
+  async function refresh() {
+    const [survey, streams] = await Promise.all([
+      get("store/survey", signal),
+      get(`streams?${query({ count: wanted, figures: spans.value, match: filter.value })}`, signal),
+    ]);
+    if (signal.aborted) return;
+    state.onSurvey(survey);
+    showTiles(tiles, survey);
+    showStuck(calm, stuck, survey);
+    attention.classList.toggle("alert", survey.stuck.length > 0);
+    keyed(body, streams.streams, (one) => percent(one.key), () => row());
+    body.childNodes.forEach((one, at) => one.refresh(streams.streams[at], streams));
+    list.hidden = streams.streams.length === 0;
+    more.hidden = streams.next === null;
+    fill(none, streams.streams.length ? null : filter.value
+      ? empty("No key contains this.", "A pattern may have * for any characters.")
+      : empty("The store has no streams yet.", "The first entry that is added to a key makes its stream."));
+  }
+
+  const again = repeat(signal, 5, refresh);
+  let typing = null;
+  filter.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(again, 200); });
+  spans.addEventListener("change", () => { state.span = Number(spans.value); again(); });
+}
+
+function row() {
+  const link = el("a", {});
+  const cells = Object.fromEntries(COLUMNS.map((one) => [one.title, cell(one)]));
+  cells.Stream.append(link);
+  const made = el("tr", {}, Object.values(cells));
+  made.refresh = (one, all) => {
+    if (!all) return;
+    if (!link.firstChild) link.append(named(one.key));
+    link.href = `#/stream?key=${percent(one.key)}`;
+    fill(cells.Activity, sparkline(one.spark, all.edges_ms, one.first_ms));
+    const key = percent(one.key);
+    const old = before.get(key);
+    const seconds = old && (all.time_ms - old.time) / 1000;
+    if (!old || seconds > 4) before.set(key, { time: all.time_ms, added: one.entries_added, rate: old?.rate ?? null });
+    if (old && seconds > 4) before.get(key).rate = Math.max(0, one.entries_added - old.added) / seconds;
+    setText(cells.Rate, rate(before.get(key).rate));
+    setText(cells.Entries, count(one.length));
+    cells.Entries.title = `${size(one.size_bytes)}; ${count(one.entries_added)} added in all`;
+    fill(cells.Newest, time(one.last_ms, all.time_ms));
+    setText(cells.Groups, one.groups ? count(one.groups) : "–");
+    setText(cells.Lag, one.groups ? count(one.lag) : "–");
+    setText(cells.Pending, one.groups ? count(one.pending) : "–");
+    cells.Pending.title = one.oldest_pending_ms === null ? "" : `the oldest entry is ${span(all.time_ms - one.oldest_pending_ms)} old`;
+  };
+  return made;
+}
+
+function showTiles(tiles, survey) {
+  const about = survey.complete ? "" : "at least ";
+  const rows = [
+    ["Streams", count(survey.streams)],
+    ["Entries", about + count(survey.entries)],
+    ["Groups", about + count(survey.groups)],
+    ["Pending", about + count(survey.pending)],
+    ["Entry data", about + size(survey.size_bytes)],
+    ["Free on disk", size(survey.disk_free_bytes)],
+  ];
+  keyed(tiles, rows, ([title]) => title, ([title]) => {
+    const value = el("dd");
+    const made = el("div", {}, el("dt", {}, title), value);
+    made.refresh = ([, text]) => setText(value, text);
+    return made;
+  });
+}
+
+function showStuck(calm, list, survey) {
+  const quiet = survey.stuck.length === 0;
+  fill(calm, quiet ? el("p", { class: "calm" }, survey.groups
+    ? "Nothing is stuck: every group with work to do had an active consumer in the last 5 minutes."
+    : "Nothing is stuck: no stream has consumer groups.") : null);
+  list.hidden = quiet;
+  calm.hidden = !quiet;
+  keyed(list, survey.stuck, (one) => `${one.kind} ${percent(one.key)} ${percent(one.group)}`, (one) => {
+    const text = el("span", { class: "what" });
+    const made = el("li", {}, el("span", { class: "badge" }, one.kind === "pending" ? "pending" : "unread"),
+      el("a", { href: `#/group?key=${percent(one.key)}&group=${percent(one.group)}`,
+        "aria-label": `Group ${textOf(one.group)} of ${textOf(one.key)}` },
+        named(one.group), el("span", { class: "of" }, " of "), named(one.key)), text);
+    made.refresh = (now) => fill(text, sentence(now));
+    return made;
+  });
+}
+
+function sentence(one) {
+  if (one.kind === "pending") {
+    return [`${many(one.pending, "entry is", "entries are")} not acknowledged; `,
+      one.since_ms === null ? "the first waits to be claimed" : `the first was delivered ${span(one.since_ms)} ago`,
+      one.consumer !== null && [" to ", named(one.consumer)],
+      one.deliveries > 1 && `, ${count(one.deliveries)} times`, "."];
+  }
+  const waiting = `${many(one.lag, "entry waits", "entries wait")} to be delivered`;
+  if (!one.consumers) return `${waiting}; the group has no consumer.`;
+  return `${waiting}; no consumer has read for ${span(one.since_ms)}.`;
+}
