@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from streamkeep.engine.commands import dump, keys, load
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.txn.txn import Txn, WriteTxn
-from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKeyError
+from streamkeep.server.commands import strings
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.words import integer, option, syntax
 
@@ -19,28 +21,45 @@ DUMP_FOR: Final = "8.10"  # the newest form, which loses nothing
 
 def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """DEL and UNLINK."""
-    return keys.delete(txn, words[1:])
+    return strings.delete_keys(txn, words[1:])
 
 
 def run_exists(txn: Txn, words: list[bytes], shape: int) -> object:
     """EXISTS and TOUCH."""
-    return keys.exists(txn, words[1:])
+    return sum(strings.exists(txn, name) for name in words[1:])
 
 
 def run_type(txn: Txn, words: list[bytes], shape: int) -> object:
     """TYPE."""
-    return Status("none" if txn.find_stream(words[1]) is None else "stream")
+    if txn.find_stream(words[1]) is not None:
+        return Status("stream")
+    return Status("none" if strings.find_string(txn, words[1]) is None else "string")
 
 
 def run_rename(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """RENAME."""
-    keys.rename(txn, words[1], words[2], False)
+    _rename(txn, words[1], words[2])
     return OK
 
 
 def run_renamenx(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """RENAMENX."""
-    return 1 if keys.rename(txn, words[1], words[2], True) else 0
+    if not strings.exists(txn, words[1]):
+        raise NoSuchKeyError("no such key")
+    if strings.exists(txn, words[2]):
+        return 0
+    _rename(txn, words[1], words[2])
+    return 1
+
+
+def _rename(txn: WriteTxn, source: bytes, target: bytes) -> None:
+    found = strings.find_string(txn, source)
+    if found is None or txn.find_stream(source) is not None:
+        keys.rename(txn, source, target, False)  # first: it raises if there is no such key
+        strings.delete_string(txn, target)
+    elif source != target:
+        strings.delete_keys(txn, [source, target])
+        strings.put_string(txn, target, *found)
 
 
 def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
@@ -61,26 +80,39 @@ def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     source, target = words[1], words[2]
     if source == target:
         raise CommandError("source and destination objects are the same")
-    payload = dump.dump(txn, source, DUMP_FOR)
-    if payload is None or (not replace and txn.find_stream(target) is not None):
+    deadline = strings.deadline_of(txn, source)
+    if deadline is None or (not replace and strings.exists(txn, target)):
         return 0
-    load.restore(txn, target, payload, True)
+    payload = dump.dump(txn, source, DUMP_FOR)
+    found = strings.find_string(txn, source)
+    strings.delete_keys(txn, [target])
+    if payload is not None:
+        load.restore(txn, target, payload, True)
+        strings.set_deadline(txn, target, deadline)
+    elif found is not None:
+        strings.put_string(txn, target, *found)
     return 1
+
+
+def _names(txn: Txn) -> Iterator[bytes]:
+    """Yield the names of all keys, ascending."""
+    yield from heapq.merge((name for name, _ in keys.iter_keys(txn)), strings.strings(txn))
 
 
 def run_keys(txn: Txn, words: list[bytes], shape: int) -> object:
     """KEYS."""
     matcher = glob(words[1])
-    return [name for name, _ in keys.iter_keys(txn) if matcher.fullmatch(name)]
+    return [name for name in _names(txn) if matcher.fullmatch(name)]
 
 
 def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     """SCAN, in the order in which the streams were created; the cursor is the last one's number.
 
     So a key that exists during the whole iteration is returned exactly once, also after RENAME.
+    Strings, which are few, come with the last streams.
     """
     cursor = _cursor(words[1])
-    count, matcher, kind = 10, None, b"STREAM"
+    count, matcher, kind = 10, None, b""
     at = 2
     while at < len(words):
         name = option(words[at])
@@ -100,8 +132,13 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     left = ((number, name) for name, number in keys.iter_keys(txn) if number > cursor)
     batch = heapq.nsmallest(count + 1, left)
     following = batch[count - 1][0] if len(batch) > count else 0
-    found = [name for _, name in batch[:count] if matcher is None or matcher.fullmatch(name)]
-    return [b"%d" % following, found if kind == b"STREAM" else []]
+    found = [name for _, name in batch[:count]] if kind in (b"", b"STREAM") else []
+    if not following and kind in (b"", b"STRING"):
+        found += strings.strings(txn)
+    return [
+        b"%d" % following,
+        [name for name in found if matcher is None or matcher.fullmatch(name)],
+    ]
 
 
 def _cursor(word: bytes) -> int:
@@ -112,15 +149,15 @@ def _cursor(word: bytes) -> int:
 
 def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
     """RANDOMKEY."""
-    total = sum(1 for _ in keys.iter_keys(txn))
+    total = sum(1 for _ in _names(txn))
     if not total:
         return None
-    return next(islice((name for name, _ in keys.iter_keys(txn)), random.randrange(total), None))
+    return next(islice(_names(txn), random.randrange(total), None), None)
 
 
 def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
     """DBSIZE."""
-    return sum(1 for _ in keys.iter_keys(txn))
+    return sum(1 for _ in _names(txn))
 
 
 def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:
@@ -129,8 +166,8 @@ def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """RESTORE without a time to live."""
-    replace = False
+    """RESTORE."""
+    replace = absolute = False
     at = 4
     while at < len(words):
         name = option(words[at])
@@ -138,6 +175,7 @@ def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
             replace = True
             at += 1
         elif name == b"ABSTTL":
+            absolute = True
             at += 1
         elif name in (b"IDLETIME", b"FREQ") and at + 1 < len(words):
             integer(words[at + 1])
@@ -147,30 +185,42 @@ def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     ttl = integer(words[2])
     if ttl < 0:
         raise CommandError("Invalid TTL value, must be >= 0")
-    if ttl:
-        raise CommandError("a TTL other than 0 is not supported by RESTORE")
+    if not replace and strings.find_string(txn, words[1]) is not None:
+        raise KeyExistsError("BUSYKEY Target key name already exists.")
     load.restore(txn, words[1], words[3], replace)
+    strings.delete_string(txn, words[1])
+    if ttl:
+        deadline = ttl if absolute else txn.now_ms() + ttl
+        if deadline <= txn.now_ms():
+            strings.delete_keys(txn, [words[1]])
+        else:
+            strings.set_deadline(txn, words[1], deadline)
     return OK
 
 
 def run_object_encoding(txn: Txn, words: list[bytes], shape: int) -> object:
     """OBJECT ENCODING."""
-    return None if txn.find_stream(words[2]) is None else b"stream"
+    if txn.find_stream(words[2]) is not None:
+        return b"stream"
+    found = strings.find_string(txn, words[2])
+    if found is None:
+        return None
+    return b"embstr" if len(found[0]) <= 44 else b"raw"
 
 
 def run_object_refcount(txn: Txn, words: list[bytes], shape: int) -> object:
     """OBJECT REFCOUNT."""
-    return None if txn.find_stream(words[2]) is None else 1
+    return 1 if strings.exists(txn, words[2]) else None
 
 
 def run_object_idletime(txn: Txn, words: list[bytes], shape: int) -> object:
     """OBJECT IDLETIME: a store does not record when a key was last used."""
-    return None if txn.find_stream(words[2]) is None else 0
+    return 0 if strings.exists(txn, words[2]) else None
 
 
 def run_object_freq(txn: Txn, words: list[bytes], shape: int) -> object:
     """OBJECT FREQ: as Redis answers without a policy that counts uses."""
-    if txn.find_stream(words[2]) is None:
+    if not strings.exists(txn, words[2]):
         return None
     raise CommandError(
         "An LFU maxmemory policy is not selected, access frequency not tracked. Please note that "
@@ -219,5 +269,5 @@ def run_flush(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """FLUSHDB and FLUSHALL."""
     if len(words) > 2 or (len(words) == 2 and option(words[1]) not in (b"SYNC", b"ASYNC")):
         raise syntax()
-    keys.delete(txn, [name for name, _ in list(keys.iter_keys(txn))])
+    strings.delete_keys(txn, list(_names(txn)))
     return OK

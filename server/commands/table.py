@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands import append, groups, keys, read
+from streamkeep.server.commands import append, groups, keys, read, strings
 from streamkeep.server.commands.words import option, text_of, wrong_count
 
 Run = Callable[[Any, list[bytes], int], object]  # transaction, words, shape of entries
@@ -20,7 +20,9 @@ READS: Final = 0
 WRITES: Final = 1
 FREES: Final = 2  # it makes room, so that it may use the reserve of a full store
 
-STREAMS: Final = -1  # as first key: the keys are in the first half after the word STREAMS
+# As the place of the first key:
+STREAMS: Final = -1  # the keys are in the first half after the word STREAMS
+SCRIPT: Final = -2  # the third word is the number of the keys that follow
 
 
 class Spec(NamedTuple):
@@ -51,6 +53,8 @@ class Spec(NamedTuple):
             return []
         if self.first == STREAMS:
             return _stream_keys(words)
+        if self.first == SCRIPT:
+            return words[3 : 3 + int(words[2])] if words[2].isdigit() else []
         last = self.last if self.last > 0 else len(words) + self.last
         return words[self.first : last + 1 : self.step]
 
@@ -119,6 +123,23 @@ SPECS: Final = (
     Spec("object|help", 2, READS, run=keys.run_object_help),
     Spec("memory", -2, READS, container=True),
     Spec("memory|usage", -3, READS, 2, 2, 1, keys.run_memory_usage),
+)
+
+# Commands that only a server has, since it must take care of deadlines.
+SERVER_SPECS: Final = (
+    Spec("set", -3, WRITES, 1, 1, 1, strings.run_set),
+    Spec("get", 2, READS, 1, 1, 1, strings.run_get),
+    Spec("expire", -3, WRITES, 1, 1, 1, strings.run_expire),
+    Spec("pexpire", -3, WRITES, 1, 1, 1, strings.run_expire),
+    Spec("expireat", -3, WRITES, 1, 1, 1, strings.run_expire),
+    Spec("pexpireat", -3, WRITES, 1, 1, 1, strings.run_expire),
+    Spec("persist", 2, WRITES, 1, 1, 1, strings.run_persist),
+    Spec("ttl", 2, READS, 1, 1, 1, strings.run_ttl),
+    Spec("pttl", 2, READS, 1, 1, 1, strings.run_ttl),
+    Spec("expiretime", 2, READS, 1, 1, 1, strings.run_ttl),
+    Spec("pexpiretime", 2, READS, 1, 1, 1, strings.run_ttl),
+    Spec("eval", -3, WRITES, SCRIPT, 0, 0, strings.run_eval),
+    Spec("evalsha", -3, WRITES, SCRIPT, 0, 0, strings.run_evalsha),
 )
 
 

@@ -1,5 +1,14 @@
 """Redis's protocol: connections, what a client may ask of a server, and turns of the event loop.
 
-`requests` parses what clients send, `encoder` writes replies, `turn` runs the commands of one turn
-of the event loop in one transaction. May import: `server.commands`, `recovery`, `engine`, `format`.
+From the bottom up:
+
+    requests, encoder    bytes to commands, replies to bytes
+    turn                 the commands of one turn of the event loop, in one transaction
+    blocked, expiry      clients that wait for entries; keys that end at a deadline
+    access, settings     users and their rights; what CONFIG shows and changes
+    handlers, client_commands, transactions, server_commands, session_commands
+                         the commands that are not about keys
+    connection, server   one client; all of them
+
+May import: `server.commands`, `recovery`, `engine`, `format`.
 """

@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
 from streamkeep.server.resp.requests import ProtocolError
-from streamkeep.server.resp.session_commands import (
-    ALREADY,
-    HANDLERS,
-    IN_TRANSACTION,
-    TABLE,
-    WITHOUT_PASSWORD,
-)
+from streamkeep.server.resp.session_commands import IN_TRANSACTION, WITHOUT_PASSWORD
 from streamkeep.server.resp.turn import ClientState, Turn, run_commands
 
 if TYPE_CHECKING:
@@ -202,6 +197,11 @@ class Connection(ClientState, asyncio.Protocol):
             self.queued.append((spec, words))
             self.reply(b"+QUEUED\r\n")
             return
+        expiry = self.server.expiry
+        if self.server.watches_commands:
+            expiry.before(spec, words, turn)
+            expiry.check(turn.read_txn(), spec, words)
+        expiry.note(spec.name)
         handler = HANDLERS.get(spec.name)
         if handler is not None:
             self.reply_to(handler(self, words, turn))

@@ -159,7 +159,7 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
             ("total_connections_received", statistics.connections),
             ("total_commands_processed", int(statistics.commands + turn.commands)),
             ("rejected_connections", statistics.refused),
-            ("expired_keys", 0),
+            ("expired_keys", server.expiry.expired),
             ("evicted_keys", 0),
             ("keyspace_hits", 0),
             ("keyspace_misses", 0),
@@ -188,5 +188,5 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         return [("cluster_enabled", 0)]
     if name == "keyspace":
         count = sum(1 for _ in iter_keys(turn.read_txn()))
-        return [("db0", f"keys={count},expires=0,avg_ttl=0")] if count else []
+        return [("db0", f"keys={count},expires={server.expiry.count},avg_ttl=0")] if count else []
     return []

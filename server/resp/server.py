@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.replies import Named
@@ -26,11 +27,13 @@ from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.expiry import Expiry
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.turn import ClientState, Step, Turn, failure_line
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
+    from streamkeep.engine.txn.txn import ReadTxn
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2
@@ -69,8 +72,8 @@ class Server:
         self.settings = Settings(store)
         self.statistics = info.Statistics()
         self.clients: dict[int, Connection] = {}
-        self.blocked = BlockedClients(self.environment, self.loop, self._unblocked, self._schedule)
-        self.watches_commands = False
+        self.blocked = BlockedClients(self.environment, self.loop, self._unblocked, self.schedule)
+        self.watches_commands = False  # deadlines or strings exist, so that each must be checked
         self._stopped = stopped
         self._backup = backup
         self._next_id = 1
@@ -87,6 +90,7 @@ class Server:
             thread.start()
         self._settling = False
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
+        self.expiry = Expiry(self)
 
     # --- clients ----------------------------------------------------------------------------
 
@@ -165,9 +169,23 @@ class Server:
         if not client.in_ready:
             client.in_ready = True
             self._ready.append(client)
-            self._schedule()
+            self.schedule()
 
-    def _schedule(self) -> None:
+    def watch_commands(self, needed: bool) -> None:
+        """Have each command checked for deadlines and strings, or run without."""
+        if self.watches_commands != needed:
+            self.watches_commands = needed
+            for client in self.clients.values():
+                client.renew_plain()
+
+    def names_of(self, txn: ReadTxn, numbers: set[int]) -> list[tuple[bytes, int]]:
+        """Return (name, number) of these streams."""
+        if not numbers:
+            return []
+        return [(name, number) for name, number in iter_keys(txn) if number in numbers]
+
+    def schedule(self) -> None:
+        """Have a turn soon."""
         if not self._scheduled and not self._in_turn and not self._big_batches:
             self._scheduled = True
             self.loop.call_soon(self._turn)
@@ -184,7 +202,7 @@ class Server:
         now = time.time()
         self._in_turn = True
         try:
-            self.blocked.run_woken(turn)
+            self._begin(turn)
             for client in ready:
                 client.in_ready = False
                 if client.stopped:
@@ -204,11 +222,21 @@ class Server:
             one.wrote = False
             assert isinstance(one, Connection)
             one.flush()
+        self.expiry.renew_if_changed()
         self.blocked.start_fresh()
         if txn is not None:
             self._settle(txn.garbage)
         if self._ready:
-            self._schedule()
+            self.schedule()
+
+    def _begin(self, turn: Turn) -> None:
+        """Do what is due before the commands of a turn."""
+        try:
+            self.expiry.run_due(turn)
+            self.blocked.run_woken(turn)
+        except Exception as error:
+            self.log(f"what was due in a turn failed: {error}")
+            turn.run_apart()
 
     def attempt(
         self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn
@@ -291,7 +319,7 @@ class Server:
             client.flush()
             client.resume()
         if self._ready:
-            self._schedule()
+            self.schedule()
 
     def wait_for_disk(self, client: Connection, reply: Callable[[], bytes]) -> None:
         """Reply when everything that is committed now is on disk."""
@@ -364,6 +392,7 @@ class Server:
         ):
             await asyncio.sleep(0.005)
         self._idle_timer.cancel()
+        self.expiry.close()
         self.blocked.close()
         for client in list(self.clients.values()):
             client.close()

@@ -1,0 +1,376 @@
+"""Strings as locks need them, and times to live: SET, GET, EXPIRE, TTL and the scripts of locks.
+
+Both are rows beside the streams (`engine.commands.rows`), as durable as entries and in the same
+transactions:
+
+    space            key                        value
+    ---------------  -------------------------  ----------------------------------------------
+    redis.strings    name                       deadline i64 in Unix ms, -1 for none; the value
+    redis.deadlines  number of a stream, u64    deadline i64 in Unix ms
+
+A stream keeps its number when it is renamed, so its deadline goes with it. A string whose deadline
+has passed does not exist; its row is removed later. A stream whose deadline has passed is deleted
+by a server (`Deadlines` in `server.resp.expiry`); callers of the library see it until then.
+
+No script is interpreted: those that clients use for locks are known by their text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from streamkeep.engine.commands import keys, rows
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
+from streamkeep.format.core.keys import pack_number
+from streamkeep.server.commands.replies import OK
+from streamkeep.server.commands.words import integer, option, syntax, text_of
+
+STRINGS: Final = b"redis.strings"
+DEADLINES: Final = b"redis.deadlines"
+FOREVER: Final = -1
+_STAMP: Final = struct.Struct(">q")
+_MOST_MS: Final = (1 << 63) - 1
+
+
+class WrongTypeError(CommandError):
+    """The key holds the other kind of value."""
+
+    redis_code = "WRONGTYPE"
+
+
+class NoScriptError(CommandError):
+    """No script with this digest is known."""
+
+    redis_code = "NOSCRIPT"
+
+
+def wrong_type() -> WrongTypeError:
+    """Return the error for a key of the other kind."""
+    return WrongTypeError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _key(name: bytes) -> bytes:
+    try:
+        return rows.row_key(STRINGS, name)
+    except ArgumentError:
+        raise CommandError("the name of a string has 1 to 496 bytes here") from None
+
+
+def find_string(txn: Txn, name: bytes) -> tuple[bytes, int] | None:
+    """Return the value of a string and its deadline; None if there is no such string."""
+    try:
+        row = rows.row_get(txn, rows.row_key(STRINGS, name))
+    except ArgumentError:
+        return None
+    if row is None:
+        return None
+    deadline = _stamp(row)
+    if deadline != FOREVER and deadline <= txn.now_ms():
+        return None
+    return row[_STAMP.size :], deadline
+
+
+def _stamp(row: bytes) -> int:
+    if len(row) < _STAMP.size:
+        raise CorruptionError("row", f"{len(row)} bytes, expected a deadline of {_STAMP.size}")
+    deadline: int = _STAMP.unpack_from(row)[0]
+    return deadline
+
+
+def put_string(txn: WriteTxn, name: bytes, value: bytes, deadline: int) -> None:
+    """Store a string; `deadline` FOREVER for one that does not end."""
+    rows.row_put(txn, _key(name), _STAMP.pack(deadline) + value)
+
+
+def delete_string(txn: WriteTxn, name: bytes) -> bool:
+    """Delete a string; return whether there was one."""
+    there = find_string(txn, name) is not None
+    try:
+        rows.row_delete(txn, rows.row_key(STRINGS, name))
+    except ArgumentError:
+        return False
+    return there
+
+
+def strings(txn: Txn) -> Iterator[bytes]:
+    """Yield the names of all strings."""
+    now_ms = txn.now_ms()
+    for name, row in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False):
+        deadline = _stamp(row)
+        if deadline == FOREVER or deadline > now_ms:
+            yield name
+
+
+def deadlines(txn: Txn) -> list[tuple[int, int]]:
+    """Return (number of a stream, deadline) of all streams that have one."""
+    found = rows.row_range(txn, rows.check_space(DEADLINES), b"", b"", -1, False)
+    return [(int.from_bytes(key, "big"), _stamp(row)) for key, row in found]
+
+
+def _deadline_key(number: int) -> bytes:
+    return rows.row_key(DEADLINES, pack_number(number))
+
+
+def deadline_of(txn: Txn, name: bytes) -> int | None:
+    """Return the deadline of a key, FOREVER if it has none; None if there is no such key."""
+    stream = txn.find_stream(name)
+    if stream is None:
+        found = find_string(txn, name)
+        return None if found is None else found[1]
+    row = rows.row_get(txn, _deadline_key(stream.number))
+    return FOREVER if row is None else _stamp(row)
+
+
+def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:
+    """Set when a key that exists ends; FOREVER for never."""
+    stream = txn.find_stream(name)
+    if stream is None:
+        found = find_string(txn, name)
+        if found is not None:
+            put_string(txn, name, found[0], deadline)
+    elif deadline == FOREVER:
+        rows.row_delete(txn, _deadline_key(stream.number))
+    else:
+        rows.row_put(txn, _deadline_key(stream.number), _STAMP.pack(deadline))
+
+
+def delete_keys(txn: WriteTxn, names: list[bytes]) -> int:
+    """Delete streams and strings; return how many there were."""
+    deleted = 0
+    for name in names:
+        stream = txn.find_stream(name)
+        if stream is None:
+            deleted += delete_string(txn, name)
+            continue
+        rows.row_delete(txn, _deadline_key(stream.number))
+        deleted += keys.delete(txn, [name])
+    return deleted
+
+
+def exists(txn: Txn, name: bytes) -> bool:
+    """Return whether a key exists."""
+    return txn.find_stream(name) is not None or find_string(txn, name) is not None
+
+
+# --- SET and GET --------------------------------------------------------------------------------
+
+_UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
+
+
+def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """SET. A stream is not overwritten."""
+    name, value = words[1], words[2]
+    only = b""  # NX or XX
+    returns = keeps = False
+    deadline: int | None = None
+    at = 3
+    while at < len(words):
+        word = option(words[at])
+        if word in (b"NX", b"XX") and only in (b"", word):
+            only = word
+        elif word == b"GET":
+            returns = True
+        elif word == b"KEEPTTL" and deadline is None:
+            keeps = True
+        elif word in _UNITS and at + 1 < len(words) and deadline is None and not keeps:
+            at += 1
+            deadline = _deadline(txn, words[at], *_UNITS[word], "set")
+        else:
+            raise syntax()
+        at += 1
+    is_stream = txn.find_stream(name) is not None
+    before = find_string(txn, name)
+    if is_stream and (returns or only != b"NX"):
+        raise wrong_type()
+    there = is_stream or before is not None
+    reply: object = (None if before is None else before[0]) if returns else OK
+    if there if only == b"NX" else not there if only == b"XX" else False:
+        return reply if returns else None
+    if keeps and before is not None:
+        deadline = before[1]
+    put_string(txn, name, value, FOREVER if deadline is None else deadline)
+    return reply
+
+
+def _deadline(txn: Txn, word: bytes, unit: int, absolute: bool, command: str) -> int:
+    """Return the deadline that an option or a command names, in Unix milliseconds."""
+    number = integer(word)
+    problem = CommandError(f"invalid expire time in '{command}' command")
+    if command == "set" and number <= 0:
+        raise problem
+    deadline = number * unit + (0 if absolute else txn.now_ms())
+    if not -_MOST_MS <= number * unit <= _MOST_MS or deadline > _MOST_MS:
+        raise problem
+    return deadline
+
+
+def run_get(txn: Txn, words: list[bytes], shape: int) -> object:
+    """GET."""
+    if txn.find_stream(words[1]) is not None:
+        raise wrong_type()
+    found = find_string(txn, words[1])
+    return None if found is None else found[0]
+
+
+# --- times to live ------------------------------------------------------------------------------
+
+_EXPIRES: Final = {
+    b"EXPIRE": (1000, False),
+    b"PEXPIRE": (1, False),
+    b"EXPIREAT": (1000, True),
+    b"PEXPIREAT": (1, True),
+}
+
+
+def run_expire(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT."""
+    name = option(words[0])
+    flags: set[bytes] = set()
+    for word in words[3:]:
+        if option(word) not in (b"NX", b"XX", b"GT", b"LT"):
+            raise CommandError(f"Unsupported option {text_of(word)}")
+        flags.add(option(word))
+    if b"NX" in flags and len(flags) > 1:
+        raise CommandError("NX and XX, GT or LT options at the same time are not compatible")
+    if {b"GT", b"LT"} <= flags:
+        raise CommandError("GT and LT options at the same time are not compatible")
+    deadline = _deadline(txn, words[2], *_EXPIRES[name], name.decode().lower())
+    before = deadline_of(txn, words[1])
+    if before is None:
+        return 0
+    lasting = before == FOREVER
+    if (
+        (b"NX" in flags and not lasting)
+        or (b"XX" in flags and lasting)
+        or (b"GT" in flags and (lasting or deadline <= before))
+        or (b"LT" in flags and not lasting and deadline >= before)
+    ):
+        return 0
+    if deadline <= txn.now_ms():
+        delete_keys(txn, [words[1]])
+    else:
+        set_deadline(txn, words[1], deadline)
+    return 1
+
+
+def run_persist(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """PERSIST."""
+    before = deadline_of(txn, words[1])
+    if before is None or before == FOREVER:
+        return 0
+    set_deadline(txn, words[1], FOREVER)
+    return 1
+
+
+def run_ttl(txn: Txn, words: list[bytes], shape: int) -> object:
+    """TTL, PTTL, EXPIRETIME, PEXPIRETIME."""
+    name = option(words[0])
+    deadline = deadline_of(txn, words[1])
+    if deadline is None:
+        return -2
+    if deadline == FOREVER:
+        return -1
+    if name == b"PEXPIRETIME":
+        return deadline
+    if name == b"EXPIRETIME":
+        return (deadline + 500) // 1000
+    left = max(0, deadline - txn.now_ms())
+    return left if name == b"PTTL" else (left + 500) // 1000
+
+
+# --- scripts ------------------------------------------------------------------------------------
+
+_RELEASE: Final = "release"  # delete if the value is the first argument
+_EXTEND: Final = "extend"  # then add the second to its time, or with a third argument set it
+_REACQUIRE: Final = "reacquire"  # then set its time to the second argument
+
+# SHA-1 of the scripts without white space, and with single quotes.
+_KINDS: Final = {
+    "1179e693b29fda653472cdbc3d5eb3ba1316ffd4": _RELEASE,  # of redis-py
+    "f74f76b5b5a8290bbcc17f740b44fdbe5a56ff72": _EXTEND,
+    "44f9927bdcb1e8eac2b677d9aff29ef04afdca7a": _REACQUIRE,
+    "588c09aae54753afd325984e748a4e18801f6735": _RELEASE,  # of Redis's page, and other clients
+    "54dbf8d5b825beba1c79c099bd30cabbb42c44b9": _REACQUIRE,
+}
+
+
+def digest(script: bytes) -> bytes:
+    """Return the digest by which Redis knows a script."""
+    return hashlib.sha1(script, usedforsecurity=False).hexdigest().encode()
+
+
+def kind_of(script: bytes) -> str | None:
+    """Return what a script does; None for a script that is not one of a lock."""
+    bare = b"".join(script.split()).replace(b'"', b"'")
+    return _KINDS.get(hashlib.sha1(bare, usedforsecurity=False).hexdigest())
+
+
+def run_eval(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """EVAL of a script of a lock."""
+    kind = kind_of(words[1])
+    if kind is None:
+        raise CommandError("only the scripts by which clients release and extend locks can be run")
+    return _run_script(txn, kind, words)
+
+
+def run_evalsha(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """EVALSHA of a script of a lock."""
+    kind = KNOWN_DIGESTS.get(words[1].lower())
+    if kind is None:
+        raise NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
+    return _run_script(txn, kind, words)
+
+
+def load_script(script: bytes) -> bytes:
+    """Note a script of a lock, and return its digest (SCRIPT LOAD)."""
+    kind = kind_of(script)
+    if kind is None:
+        raise CommandError("only the scripts by which clients release and extend locks can be run")
+    KNOWN_DIGESTS[digest(script)] = kind
+    return digest(script)
+
+
+# The digests of the scripts in the form of redis-py, and of what clients have loaded.
+KNOWN_DIGESTS: Final = {
+    b"c3f8721cbb97f72bc19e972846bd7aaf91901658": _RELEASE,
+    b"a4e8783852e6b949f9ef3a97212805108459a890": _EXTEND,
+    b"1cac51482acf5858da00f6d685d68f886cd6b6b2": _REACQUIRE,
+}
+
+
+def _run_script(txn: WriteTxn, kind: str, words: list[bytes]) -> object:
+    count = integer(words[2])
+    if count < 0:
+        raise CommandError("Number of keys can't be negative")
+    if count > len(words) - 3:
+        raise CommandError("Number of keys can't be greater than number of args")
+    names, args = words[3 : 3 + count], words[3 + count :]
+    if len(names) != 1 or len(args) < (1 if kind == _RELEASE else 2):
+        raise CommandError("the script of a lock has one key, its value, and a time")
+    if txn.find_stream(names[0]) is not None:
+        raise wrong_type()
+    found = find_string(txn, names[0])
+    if found is None or found[0] != args[0]:
+        return 0
+    if kind == _RELEASE:
+        delete_string(txn, names[0])
+        return 1
+    more = integer(args[1])
+    deadline = txn.now_ms() + more
+    if kind == _EXTEND:
+        if found[1] == FOREVER:
+            return 0
+        if len(args) > 2 and args[2] == b"0":
+            deadline = found[1] + more
+    if deadline <= txn.now_ms():
+        delete_string(txn, names[0])
+    else:
+        put_string(txn, names[0], found[0], deadline)
+    return 1

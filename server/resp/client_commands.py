@@ -1,0 +1,280 @@
+"""HELLO, AUTH, PING, SELECT and their like, and CLIENT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
+from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_count
+from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.handlers import ALREADY, CodedError, Handler
+from streamkeep.server.resp.transactions import drop_transaction
+from streamkeep.server.resp.turn import Turn
+from streamkeep.server.resp.versions import REDIS_VERSION
+
+if TYPE_CHECKING:
+    from streamkeep.server.resp.connection import Connection
+
+
+def _ping(client: Connection, words: list[bytes], turn: Turn) -> object:
+    if len(words) > 2:
+        raise wrong_count("ping")
+    return words[1] if len(words) == 2 else Status("PONG")
+
+
+def _echo(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return words[1]
+
+
+def _quit(client: Connection, words: list[bytes], turn: Turn) -> object:
+    client.close()
+    return OK
+
+
+def _reset(client: Connection, words: list[bytes], turn: Turn) -> object:
+    drop_transaction(client)
+    client.watched = {}
+    client.mode = "on"
+    client.resp3 = False
+    client.name = b""
+    client.server.log_in_by_default(client)
+    client.renew_plain()
+    return Status("RESET")
+
+
+def _select(client: Connection, words: list[bytes], turn: Turn) -> object:
+    if integer(words[1]) != 0:
+        raise CommandError("DB index is out of range")
+    return OK
+
+
+def _auth(client: Connection, words: list[bytes], turn: Turn) -> object:
+    if len(words) > 3:
+        raise syntax()
+    name = words[1] if len(words) == 3 else b"default"
+    if len(words) == 2 and client.server.access.default.needs_no_password:
+        raise CommandError(
+            "AUTH <password> called without any password configured for the default user. Are you "
+            "sure your configuration is correct?"
+        )
+    client.server.log_in(client, name, words[-1])
+    return OK
+
+
+def _hello(client: Connection, words: list[bytes], turn: Turn) -> object:
+    version = 3 if client.resp3 else 2
+    at = 1
+    if len(words) > 1:
+        try:
+            version = integer(words[1])
+        except CommandError:
+            raise CommandError("Protocol version is not an integer or out of range") from None
+        if version not in (2, 3):
+            raise CodedError("NOPROTO unsupported protocol version")
+        at = 2
+    name: bytes | None = None
+    while at < len(words):
+        word, more = option(words[at]), len(words) - at - 1
+        if word == b"AUTH" and more >= 2:
+            client.server.log_in(client, words[at + 1], words[at + 2])
+            at += 3
+        elif word == b"SETNAME" and more:
+            name = _checked_name(words[at + 1])
+            at += 2
+        else:
+            raise CommandError(f"Syntax error in HELLO option '{text_of(words[at])}'")
+    if not client.authenticated:
+        raise CodedError(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
+            "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and "
+            "select the RESP protocol version at the same time"
+        )
+    if name is not None:
+        client.name = name
+    if len(words) > 1:
+        client.resp3 = version == 3
+    return {
+        "server": b"redis",
+        "version": REDIS_VERSION.encode(),
+        "proto": version,
+        "id": client.id,
+        "mode": b"standalone",
+        "role": b"master",
+        "modules": [],
+    }
+
+
+# --- CLIENT -------------------------------------------------------------------------------------
+
+
+def _checked_name(name: bytes, what: str = "Client names") -> bytes:
+    if any(byte < 33 or byte > 126 for byte in name):
+        raise CommandError(f"{what} cannot contain spaces, newlines or special characters.")
+    return name
+
+
+def _client_id(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return client.id
+
+
+def _client_setname(client: Connection, words: list[bytes], turn: Turn) -> object:
+    client.name = _checked_name(words[2])
+    return OK
+
+
+def _client_getname(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return client.name or None
+
+
+def _client_setinfo(client: Connection, words: list[bytes], turn: Turn) -> object:
+    name = option(words[2])
+    if name == b"LIB-NAME":
+        client.library = _checked_name(words[3], "lib-name")
+    elif name == b"LIB-VER":
+        client.library_version = _checked_name(words[3], "lib-ver")
+    else:
+        raise CommandError(f"Unrecognized option '{text_of(words[2])}'")
+    return OK
+
+
+def _client_info(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return client.server.describe(client).encode()
+
+
+def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
+    chosen = list(client.server.clients.values())
+    if len(words) > 2:
+        name = option(words[2])
+        if name == b"TYPE" and len(words) == 4:
+            kind = option(words[3])
+            if kind not in (b"NORMAL", b"MASTER", b"REPLICA", b"PUBSUB"):
+                raise CommandError(f"Unknown client type '{text_of(words[3])}'")
+            chosen = chosen if kind == b"NORMAL" else []
+        elif name == b"ID" and len(words) > 3:
+            ids = {integer(word, "Invalid client ID") for word in words[3:]}
+            chosen = [one for one in chosen if one.id in ids]
+        else:
+            raise syntax()
+    return "".join(client.server.describe(one) for one in chosen).encode()
+
+
+def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
+    server = client.server
+    everyone = list(server.clients.values())
+    if len(words) == 3:
+        address = text_of(words[2])
+        for one in everyone:
+            if one.address == address:
+                server.kill(one, turn)
+                return OK
+        raise CommandError("No such client")
+    skips_me, chosen = True, everyone
+    for place in range(2, len(words), 2):
+        if place + 1 == len(words):
+            raise syntax()
+        name, value = option(words[place]), words[place + 1]
+        if name == b"ID":
+            number = integer(value, "client-id should be greater than 0")
+            if number < 1:
+                raise CommandError("client-id should be greater than 0")
+            chosen = [one for one in chosen if one.id == number]
+        elif name == b"ADDR":
+            chosen = [one for one in chosen if one.address == text_of(value)]
+        elif name == b"LADDR":
+            chosen = [one for one in chosen if one.local_address == text_of(value)]
+        elif name == b"USER":
+            if value not in server.access.users:
+                raise CommandError(f"No such user '{text_of(value)}'")
+            chosen = [one for one in chosen if one.user.name == value]
+        elif name == b"TYPE":
+            chosen = chosen if option(value) == b"NORMAL" else []
+        elif name == b"SKIPME" and option(value) in (b"YES", b"NO"):
+            skips_me = option(value) == b"YES"
+        else:
+            raise syntax()
+    chosen = [one for one in chosen if not (skips_me and one is client)]
+    for one in chosen:
+        server.kill(one, turn)
+    return len(chosen)
+
+
+def _client_reply(client: Connection, words: list[bytes], turn: Turn) -> object:
+    mode = option(words[2])
+    if mode == b"ON":
+        client.mode = "on"
+        client.renew_plain()
+        return OK
+    if mode == b"OFF":
+        client.mode = "off"
+    elif mode == b"SKIP":
+        client.mode = client.mode if client.mode == "off" else "next"
+    else:
+        raise syntax()
+    client.plain = False
+    return ALREADY
+
+
+def _client_unblock(client: Connection, words: list[bytes], turn: Turn) -> object:
+    with_error = False
+    if len(words) > 4:
+        raise wrong_count("client|unblock")
+    if len(words) == 4:
+        how = option(words[3])
+        if how not in (b"TIMEOUT", b"ERROR"):
+            raise CommandError("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+        with_error = how == b"ERROR"
+    number = integer(words[2])
+    other = client.server.clients.get(number)
+    if other is None or other.blocked is None:
+        return 0
+    reply = encode(NIL_ARRAY, other.resp3)
+    if with_error:
+        reply = error_line("UNBLOCKED client unblocked via CLIENT UNBLOCK")
+    client.server.blocked.end(other.blocked, reply)
+    turn.clients.append(other)
+    return 1
+
+
+def _client_switch(client: Connection, words: list[bytes], turn: Turn) -> object:
+    """CLIENT NO-EVICT and NO-TOUCH: there is nothing that they could change."""
+    if option(words[2]) not in (b"ON", b"OFF"):
+        raise syntax()
+    return OK
+
+
+def _client_pause(client: Connection, words: list[bytes], turn: Turn) -> object:
+    raise CommandError("CLIENT PAUSE is not supported: other processes may write to the store")
+
+
+def _client_trackinginfo(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return {"flags": [b"off"], "redirect": -1, "prefixes": []}
+
+
+def _client_getredir(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return -1
+
+
+COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
+    ("ping", -1, _ping),
+    ("echo", 2, _echo),
+    ("quit", -1, _quit),
+    ("reset", 1, _reset),
+    ("select", 2, _select),
+    ("auth", -2, _auth),
+    ("hello", -1, _hello),
+    ("client|id", 2, _client_id),
+    ("client|setname", 3, _client_setname),
+    ("client|getname", 2, _client_getname),
+    ("client|setinfo", 4, _client_setinfo),
+    ("client|info", 2, _client_info),
+    ("client|list", -2, _client_list),
+    ("client|kill", -3, _client_kill),
+    ("client|reply", 3, _client_reply),
+    ("client|unblock", -3, _client_unblock),
+    ("client|no-evict", 3, _client_switch),
+    ("client|no-touch", 3, _client_switch),
+    ("client|pause", -3, _client_pause),
+    ("client|getredir", 2, _client_getredir),
+    ("client|trackinginfo", 2, _client_trackinginfo),
+)

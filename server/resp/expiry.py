@@ -1,0 +1,164 @@
+"""Times to live: streams that end at their deadline, and strings in the way of streams.
+
+The deadlines are rows of the store (`server.commands.strings`); a server keeps a copy in memory,
+which it renews once a second, since other servers may change them, and after each command that
+does. A stream whose deadline has passed is deleted before the next command that names it, and
+otherwise within about a second. While there are no deadlines and no strings, commands run without
+any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.engine.commands import rows
+from streamkeep.engine.commands.keys import name_of
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.keys import pack_number
+from streamkeep.server.commands.strings import (
+    DEADLINES,
+    deadlines,
+    delete_keys,
+    find_string,
+    strings,
+    wrong_type,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+    from streamkeep.server.commands.table import Spec
+    from streamkeep.server.resp.server import Server
+    from streamkeep.server.resp.turn import Turn
+
+_PERIOD_S: Final = 1.0
+_LEAST_S: Final = 0.005
+
+CHANGES: Final = frozenset(
+    ("set", "eval", "evalsha", "expire", "pexpire", "expireat", "pexpireat", "persist", "restore",
+     "copy", "rename", "renamenx", "exec", "del", "unlink")
+)  # fmt: skip
+
+
+class Expiry:
+    """The deadlines of the keys of one server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._by_name: dict[bytes, int] = {}
+        self._by_number: dict[int, int] = {}
+        self._has_strings = False
+        self._changed = True
+        self._due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.expired = 0
+        self.renew()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether commands have to be checked."""
+        return bool(self._by_number) or self._has_strings
+
+    @property
+    def count(self) -> int:
+        """The number of streams that have a deadline."""
+        return len(self._by_number)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- the copy in memory -----------------------------------------------------------------
+
+    def note(self, name: str) -> None:
+        """Note that a command may have changed deadlines or strings."""
+        if name in CHANGES:
+            self._changed = True
+            if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore", "exec"):
+                self._server.watch_commands(True)
+
+    def renew_if_changed(self) -> None:
+        """Read the rows again if a command of the last turn may have changed them."""
+        if self._changed:
+            self.renew()
+
+    def renew(self) -> None:
+        """Read the rows, and set the timer for the next deadline."""
+        self._changed = False
+        server = self._server
+        try:
+            server.environment.read(self._load)
+        except StreamkeepError as error:
+            server.log(f"deadlines cannot be read: {error}")
+        server.watch_commands(self.is_needed)
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = _PERIOD_S
+        if self._by_number:
+            left_ms = min(self._by_number.values()) - server.environment.context.clock.now_ms()
+            wait_s = max(_LEAST_S, min(wait_s, left_ms / 1000))
+        self._timer = server.loop.call_later(wait_s, self._on_timer)
+
+    def _load(self, txn: ReadTxn) -> None:
+        found = deadlines(txn)
+        self._has_strings = next(strings(txn), None) is not None
+        self._by_number = dict(found)
+        names = {number: name for name, number in self._server.names_of(txn, set(self._by_number))}
+        self._by_name = {names[number]: when for number, when in found if number in names}
+
+    def _on_timer(self) -> None:
+        now_ms = self._server.environment.context.clock.now_ms()
+        if any(when <= now_ms for when in self._by_number.values()):
+            self._due = True
+            self._server.schedule()
+        else:
+            self.renew()
+
+    # --- in a turn --------------------------------------------------------------------------
+
+    def run_due(self, turn: Turn) -> None:
+        """Delete the streams whose time has come."""
+        if not self._due:
+            return
+        self._due = False
+        self._changed = True
+        txn = turn.write_txn()
+        now_ms = txn.now_ms()
+        for number, when in list(self._by_number.items()):
+            if when <= now_ms:
+                name = name_of(txn, number, [one for one, w in self._by_name.items() if w == when])
+                if name is None:
+                    rows.row_delete(txn, rows.row_key(DEADLINES, pack_number(number)))
+                else:
+                    self._delete(turn, txn, name)
+
+    def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
+        """Delete the keys of a command whose deadline has passed."""
+        if self._by_name and spec.first:
+            now_ms = self._server.environment.context.clock.now_ms()
+            for key in spec.keys(words):
+                if self._by_name.get(key, now_ms + 1) <= now_ms:
+                    self._delete(turn, turn.write_txn(), key)
+                    self._changed = True
+
+    def check(self, txn: Any, spec: Spec, words: list[bytes]) -> None:
+        """Raise if a command of streams names a string."""
+        if (self._has_strings or self._changed) and spec.name.startswith("x"):
+            for key in spec.keys(words):
+                if find_string(txn, key) is not None and txn.find_stream(key) is None:
+                    raise wrong_type()
+
+    def _delete(self, turn: Turn, txn: WriteTxn, name: bytes) -> None:
+        """Delete a stream if its deadline has really passed, and wake its consumers."""
+        stream = txn.find_stream(name)
+        now_ms = txn.now_ms()
+        if stream is None or dict(deadlines(txn)).get(stream.number, now_ms + 1) > now_ms:
+            return
+        watcher = turn.watcher
+        if watcher is not None:
+            watcher.before(txn, [name])
+        delete_keys(txn, [name])
+        self.expired += 1
+        if watcher is not None:
+            watcher.after(turn, txn)

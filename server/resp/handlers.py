@@ -1,0 +1,37 @@
+"""What the modules with commands of the connection have in common.
+
+A handler takes the connection, the words and the turn, and returns a reply, or ALREADY where it has
+queued its reply itself. `session_commands` fills HANDLERS and TABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands.table import Spec
+from streamkeep.server.resp.turn import Turn
+
+if TYPE_CHECKING:
+    from streamkeep.server.resp.connection import Connection
+
+Handler = Callable[["Connection", list[bytes], Turn], object]
+
+HANDLERS: Final[dict[str, Handler]] = {}  # by the names of their commands
+TABLE: Final[dict[bytes, Spec]] = {}  # every command that the server knows
+
+
+class Already:
+    """The type of ALREADY."""
+
+
+ALREADY: Final = Already()
+
+
+class CodedError(CommandError):
+    """An error of Redis whose first word is not ERR; it is the first word of the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.redis_code = text.partition(" ")[0]
